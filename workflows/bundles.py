@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -61,17 +61,23 @@ def check_bundle(folder: Path) -> BundleManifest:
     """
     manifest = _read(folder / MANIFEST_NAME)
     expected = manifest.files
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST_NAME}
-    for name in sorted(found - set(expected)):
+    present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST_NAME}
+    for name in sorted(present - set(expected)):
         raise ModelError(f"{folder / name}: not in {MANIFEST_NAME}; the files are not what was registered")
     for name, digest in expected.items():
-        actual = file_sha256(folder / name) if name in found else "no file"
+        actual = file_sha256(folder / name) if name in present else "no file"
         if actual != digest:
             raise ModelError(
                 f"{folder / name}: expected the sha256 {digest[:12]} of {MANIFEST_NAME}, got {actual[:12]}; "
                 "the files are not what was registered"
             )
     return manifest
+
+
+def copy_bundle(source: Path, target: Path, *, leave_out: Sequence[str]) -> None:
+    """Copy a bundle without the named files and the manifest of a registered version, which lists its own files."""
+    ignore = shutil.ignore_patterns(MANIFEST_NAME, *leave_out)
+    shutil.copytree(source, target, dirs_exist_ok=True, ignore=ignore)
 
 
 def require_new_folder(folder: Path, content: str) -> None:

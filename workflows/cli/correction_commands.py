@@ -46,9 +46,9 @@ def list_corrections(output: "OutputPath") -> Answer:
 
     --json lists all of them with all fields.
     """
-    from concord.workflows.corrections import corrections as work
+    from concord.workflows.corrections.corrections import list_command
 
-    return work.list_corrections(output)
+    return list_command(output)
 
 
 @verb(
@@ -69,9 +69,9 @@ def import_corrections(source: Path, output: "OutputPath", *, who: str, dry_run:
 
     Exit code 3 if a part of the file was refused, such as a document whose text has changed; the rest is imported.
     """
-    from concord.workflows.corrections import corrections as work
+    from concord.workflows.corrections.corrections import import_command
 
-    return work.import_file(source, output, who=who, dry_run=dry_run)
+    return import_command(source, output, who=who, dry_run=dry_run)
 
 
 @verb(example="concord learn out/news --model models:/ner@champion --calibrate my/calibration.conllu")

@@ -143,7 +143,7 @@ def train(
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
     show_default=True,
-    help="How often an epoch reads each text; of a fraction, so many of the texts are read.",
+    help="How often an epoch reads each text; a weight of 0.25 reads a quarter of the texts.",
 )
 @click.option("--text-field", default="text", show_default=True, help="Field or column that holds the text.")
 @click.option("--profile", default="small", show_default=True, help="The profile of the file to train.")
@@ -363,6 +363,6 @@ def cascade(**options: Any) -> Answer:
 
     Each corpus of --data is scored at several gates; the largest within --tolerance on all of them is chosen.
     """
-    from concord.workflows.training.cascade import CascadeJob, run
+    from concord.workflows.training.cascade import CascadeJob, cascade_command
 
-    return run(CascadeJob(**options))
+    return cascade_command(CascadeJob(**options))

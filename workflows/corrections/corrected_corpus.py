@@ -118,12 +118,12 @@ def read_corrected(output: OutputPath, *, whole_documents: bool = False) -> Corr
 
 def _taken_back(log: Iterable[Correction], current: Mapping[str, Sequence[Correction]]) -> dict[str, list[Correction]]:
     """Return the corrections of each document that were undone, which its rows may still have."""
-    counting = {one.id for own in current.values() for one in own}
-    found: dict[str, list[Correction]] = {}
-    for one in log:
-        if one.action != "undo" and one.id not in counting:
-            found.setdefault(one.doc_id, []).append(one)
-    return found
+    current_ids = {correction.id for corrections in current.values() for correction in corrections}
+    undone: dict[str, list[Correction]] = {}
+    for correction in log:
+        if correction.action != "undo" and correction.id not in current_ids:
+            undone.setdefault(correction.doc_id, []).append(correction)
+    return undone
 
 
 def _corrected(
@@ -143,25 +143,27 @@ def _corrected(
     for mark in corrected_marks(entity_marks(document, text), fit.corrections):
         for number, word in enumerate(words(mark)):
             labels[word] = f"{'I' if number else 'B'}-{mark.type}"
-    for word in chain.from_iterable(words(mark) for one in fit.corrections for mark in one.marks):
+
+    def marked_words(corrections: Iterable[Correction]) -> set[int]:
+        return {word for correction in corrections for mark in correction.marks for word in words(mark)}
+
+    for word in marked_words(fit.corrections):
         known[word] = True
-    seen, unseen = (
-        {word for one in some for mark in one.marks for word in words(mark)}
-        for some in ([one for one in fit.corrections if _saw(one, document)], undone)
-    )
+    seen = marked_words(correction for correction in fit.corrections if _saw(correction, document))
+    unseen = marked_words(undone)
     sentences, first = [], 0
     for sentence in tagged_sentences(document):
-        here = range(first, first + len(sentence.words))
-        first = here.stop
-        if (seen if whole else not seen.isdisjoint(here)) and unseen.isdisjoint(here):
-            is_known = (True,) * len(here)
+        numbers = range(first, first + len(sentence.words))
+        first = numbers.stop
+        if (seen if whole else not seen.isdisjoint(numbers)) and unseen.isdisjoint(numbers):
+            is_known = (True,) * len(numbers)
         else:
-            is_known = tuple(known[word] for word in here)
+            is_known = tuple(known[word] for word in numbers)
         sentences.append(
             replace(
                 sentence,
                 words=tuple(word.translate(_SPACES) for word in sentence.words),
-                labels=tuple(labels[word] if is_it else OUTSIDE for word, is_it in zip(here, is_known, strict=True)),
+                labels=tuple(labels[word] if is_it else OUTSIDE for word, is_it in zip(numbers, is_known, strict=True)),
                 known=None if all(is_known) else is_known,
             )
         )

@@ -1,10 +1,9 @@
 """``concord corrections``: what people corrected, which of it fits, and corrections from the files of other tools."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from concord.pipeline.corrections.correction import Correction, corrections_digest, current_corrections
 from concord.pipeline.corrections.fitting import Fit, fit_corrections
@@ -16,7 +15,7 @@ from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.document_rows import CollectedDocument, read_collection, sentence_offsets
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.export import LEFT_OUT
-from concord.workflows.console import Answer, counted, printable, short_path, table
+from concord.workflows.console import INLINE, Answer, counted, plain, printable, short_path, table
 
 SHOWN = 40
 """Lines of a table; --json has all."""
@@ -33,7 +32,7 @@ class CorrectionStatus:
         reason: why it is overruled or does not fit, in plain words.
     """
 
-    correction: Correction
+    correction: Correction = field(metadata=INLINE)
     state: str
     reason: str = ""
 
@@ -47,44 +46,48 @@ def list_statuses(output: OutputPath) -> list[CorrectionStatus]:
     """
     log = read_log(log_path(output))
     current = current_corrections(log)
-    found = {one.id: CorrectionStatus(correction=one, state="undone") for one in log if one.action != "undo"}
+    statuses = _statuses((line for line in log if line.action != "undo"), "undone")
     collection = open_collection(output)
     missing = dict(current)
     for document, text in documents_with_texts(collection, current):
         doc_id = document.row.doc_id
-        own = missing.pop(doc_id)
+        corrections = missing.pop(doc_id)
         if isinstance(text, DeadLetter):
-            found |= {one.id: CorrectionStatus(correction=one, state="misfit", reason=text.message) for one in own}
+            statuses |= _statuses(corrections, "misfit", text.message)
             continue
-        is_written = collection.plan.corrected.get(doc_id) == corrections_digest(own)
-        fit = fit_corrections(own, text, sentence_offsets(document))
-        found |= fit_statuses(own, fit, "written" if is_written else "waiting")
-    for own in missing.values():
-        found |= {one.id: CorrectionStatus(correction=one, state="misfit", reason=NO_DOCUMENT) for one in own}
-    return list(found.values())
+        is_written = collection.plan.corrected.get(doc_id) == corrections_digest(corrections)
+        fit = fit_corrections(corrections, text, sentence_offsets(document))
+        statuses |= fit_statuses(corrections, fit, "written" if is_written else "waiting")
+    for corrections in missing.values():
+        statuses |= _statuses(corrections, "misfit", NO_DOCUMENT)
+    return list(statuses.values())
 
 
-def fit_statuses(own: Sequence[Correction], fit: Fit, state: str) -> dict[str, CorrectionStatus]:
+def fit_statuses(corrections: Sequence[Correction], fit: Fit, state: str) -> dict[str, CorrectionStatus]:
     """Return what became of the corrections of a document, by id, given their fit and the state of those that count."""
-    found = {one.id: CorrectionStatus(correction=one, state=state) for one in own}
+    statuses = _statuses(corrections, state)
     for misfit in fit.misfits:
-        one = misfit.correction
-        found[one.id] = CorrectionStatus(correction=one, state="misfit", reason=misfit.reason)
+        statuses |= _statuses([misfit.correction], "misfit", misfit.reason)
     for pair in fit.overruled:
         reason = f"{pair.later.who} later: {pair.later.description}"
-        one = found[pair.earlier.id].correction
-        found[one.id] = CorrectionStatus(correction=one, state="overruled", reason=reason)
-    return found
+        statuses |= _statuses([statuses[pair.earlier.id].correction], "overruled", reason)
+    return statuses
 
 
-def import_file(path: Path, output: OutputPath, *, who: str, dry_run: bool) -> Answer:
+def _statuses(corrections: Iterable[Correction], state: str, reason: str = "") -> dict[str, CorrectionStatus]:
+    return {
+        correction.id: CorrectionStatus(correction=correction, state=state, reason=reason) for correction in corrections
+    }
+
+
+def import_command(path: Path, output: OutputPath, *, who: str, dry_run: bool) -> Answer:
     """Import an annotator's file; exit code 3 if a part of it was refused."""
     report = import_corrections(path, output, who=who, dry_run=dry_run)
     values = {
         "passages": report.passages,
-        "corrections": [one.model_dump(mode="json") for one in report.corrections],
+        "corrections": plain(report.corrections),
         "actions": dict(sorted(report.actions.items())),
-        "refused": [asdict(refused) for refused in report.refused],
+        "refused": plain(report.refused),
         "log": str(log_path(output)),
         "dry_run": dry_run,
     }
@@ -92,16 +95,11 @@ def import_file(path: Path, output: OutputPath, *, who: str, dry_run: bool) -> A
     return Answer(values=values, text=text, exit_code=LEFT_OUT if report.refused else 0)
 
 
-def list_corrections(output: OutputPath) -> Answer:
+def list_command(output: OutputPath) -> Answer:
     """List the corrections of a collection with what became of each."""
     statuses = list_statuses(output)
     counts = Counter(status.state for status in statuses)
-    values = {
-        "counts": dict(sorted(counts.items())),
-        "corrections": [
-            {**one.correction.model_dump(mode="json"), "state": one.state, "reason": one.reason} for one in statuses
-        ],
-    }
+    values = {"counts": dict(sorted(counts.items())), "corrections": plain(statuses)}
     if not statuses:
         return Answer(values=values, text=f"{short_path(output)}: no corrections")
     rows = [_row(status) for status in statuses[-SHOWN:]]
@@ -130,7 +128,8 @@ def _import_lines(report: ImportReport, output: OutputPath, *, dry_run: bool) ->
         f"{counted(report.passages, 'passage')}: {counted(len(report.corrections), 'correction')} {would}added to "
         f"{short_path(log_path(output))}{f': {actions}' if actions else ''}"
     )
-    rows = [(_name(one.doc_id), one.action, printable(one.description)) for one in report.corrections[:SHOWN]]
+    shown = report.corrections[:SHOWN]
+    rows = [(_name(correction.doc_id), correction.action, printable(correction.description)) for correction in shown]
     if rows:
         yield ""
         yield table(rows, header=("document", "action", "entity"))
@@ -143,10 +142,11 @@ def _import_lines(report: ImportReport, output: OutputPath, *, dry_run: bool) ->
         yield f"{refused.where}: document {refused.doc_id!r}: {printable(refused.reason)}"
 
 
-def _row(status: CorrectionStatus) -> tuple[Any, ...]:
-    one = status.correction
+def _row(status: CorrectionStatus) -> tuple[str, ...]:
+    correction = status.correction
     state = f"{status.state}: {printable(status.reason)}" if status.reason else status.state
-    return _name(one.doc_id), one.action, printable(one.description), one.who, one.when[:16], state
+    entity = printable(correction.description)
+    return _name(correction.doc_id), correction.action, entity, correction.who, correction.when[:16], state
 
 
 def _name(doc_id: str) -> str:

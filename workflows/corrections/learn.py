@@ -145,9 +145,8 @@ def learn_command(job: LearnJob) -> Answer:
 def _check_corrected(corrected: CorrectedCorpus, tagger: Tagger, model: str, labels: Mapping[str, str | None]) -> None:
     """Check that a tagger can learn the labels of corrected documents, and that their trees are those that it reads."""
     for document in corrected.documents:
-        found = label_types([document.sentences], tagger.vocabulary.scheme)
-        kinds = {labels.get(kind, kind) for kind in found} - {None, *tagger.entity_types}
-        if kinds:
+        types = label_types([document.sentences], tagger.vocabulary.scheme)
+        if kinds := {labels.get(kind, kind) for kind in types} - {None, *tagger.entity_types}:
             raise ConfigError(
                 f"document {document.name!r}: expected entities of types that {model} knows "
                 f"({', '.join(tagger.entity_types)}), got {', '.join(sorted(filter(None, kinds)))}; --labels A=B "
@@ -171,14 +170,14 @@ def _check_unseen(job: LearnJob, champion: ResolvedTagger, corrected: CorrectedC
     read = read_corpora([*data.paths("train"), *data.paths("unlabelled")], labels={})
     train_part = describe_part("train", (), [*corrected.sentences, *read])
     dev_part = describe_part("dev", (), read_corpora(data.paths("dev"), labels={}))
-    known = provenance.merged_with(train_part).merged_with(dev_part)
-    known = Provenance(parts=[part for part in known.parts if part.role != "calibration"])
-    overlap = find_overlap(known, read_corpora(job.calibrate, labels={}))
+    seen = provenance.merged_with(train_part).merged_with(dev_part)
+    seen = Provenance(parts=[part for part in seen.parts if part.role != "calibration"])
+    overlap = find_overlap(seen, read_corpora(job.calibrate, labels={}))
     if overlap.seen:
         raise ConfigError(
             f"--calibrate: expected documents that the new version has not seen, got {overlap}; name others"
         )
-    overlap = find_overlap(known, read_corpora(data.paths("test"), labels={}))
+    overlap = find_overlap(seen, read_corpora(data.paths("test"), labels={}))
     if overlap.seen:
         warn(f"{short_names(data.paths('test'))}: {overlap}; the comparison is optimistic.")
 
@@ -223,14 +222,15 @@ def _fit_values(earlier: TrainJob | None, tagger: Tagger) -> dict[str, Any]:
     Those of a training that itself continued another one have the lower rates already.
     """
     groups = tagger.parameter_groups().keys()
-    own = FitConfig.from_mapping(earlier.fit, where="fit") if earlier is not None else FitConfig()
+    fit = FitConfig.from_mapping(earlier.fit, where="fit") if earlier is not None else FitConfig()
     rate = 1.0 if earlier is not None and earlier.start is not None else RATE
-    known = own.optimizers if own.optimizers.keys() == groups else dict.fromkeys(groups, OptimizerConfig())
+    configs = fit.optimizers if fit.optimizers.keys() == groups else dict.fromkeys(groups, OptimizerConfig())
     optimizers = {
-        name: config.model_copy(update={"learning_rate": rate * config.learning_rate}) for name, config in known.items()
+        name: config.model_copy(update={"learning_rate": rate * config.learning_rate})
+        for name, config in configs.items()
     }
     changes = {"epochs": EPOCHS, "patience": None, "optimizers": optimizers}
-    return own.model_copy(update=changes).model_dump(mode="json")
+    return fit.model_copy(update=changes).model_dump(mode="json")
 
 
 def _digest(job: LearnJob, champion: ResolvedTagger, corrected: CorrectedCorpus, training: TrainJob) -> str:
@@ -241,7 +241,7 @@ def _digest(job: LearnJob, champion: ResolvedTagger, corrected: CorrectedCorpus,
     decisive = {
         "champion": champion.digest,
         "corrected": [
-            (document.name, [(one.words, one.labels, one.known) for one in document.sentences])
+            (document.name, [(sentence.words, sentence.labels, sentence.known) for sentence in document.sentences])
             for document in corrected.documents
         ],
         "files": [file_sha256(f"{path}/{LABELLING_NAME}" if is_soft_corpus(path) else path) for path in paths],
@@ -288,7 +288,7 @@ def _learn(
     folder: Path,
 ) -> LearnResult:
     """Write the corrected documents, train on them, and calibrate and compare the result before it is registered."""
-    documents = corrected.documents if tagger.needs_trees else [_without_trees(one) for one in corrected.documents]
+    documents = corrected.documents if tagger.needs_trees else list(map(_without_trees, corrected.documents))
     corpus = (folder / CORPUS_NAME).absolute()
     write_gold(corpus, documents, form="conllu", header={PARSER_KEY: corrected.trees} if tagger.needs_trees else None)
     data = training.data.model_copy(update={"train": [*training.data.train, str(corpus)]})

@@ -93,7 +93,7 @@ def _why_none(job: TrainJob | None) -> str:
 
 
 def with_rehearsal(data: DataConfig, *, looked_at: int) -> DataConfig:
-    """Return data of which an epoch reads as many documents as go with so many words that somebody looked at.
+    """Return data of which an epoch reads as many documents as go with the words that somebody looked at.
 
     The documents are drawn once and for all.
     """
@@ -112,17 +112,17 @@ def _unchanged(job: TrainJob, provenance: Provenance, corpora: Corpora) -> DataC
     What a training that itself continued another one has read in part is read in full. Corrections that it learned are
     left out: those that still count are in the log of their collection. So are folds, which the tagger has read.
     """
-    own = [corpus for corpus in job.data.train_corpora() if Path(corpus.path).name != CORPUS_NAME]
-    train = [corpus for corpus in own if is_unchanged(provenance, "train", corpus.path)]
+    corpora_read = [corpus for corpus in job.data.train_corpora() if Path(corpus.path).name != CORPUS_NAME]
+    train = [corpus for corpus in corpora_read if is_unchanged(provenance, "train", corpus.path)]
     dev = [path for path in job.data.paths("dev") if is_unchanged(provenance, "dev", path)]
     terms = [] if job.data.terms is None else [job.data.terms]
     keeps_weak = all(is_unchanged(provenance, "train", path) for path in job.data.paths("unlabelled"))
     keeps_weak = keeps_weak and all(Path(path).exists() for path in terms)
     weak = [*job.data.paths("unlabelled"), *terms]
-    wanted = [*(() if corpora.rehearse != () else (*(corpus.path for corpus in own), *weak))]
-    wanted += [] if corpora.dev else job.data.paths("dev")
-    found = {*(corpus.path for corpus in train), *dev, *(weak if keeps_weak else ())}
-    if lost := [path for path in dict.fromkeys(wanted) if path not in found]:
+    needed = [*(() if corpora.rehearse != () else (*(corpus.path for corpus in corpora_read), *weak))]
+    needed += [] if corpora.dev else job.data.paths("dev")
+    unchanged = {*(corpus.path for corpus in train), *dev, *(weak if keeps_weak else ())}
+    if lost := [path for path in dict.fromkeys(needed) if path not in unchanged]:
         warn(f"gone or changed since {job.tagger} was trained, and left out: {', '.join(lost)}")
     if job.start is not None:
         train = [corpus.model_copy(update={"weight": max(1.0, corpus.weight)}) for corpus in train]
@@ -141,8 +141,8 @@ def _has_own_form(job: TrainJob, corpora: Corpora) -> bool:
     Raises:
         ConfigError: when the user does not name others.
     """
-    own = GoldFormat(**{name: getattr(job.data, name) for name in GoldFormat.model_fields})
-    if own == GoldFormat():
+    form = GoldFormat(**{name: getattr(job.data, name) for name in GoldFormat.model_fields})
+    if form == GoldFormat():
         return False
     if corpora.rehearse == () or not corpora.dev:
         raise ConfigError(

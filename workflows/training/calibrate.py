@@ -1,6 +1,5 @@
 """Calibrate the probabilities of a trained tagger on gold documents that it has not seen."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from concord.models.training import fit_calibration
 from concord.models.training.fit_calibration import Calibrated, EntityMethod, Observed, TokenMethod
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
-from concord.workflows.bundles import MANIFEST_NAME, require_new_folder
+from concord.workflows.bundles import copy_bundle, require_new_folder
 from concord.workflows.console import INLINE, Answer, counted, plain, table, warn
 from concord.workflows.corpora.corpora import Documents, read_gold_for, short_names
 from concord.workflows.corpora.provenance import (
@@ -225,12 +224,9 @@ def _choose(job: CalibrateJob, tagger: Tagger, observed: Observed) -> tuple[Toke
 
 
 def _write(source: Path, target: Path, calibration: Calibration, provenance: Provenance) -> None:
-    """Write the calibration last, so that an interrupted copy is not taken for a calibrated tagger.
-
-    The manifest of a registered version lists its own files and is not copied.
-    """
+    """Write the calibration last, so that an interrupted copy is not taken for a calibrated tagger."""
     if target != source:
-        shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(PICTURE_NAME, MANIFEST_NAME))
+        copy_bundle(source, target, leave_out=[PICTURE_NAME])
     write_provenance(target, provenance)
     save_calibration(calibration, target)
 

@@ -1,10 +1,8 @@
 """Add a fast first pass to a trained tagger of two stages, and choose its gate on gold corpora."""
 
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from concord.models.checkpoint import is_half, load_tagger, save_tagger
 from concord.models.errors import ConfigError
@@ -12,7 +10,7 @@ from concord.models.saved_tagger import CALIBRATION_NAME, tagger_digest
 from concord.models.training.fit_first_pass import GateScore, choose_gate, fit_map, score_gates
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.workflows.bundles import MANIFEST_NAME, require_new_folder
+from concord.workflows.bundles import copy_bundle, require_new_folder
 from concord.workflows.console import Answer, info, table, warn
 from concord.workflows.corpora.corpora import Documents, read_gold_for, short_names, without_labels
 from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance
@@ -45,7 +43,19 @@ class CascadeJob:
     device: str = "cpu"
 
 
-def run(job: CascadeJob) -> Answer:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CascadeResult:
+    """A tagger with a first pass; the gate is in nats, and ``corpora`` holds the scores by gate of each corpus."""
+
+    folder: Path
+    digest: str
+    gate: float
+    tolerance: float
+    explained_variance: float
+    corpora: Mapping[str, Sequence[GateScore]]
+
+
+def cascade_command(job: CascadeJob) -> Answer:
     """Write a copy of the tagger with a first pass, and without the calibration, which does not fit it.
 
     Raises:
@@ -72,49 +82,47 @@ def run(job: CascadeJob) -> Answer:
         warn(f"no gate keeps the loss of F1 within {job.tolerance} on every corpus; every sentence is encoded.")
     tagger.set_gate(gate)
     _write(tagger, job.output, source, first_source, corpora)
-    values = {
-        "folder": str(job.output.absolute()),
-        "digest": tagger_digest(job.output),
-        "gate": gate,
-        "tolerance": job.tolerance,
-        "explained_variance": explained,
-        "corpora": {path: [asdict(score) for score in curve] for path, curve in curves.items()},
-    }
-    return Answer(values=values, text=_describe(values, curves))
+    result = CascadeResult(
+        folder=job.output.absolute(),
+        digest=tagger_digest(job.output),
+        gate=gate,
+        tolerance=job.tolerance,
+        explained_variance=explained,
+        corpora=curves,
+    )
+    return Answer.of(result, text=_describe(result))
 
 
 def _write(
     tagger: TwoStageTagger, target: Path, source: Path, first_source: Path, corpora: Mapping[str, Documents]
 ) -> None:
     """Write the tagger over a copy of its source, with the provenance of both and the corpora of the gate."""
-    skipped = shutil.ignore_patterns(MANIFEST_NAME, CALIBRATION_NAME, "*.png")
-    shutil.copytree(source, target, dirs_exist_ok=True, ignore=skipped)
+    copy_bundle(source, target, leave_out=[CALIBRATION_NAME, "*.png"])
     tagger.calibration = None  # that of the stages does not fit the first pass
     save_tagger(tagger, target, half=is_half(source))
     provenance = Provenance(parts=[])
-    for found in filter(None, map(read_provenance, (source, first_source))):
-        provenance = provenance.joined_with(found)
+    for earlier in filter(None, map(read_provenance, (source, first_source))):
+        provenance = provenance.joined_with(earlier)
     for path, documents in corpora.items():
         provenance = provenance.merged_with(describe_part("dev", [path], documents))
     write_provenance(target, provenance)
 
 
-def _describe(values: Mapping[str, Any], curves: Mapping[str, Sequence[GateScore]]) -> str:
-    gates = [score.gate for score in next(iter(curves.values()))]
+def _describe(result: CascadeResult) -> str:
     rows = [
         (
-            f"{gate:g}" + (" *" if gate == values["gate"] else ""),
-            *(f"{curve[number].f1:.1f} ({curve[number].encoded:.0%})" for curve in curves.values()),
+            f"{scores[0].gate:g}" + (" *" if scores[0].gate == result.gate else ""),
+            *(f"{score.f1:.1f} ({score.encoded:.0%})" for score in scores),
         )
-        for number, gate in enumerate(gates)
+        for scores in zip(*result.corpora.values(), strict=True)
     ]
-    header = ("gate", *(short_names([path]) for path in curves))
+    header = ("gate", *(short_names([path]) for path in result.corpora))
     lines = [
         "F1, and the share of words that both stages read:",
         table(rows, header=header, right=set(range(1, len(header)))),
         "",
-        f"gate     {values['gate']:g} nats",
-        f"bundle   {values['folder']}",
+        f"gate     {result.gate:g} nats",
+        f"bundle   {result.folder}",
         "The copy is not calibrated; continue with concord calibrate.",
     ]
     return "\n".join(lines)

@@ -107,10 +107,10 @@ def distil_command(job: DistilJob) -> Answer:
     """
     folder = job.options.folder or train.default_folder(job.student)
     labels = (job.labels or folder / LABELS_NAME).absolute()
-    found = [find_tagger(teacher) for teacher in job.teachers]
-    teachers = [load_tagger(teacher.folder, device=job.options.device) for teacher in found]
+    resolved = [find_tagger(teacher) for teacher in job.teachers]
+    teachers = [load_tagger(teacher.folder, device=job.options.device) for teacher in resolved]
     texts = _find_texts(job, labels)
-    labelling = _describe_labelling(job, found, teachers, texts)
+    labelling = _describe_labelling(job, resolved, teachers, texts)
     _check_student(job.student, labelling)
     soft = str(labels) if job.weight == 1 else TrainCorpus(path=str(labels), weight=job.weight)
     data = job.student.data.model_copy(update={"train": [*job.student.data.train, soft]})
@@ -122,7 +122,7 @@ def distil_command(job: DistilJob) -> Answer:
             raise ConfigError(f"{labels}: another process is labelling texts here; wait for it, or choose another")
         labelling = claim_soft_corpus(labels, labelling)
         if labelling.shards is None:
-            _write_provenance(labels, found)
+            _write_provenance(labels, resolved)
             labelling = _label(labels, labelling, teachers, texts, job.reader)
     result = DistilResult(training=train.train(student, options), labels=labels, labelled=labelling)
     size = f"{counted(labelling.words, 'word')} in {counted(labelling.documents, 'document')}"
@@ -142,7 +142,7 @@ def _check_student(student: TrainJob, labelling: Labelling) -> None:
 
 
 def _describe_labelling(
-    job: DistilJob, found: Sequence[ResolvedTagger], teachers: Sequence[Tagger], texts: "_Texts"
+    job: DistilJob, resolved: Sequence[ResolvedTagger], teachers: Sequence[Tagger], texts: "_Texts"
 ) -> Labelling:
     """Return what the soft corpus will be made of; ConfigError unless the teachers have the same labels."""
     first = teachers[0]
@@ -156,7 +156,7 @@ def _describe_labelling(
             )
     reader = job.reader.model_dump(mode="json", exclude={"max_record_bytes", "max_unpack_ratio"})
     return Labelling(
-        teachers=[teacher.identity for teacher in found],
+        teachers=[teacher.identity for teacher in resolved],
         texts=[CorpusFile.of(path) for path in [*(file.path for file in texts.files), *texts.corpora]],
         tokenizer=component_signature(parser_identity(ParserConfig())) if texts.files else None,
         scheme=first.vocabulary.scheme.name,
@@ -165,12 +165,12 @@ def _describe_labelling(
     )
 
 
-def _write_provenance(labels: Path, found: Sequence[ResolvedTagger]) -> None:
+def _write_provenance(labels: Path, teachers: Sequence[ResolvedTagger]) -> None:
     provenance = Provenance(parts=[])
-    for teacher in found:
-        own = read_provenance(teacher.folder)
-        provenance = provenance.taught_by(teacher.name, teacher.digest, own)
-        if own is None or not own.is_complete:
+    for teacher in teachers:
+        earlier = read_provenance(teacher.folder)
+        provenance = provenance.taught_by(teacher.name, teacher.digest, earlier)
+        if earlier is None or not earlier.is_complete:
             warn(f"{teacher.name} has no record of its training data; what the student has seen through it is unknown.")
     write_provenance(labels, provenance)
 
@@ -240,19 +240,23 @@ def _probabilities(
 def _split(items: Sequence[_Item], parser: StanzaParser | None) -> list[list[Sentence]]:
     """Return the sentences with words of a shard's documents; a document without any is left out."""
     texts = [item for item in items if isinstance(item, Document)]
-    found: list[list[tuple[str, ...]] | DeadLetter] = []
+    outcomes: list[list[tuple[str, ...]] | DeadLetter] = []
     if parser is not None:
-        outcomes = run_bisecting(texts, parser.split, stage="parse")
-        found += outcomes
-    if letters := [one for one in found if isinstance(one, DeadLetter)]:
-        warn(f"{counted(len(letters), 'document')} left out; the first: {letters[0].message}")
-    split = iter(found)
+        split_texts = run_bisecting(texts, parser.split, stage="parse")
+        outcomes += split_texts
+    _warn_of([outcome for outcome in outcomes if isinstance(outcome, DeadLetter)], "document")
+    split = iter(outcomes)
     documents = []
     for item in items:
         sentences = next(split) if isinstance(item, Document) else [sentence.words for sentence in item]
         if not isinstance(sentences, DeadLetter):
             documents.append([Sentence(words=words) for words in sentences if words])
     return [document for document in documents if document]
+
+
+def _warn_of(dead_letters: Sequence[DeadLetter], noun: str) -> None:
+    if dead_letters:
+        warn(f"{counted(len(dead_letters), noun)} left out; the first: {dead_letters[0].message}")
 
 
 def _cut(items: Sequence[_Item]) -> Iterator[list[_Item]]:
@@ -278,12 +282,11 @@ def _size(item: _Item) -> int:
 
 def _read_texts(files: Sequence[InputFile], config: ReaderConfig) -> Iterator[Document]:
     """Read the documents of files and warn of records that cannot be read."""
-    letters: list[DeadLetter] = []
+    dead_letters: list[DeadLetter] = []
     for file in files:
         for _, record in read_records(file.path, format=file.format, name=file.name, config=config):
             if isinstance(record, Document):
                 yield record
             else:
-                letters.append(record)
-    if letters:
-        warn(f"{counted(len(letters), 'record')} left out; the first: {letters[0].message}")
+                dead_letters.append(record)
+    _warn_of(dead_letters, "record")
