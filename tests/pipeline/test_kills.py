@@ -52,6 +52,11 @@ def test_kill_at_any_step_changes_no_byte(
     check_rerun(config, undisturbed)
 
 
+def test_processes_are_forked_from_one_with_a_single_thread(tmp_path: Path) -> None:
+    runs.in_child(lambda: (tmp_path / "threads").symlink_to(f"/proc/{os.getppid()}/task")).join()
+    assert len(list((tmp_path / "threads").iterdir())) == 1
+
+
 def test_repeated_kills_change_no_byte(source: Path, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     config = runs.job(source, tmp_path / "out")
     kills = 0

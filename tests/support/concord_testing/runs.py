@@ -29,9 +29,12 @@ from concord_testing import fakes
 from concord_testing.checkout import CHECKOUT
 
 TAGGER = ResolvedTagger(name="fake_tagger", version=None, digest="2" * 64, folder=Path("/nowhere"))
-_HEAVY_MODULES = ("concord.workflows.cli.main", "concord.workflows.promotion.champion", "mlflow")
 _PYTHONPATH = (str(CHECKOUT), str(CHECKOUT / "tests" / "support"))
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 _WORDS = ("Anna", "Bob", "Geneva", "New", "Smith", "York", "cat", "quickly", "walking", "the", "on", "and", "a")
 
 
@@ -106,7 +109,7 @@ def in_child(work: Callable[[], object], *, crash_at: str = "", **environment: s
         crash_at: the crash point (concord.pipeline.storage.atomic_writes) at which the process is killed.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["concord_testing.runs", "hypothesis", "pytest", *_HEAVY_MODULES])
+    context.set_forkserver_preload(["concord_testing.preloaded"])
     variables = {**os.environ, THREADS_VARIABLE: "1", **environment, CRASH_VARIABLE: crash_at}
     child = (cloudpickle.dumps(work), _Descriptor(1), _Descriptor(2), variables)
     # The server starts with the first child.
