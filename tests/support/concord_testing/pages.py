@@ -2,14 +2,19 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from concord.workflows.cli.main import main
 from concord_testing.checkout import CHECKOUT
+from concord_testing.runs import in_child
 
 ROOT = CHECKOUT
 TIMEOUT_SECONDS = 900
@@ -59,14 +64,14 @@ def run_steps(steps: Sequence[Step], folder: Path) -> None:
     """Run commands in a folder with conf and examples, and check exit codes and output against the page."""
     for name in ("conf", "examples"):
         (folder / name).symlink_to(ROOT / name)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")} | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "CONCORD_CACHE": str(folder / "cache"),
-        # With two threads, tiny batches are slow when another process takes the second core.
-        "OMP_NUM_THREADS": "1",
-    }
-    subprocess.run(["bash", "-c", _script(steps)], cwd=folder, env=environment, timeout=TIMEOUT_SECONDS, check=False)
+    for is_concord, run in groupby(enumerate(steps), key=lambda step: step[1].command.startswith("concord ")):
+        if is_concord:
+            for number, step in run:
+                process = in_child(partial(_run_concord, folder, number, step.command))
+                process.join(TIMEOUT_SECONDS)
+                (folder / f"{number}.code").write_text(str(process.exitcode))
+        else:
+            subprocess.run(["bash", "-c", _script(run)], cwd=folder, env=_environment(folder), check=False)
     for number, step in enumerate(steps):
         printed = (folder / f"{number}.out").read_text(encoding="utf-8")
         errors = folder / f"{number}.err"
@@ -76,10 +81,30 @@ def run_steps(steps: Sequence[Step], folder: Path) -> None:
             assert _single_spaced(line) in _single_spaced(printed), f"expected {line!r} from\n{context}"
 
 
-def _script(steps: Sequence[Step]) -> str:
+def _environment(folder: Path) -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")} | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "CONCORD_CACHE": str(folder / "cache"),
+        # With two threads, tiny batches are slow when another process takes the second core.
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _run_concord(folder: Path, number: int, command: str) -> None:
+    environment = _environment(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    for descriptor, suffix in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{number}.{suffix}", os.O_WRONLY | os.O_CREAT), descriptor)
+    main(shlex.split(command, comments=True)[1:])
+
+
+def _script(steps: Iterable[tuple[int, Step]]) -> str:
     """Return one shell script, so that a server started in one step is up in the next; each step has its own files."""
-    lines = [f'concord() {{ "{sys.executable}" -m concord "$@"; }}', "set -m"]
-    for number, step in enumerate(steps):
+    lines = ["set -m"]
+    for number, step in steps:
         if step.command.endswith("&"):
             lines.append(f"{step.command.removesuffix('&')} > {number}.out 2>&1 &")
             lines.append(f"echo 0 > {number}.code")
