@@ -12,5 +12,7 @@ def find_script(package: str, path: str) -> Path:
     """Return a script of a package that ``make test`` installs; the test is skipped where it could not."""
     script = _SUPPORT / package / "node_modules" / package / path
     if shutil.which("node") is None or not script.exists():
-        pytest.skip(f"{package} is not installed: install nodejs and npm, and run make test where npm's registry answers")
+        pytest.skip(
+            f"{package} is not installed: install nodejs and npm, and run make test where npm's registry answers"
+        )
     return script
