@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-import pyarrow as pa
-
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.document_rows import EntityRow, TokenRow
 
@@ -71,19 +69,13 @@ class Doc:
         return f'<div style="line-height: 1.9; white-space: pre-wrap; max-width: 50em">{body}</div>'
 
 
-def docs_from_tables(tables: Mapping[str, pa.Table], texts: Mapping[str, str]) -> Iterator[Doc]:
-    """Build the documents of the output's tables, in order.
+def docs_from_rows(rows: Mapping[str, Iterable[dict[str, Any]]], texts: Mapping[str, str]) -> Iterator[Doc]:
+    """Build the documents of rows of the output's tables, in order.
 
     Args:
-        tables: documents, sentences, tokens and entities of the same documents.
+        rows: of documents, sentences, tokens and entities of the same documents.
         texts: raw text by ``doc_id``.
     """
-    names = ("documents", "sentences", "tokens", "entities")
-    return docs_from_rows({name: tables[name].to_pylist() for name in names}, texts)
-
-
-def docs_from_rows(rows: Mapping[str, Iterable[dict[str, Any]]], texts: Mapping[str, str]) -> Iterator[Doc]:
-    """Build documents of the rows of these four tables; otherwise as ``docs_from_tables``."""
     sentences, tokens, entities = (iter(rows[name]) for name in ("sentences", "tokens", "entities"))
     for row in rows["documents"]:
         text = texts[row["doc_id"]]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from concord.doc import Doc, docs_from_tables
+from concord.doc import Doc, docs_from_rows
 from concord.models.config import Config
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
@@ -118,13 +118,13 @@ class Run:
             if shard is None:
                 dead_letters = self._read("errors", is_document)["message"].to_pylist()
                 raise KeyError("; ".join([f"{self.output}: no document {doc_id!r}", *dead_letters]))
-            tables = {
-                name: self._collection.read(name, schema.names, shard=shard).filter(is_document)
+            rows = {
+                name: self._collection.read(name, schema.names, shard=shard).filter(is_document).to_pylist()
                 for name, schema in SCHEMAS.items()
                 if name != "errors"
             }
-        [row] = tables["documents"].to_pylist()
-        [doc] = docs_from_tables(tables, {doc_id: self.read_text(row)})
+        [row] = rows["documents"]
+        [doc] = docs_from_rows(rows, {doc_id: self.read_text(row)})
         return doc
 
     def _shard_of(self, doc_id: str) -> int | None:

@@ -14,7 +14,7 @@ from concord_testing.checkout import CHECKOUT
 from concord_testing.fakes import FakeParser, FakeTagger
 
 import concord
-from concord.doc import Entity, Sentence, Token, docs_from_tables
+from concord.doc import Entity, Sentence, Token, docs_from_rows
 from concord.models.errors import ConfigError, ModelError
 from concord.nlp import Nlp, Text
 from concord.pipeline.config import TaggerRunConfig
@@ -69,9 +69,8 @@ def test_every_public_name_is_importable() -> None:
 def test_documents_hold_the_values_of_the_tables(nlp: Nlp) -> None:
     texts = ["then Ada met\tCharles Babbage .\n\nthey \U0001f389 spoke .", "", "Ada ."]
     outcomes = nlp.annotator.annotate(texts)
-    expected = docs_from_tables(
-        nlp.annotator.tables(outcomes), {str(number): text for number, text in enumerate(texts)}
-    )
+    rows = {name: table.to_pylist() for name, table in nlp.annotator.tables(outcomes).items()}
+    expected = docs_from_rows(rows, {str(number): text for number, text in enumerate(texts)})
     assert list(nlp.pipe(texts)) == list(expected)
 
 

@@ -26,14 +26,6 @@ from concord.workflows.registry.model_versions import is_reference
 
 SHOWN_DOCUMENTS = 10
 """Of each kind of change, in a dry run."""
-NAMED_KINDS = {
-    "new": "new",
-    "retried": "retried",
-    "changed": "changed",
-    "moved": "moved",
-    "removed": "removed",
-    "again": "tag again",
-}
 
 
 def annotate_collection(config: AnnotateConfig) -> Answer:
@@ -102,7 +94,7 @@ def _warn_of_ray_settings(config: AnnotateConfig) -> None:
 
 def _named_rows(kind: str, ids: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the rows that name the first documents of a kind of change."""
-    yield from zip(chain([NAMED_KINDS[kind]], repeat("")), ids[:SHOWN_DOCUMENTS], strict=False)
+    yield from zip(chain(["tag again" if kind == "again" else kind], repeat("")), ids[:SHOWN_DOCUMENTS], strict=False)
     if len(ids) > SHOWN_DOCUMENTS:
         yield ("", f"... and {len(ids) - SHOWN_DOCUMENTS:,} more; --json names all")
 
@@ -135,12 +127,12 @@ def _expected_seconds(report: RunReport) -> float | None:
     if not counts.get("documents") or not rate:
         return None
     words = counts["tokens"] / counts["documents"]
-    found = report.changes
-    to_parse = found.new + found.changed + found.again - found.parsed
+    changes = report.changes
+    to_parse = changes.new + changes.changed + changes.again - changes.parsed
     # Documents whose parses are reused take only the share of the time that the other stages take.
     seconds = stats["seconds"]
     without_parser = 1 - seconds["parse"] / max(sum(seconds.values()), 1e-9)
-    return float(words * (to_parse + found.parsed * without_parser) / rate)
+    return float(words * (to_parse + changes.parsed * without_parser) / rate)
 
 
 def _values(report: RunReport, tagger: ResolvedTagger) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import click
 from concord._environment import set_environment
 from concord.workflows.cli import collection_commands as collections
 from concord.workflows.cli import correction_commands as corrections
-from concord.workflows.cli import history_commands as generations
 from concord.workflows.cli import model_commands as taggers
 from concord.workflows.cli import registry_commands as registry
 from concord.workflows.cli.options import SectionedGroup
@@ -20,8 +19,8 @@ SECTIONS = {
         collections.tag,
         collections.status,
         collections.verify,
-        generations.history,
-        generations.files,
+        collections.history,
+        collections.files,
         collections.diff,
         collections.errors,
         collections.report,

@@ -1,10 +1,11 @@
-"""The archive that is sent to a cluster: the code, the bundled models and the resolved job.
+"""What is sent to a cluster: an archive of the code, the bundled models and the resolved job; and what it will do.
 
-Its bytes depend on nothing else. Input, output and a model given as a folder are not part of it.
+The bytes of the archive depend on nothing else. Input, output and a model given as a folder are not part of it.
 """
 
 import hashlib
 import io
+import json
 import os
 import zipfile
 from pathlib import Path
@@ -12,11 +13,16 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from concord.models.errors import ConfigError
+from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.corrections.log import LOG_NAME
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.planning.inputs import absolute_input, absolute_output, find_inputs
+from concord.pipeline.storage.files import file_sha256, file_state
 from concord.pipeline.storage.urls import without_secrets
+from concord.workflows.annotation.job import find_job_tagger
 from concord.workflows.registry.mlflow_client import tracking_uri
-from concord.workflows.registry.model_versions import is_reference
+from concord.workflows.registry.model_versions import is_reference, resolve
 
 PACKAGE = Path(__file__).absolute().parents[2]
 """The import package; in a checkout its subfolders are links, which must not be resolved."""
@@ -73,6 +79,39 @@ def tracking_environment(config: AnnotateConfig) -> dict[str, str]:
     return {"MLFLOW_TRACKING_URI": uri}
 
 
+def work_digest(config: AnnotateConfig, *, job_digest: str) -> str | None:
+    """Return the SHA-256, in hex, of a job, its tagger, its corrections, and the sizes and times of its files.
+
+    The files are those of the input and the list of terms.
+
+    Jobs of equal digests do the same, so that one of them is enough. None if this machine cannot see the input or the
+    tagger, which only the nodes of a cluster need to.
+    """
+    try:
+        inputs = find_inputs(
+            absolute_input(config.input), output=absolute_output(config.output.path), format=config.reader.format
+        )
+        states = [(file.path, file.state or file_state(file.path)) for file in inputs.files]
+        if config.tagger.terms is not None:
+            states.append((config.tagger.terms, file_state(config.tagger.terms)))
+        tagger = _tagger_digest(config)
+    except ConcordError:
+        return None
+    corrections = Path(config.output.path) / LOG_NAME
+    decisive = json.dumps(
+        [job_digest, tagger, states, *([file_sha256(corrections)] if corrections.is_file() else [])], sort_keys=True
+    )
+    return hashlib.sha256(decisive.encode()).hexdigest()
+
+
+def is_finished(config: AnnotateConfig) -> bool:
+    """Tell whether this machine sees a finished collection in the output."""
+    try:
+        return OutputFolder(config.output.path).manifest() is not None
+    except ConcordError:
+        return False
+
+
 def _package_files() -> list[Path]:
     """Return every file of the import package in a fixed order, following the links of a checkout."""
     return sorted(
@@ -100,3 +139,9 @@ def _too_large(size: int, packed: dict[str, int]) -> str:
         "models:/NAME.",
     ]
     return "\n".join(lines)
+
+
+def _tagger_digest(config: AnnotateConfig) -> str:
+    if is_reference(config.tagger.model):
+        return resolve(config.tagger.model).reference
+    return find_job_tagger(config).digest

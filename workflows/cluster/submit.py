@@ -26,8 +26,14 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import StoreError
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.workflows.annotation.summary import equation
-from concord.workflows.cluster.package import JOB_NAME, STOP_SECONDS, pack, tracking_environment
-from concord.workflows.cluster.work import is_finished, work_digest
+from concord.workflows.cluster.package import (
+    JOB_NAME,
+    STOP_SECONDS,
+    is_finished,
+    pack,
+    tracking_environment,
+    work_digest,
+)
 from concord.workflows.console import Answer, info, warn
 
 POLL_SECONDS = 1.0
