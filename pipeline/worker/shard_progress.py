@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Literal
 
 from concord.models.errors import ConcordError
+from concord.pipeline.documents import STAGES
 from concord.pipeline.errors import ShardError
 
 
@@ -39,6 +41,22 @@ class Timings:
     def __add__(self, other: "Timings") -> "Timings":
         """Add up what two workers took for one shard."""
         return Timings(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
+
+
+class StageClock:
+    """Seconds by stage."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+
+    @contextmanager
+    def timing(self, stage: str) -> Iterator[None]:
+        """Add what the block takes."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] += perf_counter() - start
 
 
 OnShardProgress = Callable[[ShardProgress], None]
