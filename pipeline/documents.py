@@ -1,12 +1,16 @@
 """The records that pass from stage to stage. Offsets count code points of the raw text, half-open."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from concord.models.outputs import Prediction
 
 STAGES = ("read", "parse", "tag", "write")
 """The stages of a record, in order, as named in dead letters, timings, statistics and metrics."""
+
+
+SentenceT = TypeVar("SentenceT")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +92,17 @@ class ParsedSentence:
 
     words: tuple[ParsedWord, ...]
     continues: bool = False
+
+
+def join_pieces(sentences: Iterable[SentenceT], continues: Callable[[SentenceT], bool]) -> list[list[SentenceT]]:
+    """Group each sentence with the pieces that continue it."""
+    groups: list[list[SentenceT]] = []
+    for sentence in sentences:
+        if continues(sentence) and groups:
+            groups[-1].append(sentence)
+        else:
+            groups.append([sentence])
+    return groups
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import pyarrow as pa
 
 from concord.pipeline.corrections.correction import Mark
+from concord.pipeline.documents import join_pieces
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import ShardReport
@@ -142,13 +143,8 @@ def entity_marks(document: CollectedDocument, text: str) -> list[Mark]:
 
 def sentence_offsets(document: CollectedDocument) -> Iterator[list[tuple[int, int]]]:
     """Yield the offsets of the words of each sentence; the pieces of an over-long sentence are one."""
-    offsets: list[tuple[int, int]] = []
-    for sentence in document.sentences:
-        if offsets and not sentence.row.continues:
-            yield offsets
-            offsets = []
-        offsets = [*offsets, *((token.start_char, token.end_char) for token in sentence.tokens)]
-    yield offsets
+    for pieces in join_pieces(document.sentences, lambda sentence: sentence.row.continues):
+        yield [(token.start_char, token.end_char) for piece in pieces for token in piece.tokens]
 
 
 def join_words(tokens: Sequence[TokenRow]) -> str:

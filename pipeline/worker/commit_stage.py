@@ -1,24 +1,28 @@
 """Commit stage: write a shard's tables and commit them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter
+from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.dead_letters import with_attempts
 from concord.pipeline.output.manifest import ShardReport, check_equation
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.parquet_parts import write_part
+from concord.pipeline.output.parquet_parts import read_part, write_part
 from concord.pipeline.output.schema import SCHEMAS, Signature, signed_schema
 from concord.pipeline.output.shard_stats import BackOffStep, count_margins, count_rows, count_step
 from concord.pipeline.output.tables import annotated_tables, error_table
-from concord.pipeline.plan import Shard
+from concord.pipeline.plan import RowsToCopy, Shard
 from concord.pipeline.worker.bisect import run_bisecting
-from concord.pipeline.worker.copied_rows import copy_rows
 from concord.pipeline.worker.memory import shortage_errors
 
 Outcome = AnnotatedDocument | DeadLetter
+
+_OWNED = ("documents", "sentences", "tokens", "entities")
+"""Tables whose rows belong to a document."""
 
 
 class CommitStage:
@@ -91,7 +95,7 @@ class CommitStage:
 
     def _with_copied_rows(self, shard: Shard, tables: dict[str, pa.Table]) -> tuple[dict[str, pa.Table], int]:
         """Return the tables with the rows that a shard copies in front, and the number of copied documents."""
-        sources = [copy_rows(self._folder, rows) for rows in shard.carries]
+        sources = [_copy_rows(self._folder, rows) for rows in shard.carries]
         unchanged = sum(source["documents"].num_rows for source in sources)
         joined: dict[str, pa.Table] = {}
         for name in SCHEMAS:
@@ -135,3 +139,54 @@ class CommitStage:
             if winner is None:
                 raise
             return winner
+
+
+def _copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
+    """Return the tables of the rows to copy; ``errors`` only if a dead letter is among them.
+
+    Raises:
+        IntegrityError: when a part cannot be read, or does not hold the rows that the plan counted.
+    """
+    report = folder.require_commit(rows.shard, generation=rows.generation)
+    tables = {name: read_part(folder.part(report, name)) for name in report.files}
+    new_ids = {rename.was: rename.doc_id for rename in rows.renames if rename.was != rename.doc_id}
+    for name in _OWNED:
+        tables[name] = _replace(_drop(tables[name], "doc_id", rows.without), "doc_id", new_ids)
+    for column in ("source_uri", "source_position", "meta"):
+        values = {rename.doc_id: getattr(rename, column) for rename in rows.renames}
+        tables["documents"] = _replace(tables["documents"], column, values)
+    if "errors" in tables:
+        tables["errors"] = _drop_retried(_drop(tables["errors"], "source_uri", rows.without_dead_letters), rows.retried)
+        if not tables["errors"].num_rows:
+            del tables["errors"]
+    found = tables["documents"].num_rows + (tables["errors"].num_rows if "errors" in tables else 0)
+    if found != rows.records:
+        raise IntegrityError(
+            f"{folder.output}: shard {rows.shard:05d} of generation {rows.generation}: expected {rows.records} records "
+            f"to copy, found {found}; check the folder with 'concord verify'"
+        )
+    return tables
+
+
+def _drop(table: pa.Table, column: str, values: tuple[str, ...]) -> pa.Table:
+    """Drop the rows that have one of the values in a column."""
+    if not values:
+        return table
+    return table.filter(pc.invert(pc.is_in(table[column], pa.array(values, pa.string()))))
+
+
+def _drop_retried(errors: pa.Table, retried: tuple[tuple[str, int], ...]) -> pa.Table:
+    positions = zip(errors["source_uri"].to_pylist(), errors["position"].to_pylist(), strict=True)
+    dropped = set(retried)
+    return errors.filter(pa.array([position not in dropped for position in positions], pa.bool_()))
+
+
+def _replace(table: pa.Table, column: str, values: Mapping[str, object]) -> pa.Table:
+    """Set a column's values in the rows of some documents, given by id."""
+    if not values:
+        return table
+    field = table.schema.field(column)
+    places = pc.index_in(table["doc_id"], pa.array(list(values), pa.string()))
+    chosen = pc.take(pa.array(list(values.values()), field.type), places)
+    index = table.schema.get_field_index(column)
+    return table.set_column(index, field, pc.if_else(pc.is_valid(places), chosen, table[column]))

@@ -13,7 +13,7 @@ from concord.models.labels import OUTSIDE, Span
 from concord.models.outputs import Prediction, Source
 from concord.pipeline.corrections.correction import Correction, Mark
 from concord.pipeline.corrections.fitting import Fit, Offsets, fit_corrections
-from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedDocument
+from concord.pipeline.documents import AnnotatedDocument, DeadLetter, join_pieces
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,9 @@ def correct_document(annotated: AnnotatedDocument, corrections: Sequence[Correct
     an entity or mark are certain: their labels have probability 1, as have the corrected entities.
     """
     parsed = annotated.parsed
-    fit = fit_corrections(corrections, parsed.document.text, _sentences(parsed))
+    joined = join_pieces(parsed.sentences, attrgetter("continues"))
+    offsets = ([word[:2] for piece in pieces for word in piece.words] for pieces in joined)
+    fit = fit_corrections(corrections, parsed.document.text, offsets)
     for misfit in fit.misfits:
         logger.warning(
             "document %r: a correction of %s no longer fits and is left out: %s; see concord corrections list",
@@ -72,17 +74,6 @@ class _Entity(NamedTuple):
     label: str
     confidence: float
     source: Source
-
-
-def _sentences(parsed: ParsedDocument) -> Iterator[list[Offsets]]:
-    """Yield the offsets of each sentence's words; the pieces of an over-long sentence are one."""
-    offsets: list[Offsets] = []
-    for sentence in parsed.sentences:
-        if offsets and not sentence.continues:
-            yield offsets
-            offsets = []
-        offsets = [*offsets, *(word[:2] for word in sentence.words)]
-    yield offsets
 
 
 def _corrected(

@@ -35,6 +35,7 @@ PROGRESS_SECONDS = 5.0
 """Between two notes of a worker on how far its shard is."""
 
 _FOLDER = "attempts"
+_MARK, _PROGRESS = ".mark", ".progress"
 _ALWAYS_PLAUSIBLE = 5
 """Left-out documents of a shard that never count as implausibly many."""
 
@@ -101,7 +102,9 @@ class ShardAttempts(Config):
         deaths = 1 + sum(suspect.deaths for suspect in self.suspects if suspect.number == at.number)
         suspect = Suspect(number=at.number, stage=at.stage, cause=cause, deaths=deaths)
         others = (other for other in self.suspects if other.number != at.number)
-        return self.model_copy(update={"suspects": tuple(sorted([*others, suspect], key=lambda one: one.number))})
+        return self.model_copy(
+            update={"suspects": tuple(sorted([*others, suspect], key=lambda suspect: suspect.number))}
+        )
 
 
 class CrashLog:
@@ -137,12 +140,12 @@ class CrashLog:
 
     def in_progress(self, shard: Shard) -> WorkPlace | None:
         """Read what a worker of the shard is doing, or was when it died; None if there is no mark."""
-        return _read(self._mark(shard), WorkPlace)
+        return _read(self._path(shard, _MARK), WorkPlace)
 
     @contextmanager
     def mark_in_progress(self, shard: Shard, place: WorkPlace) -> Iterator[None]:
         """Mark what this process is doing while the block runs; if it dies, the mark stays. Blocks may be nested."""
-        path = self._mark(shard)
+        path = self._path(shard, _MARK)
         before = self.in_progress(shard)
         _write(path, place)
         try:
@@ -163,20 +166,20 @@ class CrashLog:
                 written_at = time.monotonic()
                 # Nobody depends on it.
                 with suppress(OSError, StoreError):
-                    write_unsynced(self._progress(shard), orjson.dumps(progress))
+                    write_unsynced(self._path(shard, _PROGRESS), orjson.dumps(progress))
 
         return write
 
     def read_progress(self, shard: Shard) -> ShardProgress | None:
         """Read how far a shard was a few seconds ago; None if that is not known."""
         try:
-            return ShardProgress(**orjson.loads(self._progress(shard).read_bytes()))
+            return ShardProgress(**orjson.loads(self._path(shard, _PROGRESS).read_bytes()))
         except (OSError, ValueError):
             return None
 
     def remove_mark(self, shard: Shard) -> None:
         """Remove what a worker that is gone has left."""
-        for path in (self._mark(shard), self._progress(shard)):
+        for path in (self._path(shard, _MARK), self._path(shard, _PROGRESS)):
             _remove(path)
 
     def record_death(self, shard: Shard, cause: Cause, at: WorkPlace | None) -> ShardAttempts:
@@ -213,14 +216,8 @@ class CrashLog:
             )
         return None
 
-    def _path(self, shard: Shard) -> OutputPath:
-        return self._folder / f"{shard.name}.json"
-
-    def _progress(self, shard: Shard) -> OutputPath:
-        return self._folder / f"{shard.name}.progress"
-
-    def _mark(self, shard: Shard) -> OutputPath:
-        return self._folder / f"{shard.name}.mark"
+    def _path(self, shard: Shard, suffix: str = ".json") -> OutputPath:
+        return self._folder / f"{shard.name}{suffix}"
 
 
 def _write(path: OutputPath, value: Config) -> None:

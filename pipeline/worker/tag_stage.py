@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
+from operator import attrgetter
 from typing import Protocol
 
 from concord.models.calibration import Calibration
@@ -13,7 +14,7 @@ from concord.models.labels import Span, decode_spans
 from concord.models.options import OnBatch, PredictOptions
 from concord.models.outputs import Prediction, Source
 from concord.models.terms.term_matcher import TermMatcher
-from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedDocument, ParsedSentence
+from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedDocument, ParsedSentence, join_pieces
 from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import shortage_errors
 from concord.pipeline.worker.shard_progress import OnShare
@@ -94,7 +95,7 @@ class TagStage:
 
     def _predict(self, documents: Sequence[ParsedDocument], options: PredictOptions) -> list[tuple[Prediction, ...]]:
         """Return one prediction for each ParsedSentence, by document."""
-        joined = [_join_pieces(document.sentences) for document in documents]
+        joined = [join_pieces(document.sentences, attrgetter("continues")) for document in documents]
         sentences = [[self._with_terms(_sentence(pieces)) for pieces in document] for document in joined]
         with shortage_errors():
             predicted = self._tagger.predict_documents(sentences, options, on_batch=self._on_batch)
@@ -113,17 +114,6 @@ class TagStage:
     def _on_batch(self, done: int, words: int) -> None:
         if self._on_share is not None:
             self._on_share(done / max(1, words))
-
-
-def _join_pieces(sentences: Sequence[ParsedSentence]) -> list[list[ParsedSentence]]:
-    """Group each sentence with the pieces that continue it."""
-    groups: list[list[ParsedSentence]] = []
-    for sentence in sentences:
-        if sentence.continues and groups:
-            groups[-1].append(sentence)
-        else:
-            groups.append([sentence])
-    return groups
 
 
 def _sentence(pieces: Sequence[ParsedSentence]) -> Sentence:
