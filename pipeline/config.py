@@ -113,15 +113,15 @@ class ExecutorConfig(Config):
 
     @field_validator("parse_actors")
     @classmethod
-    def _check_parse_actors(cls, parse_actors: int | None, known: ValidationInfo) -> int | None:
-        if parse_actors and not known.data.get("gpus"):
+    def _check_parse_actors(cls, parse_actors: int | None, other: ValidationInfo) -> int | None:
+        if parse_actors and not other.data.get("gpus"):
             raise ValueError("expected null where executor.gpus is 0: workers without a GPU parse for themselves")
         return parse_actors
 
     @field_validator("shard_seconds")
     @classmethod
-    def _check_shard_seconds(cls, seconds: float | None, known: ValidationInfo) -> float | None:
-        if seconds is not None and known.data.get("kind") == "local":
+    def _check_shard_seconds(cls, seconds: float | None, other: ValidationInfo) -> float | None:
+        if seconds is not None and other.data.get("kind") == "local":
             raise ValueError("expected null for executor.kind local, which cannot kill a process that is stuck")
         return seconds
 

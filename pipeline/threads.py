@@ -40,14 +40,14 @@ def usable_cores() -> int:
 
 @contextmanager
 def torch_threads(count: int | None = None) -> Iterator[None]:
-    """Compute with so many threads, ``default_threads()`` if None; afterwards with as many as before."""
+    """Compute with ``count`` threads, ``default_threads()`` if None; afterwards with as many as before."""
     # Importing torch takes seconds, and --help must not wait for it.
     import torch
 
-    before, wanted = torch.get_num_threads(), count or default_threads()
+    before, threads = torch.get_num_threads(), count or default_threads()
     # Setting the number replaces pools of threads, even by one of the same size.
-    if wanted != before:
-        torch.set_num_threads(wanted)
+    if threads != before:
+        torch.set_num_threads(threads)
     try:
         yield
     finally:

@@ -55,7 +55,7 @@ class Mark(Config):
         return self.start < other.end and other.start < self.end
 
     def moved(self, distance: int) -> "Mark":
-        """Return the same mark, so many code points later."""
+        """Return the same mark, a number of code points later."""
         return self.model_copy(update={"start": self.start + distance, "end": self.end + distance})
 
 
@@ -151,18 +151,18 @@ class Correction(Config):
     @property
     def anchor(self) -> Mark:
         """The mark by which the place is found: the old one, or the new one where there is no old."""
-        found = self.old or self.new
-        if found is None:
+        mark = self.old or self.new
+        if mark is None:
             raise ValueError("an undo has no mark")
-        return found
+        return mark
 
     @property
     def result(self) -> Mark:
         """The mark whose words the correction decides: the new one, or the old one where it is dropped."""
-        found = self.new or self.old
-        if found is None:
+        mark = self.new or self.old
+        if mark is None:
             raise ValueError("an undo has no mark")
-        return found
+        return mark
 
     @property
     def description(self) -> str:
@@ -179,7 +179,7 @@ class Correction(Config):
         return f"{_cut(old.text)} {old.type} to {_cut(new.text)} {new.type}"
 
     def moved(self, distance: int) -> Self:
-        """Return the same correction, so many code points later."""
+        """Return the same correction, a number of code points later."""
         marks = {"old": self.old and self.old.moved(distance), "new": self.new and self.new.moved(distance)}
         return self.model_copy(update=marks)
 
@@ -204,11 +204,11 @@ def current_corrections(log: Iterable[Correction]) -> dict[str, tuple[Correction
     """
     lines = list(log)
     undone = undone_ids(lines)
-    found: dict[str, list[Correction]] = {}
+    by_document: dict[str, list[Correction]] = {}
     for line in lines:
         if line.action != "undo" and line.id not in undone:
-            found.setdefault(line.doc_id, []).append(line)
-    return {doc_id: tuple(corrections) for doc_id, corrections in found.items()}
+            by_document.setdefault(line.doc_id, []).append(line)
+    return {doc_id: tuple(corrections) for doc_id, corrections in by_document.items()}
 
 
 def undone_ids(log: Sequence[Correction]) -> set[str]:

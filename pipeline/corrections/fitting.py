@@ -86,15 +86,16 @@ def corrected_marks(marks: Iterable[Mark], corrections: Sequence[Correction]) ->
 
     An entity that overlaps a mark of a correction, old or new, gives way.
     """
-    own = sorted((mark for one in corrections for mark in one.marks), key=lambda mark: mark.start)
-    ends = list(accumulate((mark.end for mark in own), max))
+    decided = sorted((mark for correction in corrections for mark in correction.marks), key=lambda mark: mark.start)
+    ends = list(accumulate((mark.end for mark in decided), max))
 
     def is_kept(mark: Mark) -> bool:
         first = bisect_right(ends, mark.start)
-        return first == len(own) or own[first].start >= mark.end
+        return first == len(decided) or decided[first].start >= mark.end
 
     kept = filter(is_kept, marks)
-    return sorted([*kept, *(one.new for one in corrections if one.new is not None)], key=lambda mark: mark.start)
+    new = (correction.new for correction in corrections if correction.new is not None)
+    return sorted([*kept, *new], key=lambda mark: mark.start)
 
 
 def paired_marks(before: Iterable[Mark], after: Iterable[Mark]) -> Iterator[tuple[Mark | None, Mark | None]]:
@@ -135,7 +136,7 @@ def find_places(doc_id: str, text: str, marks: Sequence[Mark], surface: str) -> 
     pattern = r"\s+".join(map(re.escape, parts))
     left = r"(?<!\w)" if _WORD_CHARACTER.match(parts[0]) else ""
     right = r"(?!\w)" if _WORD_CHARACTER.match(parts[-1][-1]) else ""
-    spans = (found.span() for found in re.finditer(left + pattern + right, text))
+    spans = (match.span() for match in re.finditer(left + pattern + right, text))
     # A mark that combines with the last letter belongs to the word.
     places = [
         Place(doc_id, *span) for span in spans if not category(text[span[1] : span[1] + 1] or " ").startswith("M")
@@ -174,7 +175,7 @@ def _place(correction: Correction, text: str, digest: str) -> Correction | str:
         wrong = next((mark for mark in correction.marks if text[mark.start : mark.end] != mark.text), None)
         return correction if wrong is None else f"{wrong.text!r} is not the text at {wrong.start} to {wrong.end}"
     anchor = correction.anchor
-    starts = [found.start() for found in re.finditer(f"(?={re.escape(anchor.text)})", text)]
+    starts = [match.start() for match in re.finditer(f"(?={re.escape(anchor.text)})", text)]
     if not starts:
         return f"the text has changed, and {anchor.text!r} is no longer in it"
     agreements = [_agreement(correction, text, start) for start in starts]
@@ -202,7 +203,7 @@ def _agreement(correction: Correction, text: str, start: int) -> int:
 def _common(left: str, right: str) -> int:
     """Return the length of the prefix that two texts share."""
     pairs = enumerate(zip(left, right, strict=False))
-    return next((number for number, (one, other) in pairs if one != other), min(len(left), len(right)))
+    return next((number for number, (character, other) in pairs if character != other), min(len(left), len(right)))
 
 
 class _Words:

@@ -59,7 +59,7 @@ def read_log(path: Path) -> list[Correction]:
 
 def _parse_log(content: bytes, path: Path) -> list[Correction]:
     lines = content.split(b"\n")
-    found: dict[str, Correction] = {}
+    corrections: dict[str, Correction] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -68,14 +68,14 @@ def _parse_log(content: bytes, path: Path) -> list[Correction]:
             logger.warning("%s: line %d: cut short by a writer that was killed; ignored", path, number)
             continue
         correction = _parse(line, where=f"{path}: line {number}")
-        if correction.id in found:
+        if correction.id in corrections:
             raise InputError(f"{path}: line {number}: expected an id of its own, got {correction.id!r} once more")
-        if correction.undoes is not None and correction.undoes not in found:
+        if correction.undoes is not None and correction.undoes not in corrections:
             raise InputError(
                 f"{path}: line {number}: undoes {correction.undoes!r}, which no earlier line has as its id"
             )
-        found[correction.id] = correction
-    return list(found.values())
+        corrections[correction.id] = correction
+    return list(corrections.values())
 
 
 def append_to_log(path: Path, corrections: Sequence[Correction]) -> None:
@@ -163,7 +163,7 @@ def _parse(line: bytes, *, where: str) -> Correction:
         return _validated(line)
     except ValidationError as error:
         raise InputError(
-            f"{where}: expected a correction, got a line that is none ({first_fault(error)}); fix or remove the line"
+            f"{where}: expected a correction, got another line ({first_fault(error)}); fix or remove the line"
         ) from None
 
 

@@ -42,15 +42,15 @@ def leftovers_ended(folder: str) -> Iterator[None]:
 
 def _watch(folder: str) -> None:
     """Remember the processes of a folder until the standard input ends; then end those that do not end themselves."""
-    known: dict[int, str] = {}
+    processes: dict[int, str] = {}
     while True:
-        known |= _family(folder)
+        processes |= _family(folder)
         if select.select([sys.stdin], [], [], _POLL_SECONDS)[0]:
             break
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while _alive(known) and time.monotonic() < deadline:
+    while _alive(processes) and time.monotonic() < deadline:
         time.sleep(0.1)
-    for pid in _alive(known):
+    for pid in _alive(processes):
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     shutil.rmtree(folder, ignore_errors=True)
@@ -73,10 +73,10 @@ def _family(folder: str) -> dict[int, str]:
     return {pid: started[pid] for pid in members}
 
 
-def _alive(known: dict[int, str]) -> list[int]:
+def _alive(processes: dict[int, str]) -> list[int]:
     """Return the processes that still run; one of the same id that started later is another."""
     alive = []
-    for pid, started in known.items():
+    for pid, started in processes.items():
         with suppress(OSError):
             fields = _fields(Path(f"/proc/{pid}"))
             if fields[19] == started and fields[0] != "Z":

@@ -66,7 +66,7 @@ class WorkerRole:
 
 
 def runtime_env(*, threads: int) -> dict[str, Any]:
-    """Return a Ray environment in which workers use so many threads and import the package that the driver runs.
+    """Return a Ray environment in which workers use this number of threads and import the package that the driver runs.
 
     A job's own working folder, which Ray unpacks on every node, comes before this path.
     """
@@ -127,7 +127,7 @@ class _Worker:
 
     @property
     def cause(self) -> Cause:
-        """Of its death, if it has died."""
+        """The cause of its death, if it has died."""
         return "time_limit" if self.is_late else "worker_died"
 
 

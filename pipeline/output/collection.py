@@ -70,5 +70,5 @@ def open_collection(output: OutputPath, *, generation: int | None = None, versio
     folder = OutputFolder(output.absolute())
     if folder.generations.current() is None:
         folder.plan()
-    found = folder.generations.find(generation=generation, version=version)
-    return Collection(output=folder.output, root=found.root, manifest=found.manifest(), plan=found.plan())
+    chosen = folder.generations.find(generation=generation, version=version)
+    return Collection(output=folder.output, root=chosen.root, manifest=chosen.manifest(), plan=chosen.plan())

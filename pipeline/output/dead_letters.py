@@ -56,6 +56,5 @@ def with_attempts(shard: Shard, dead_letters: Sequence[DeadLetter]) -> list[Dead
     """Return a shard's dead letters with the number of attempts recorded in its plan."""
     attempts = {(piece.uri, position): attempts for piece in shard.pieces for position, attempts in piece.retries}
     return [
-        replace(found, attempts=attempts.get((found.source_uri, found.position), found.attempts))
-        for found in dead_letters
+        replace(dead, attempts=attempts.get((dead.source_uri, dead.position), dead.attempts)) for dead in dead_letters
     ]

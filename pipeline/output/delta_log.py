@@ -90,7 +90,7 @@ def prune_delta_log(generations: Generations) -> int:
         return 0
     folders = {name: generations.output / FOLDER / name for name in SCHEMAS}
     # Listed before anything else is read: a run that finishes meanwhile adds parts that are named only later.
-    found = {name: list(folder.glob("*.parquet")) for name, folder in folders.items()}
+    parts = {name: list(folder.glob("*.parquet")) for name, folder in folders.items()}
     kept = [generation.manifest() for generation in generations.history()]
     removed = 0
     for name, folder in folders.items():
@@ -100,7 +100,7 @@ def prune_delta_log(generations: Generations) -> int:
             named = _active(_open(folder)) | {
                 Path(part.path).name for manifest in kept for part in manifest.files(name)
             }
-            for path in found[name]:
+            for path in parts[name]:
                 if path.name not in named:
                     path.unlink(missing_ok=True)
                     removed += 1
@@ -221,14 +221,14 @@ def _statistics(path: OutputPath) -> tuple[int, str]:
     nulls: dict[str, int] = {}
     for index in range(metadata.num_columns):
         name = metadata.schema.column(index).name
-        found = [group.column(index).statistics for group in groups]
-        if any(statistics is None for statistics in found):
+        of_groups = [group.column(index).statistics for group in groups]
+        if any(statistics is None for statistics in of_groups):
             continue
         if not metadata.schema.column(index).max_definition_level:
             nulls[name] = 0
-        elif all(statistics.has_null_count for statistics in found):
-            nulls[name] = sum(statistics.null_count for statistics in found)
-        bounded = [statistics for statistics in found if statistics.num_values]
+        elif all(statistics.has_null_count for statistics in of_groups):
+            nulls[name] = sum(statistics.null_count for statistics in of_groups)
+        bounded = [statistics for statistics in of_groups if statistics.num_values]
         if bounded and all(statistics.has_min_max for statistics in bounded):
             _bound(lowest, name, min(statistics.min for statistics in bounded), cut=True)
             _bound(highest, name, max(statistics.max for statistics in bounded), cut=False)

@@ -49,17 +49,17 @@ class FolderGenerations(Generations):
         self._links[output / "_run" / MANIFEST] = f"../current/{MANIFEST}"
 
     def history(self) -> list[Generation]:
-        found = [self._generation(path.name) for path in _entries(self._folder) if GENERATION_NAME.fullmatch(path.name)]
-        return sorted(filter(None, found), key=lambda generation: generation.rank)
+        names = [path.name for path in _entries(self._folder) if GENERATION_NAME.fullmatch(path.name)]
+        return sorted(filter(None, map(self._generation, names)), key=lambda generation: generation.rank)
 
     def current(self) -> Generation | None:
         for _ in range(_ATTEMPTS):
             target = link_target(self._link)
             if target is None:
                 break
-            if found := self._generation(Path(target).name):
+            if generation := self._generation(Path(target).name):
                 # A run that was killed or stopped may have made it current long after it was complete.
-                return replace(found, finished=max(found.finished, _changed(self._link)))
+                return replace(generation, finished=max(generation.finished, _changed(self._link)))
             # Superseded and removed since the link was read.
         # The collection was copied by a tool that follows links, or this is the folder of a single generation.
         return _at(self._link) or _at(self.output)
@@ -71,7 +71,7 @@ class FolderGenerations(Generations):
 
     def _publish(self, manifest: Manifest, plan: OutputPath) -> Generation:
         def attempt() -> Generation:
-            if not any(found.number > manifest.generation for found in self.history()):
+            if not any(generation.number > manifest.generation for generation in self.history()):
                 self._make_links()
                 self._build(manifest, _local(plan))
             return self._point()
@@ -98,11 +98,11 @@ class FolderGenerations(Generations):
                 yield path
 
     def discard(self, path: OutputPath) -> None:
-        found = _local(path)
-        if found.parent == self._folder:
-            self._remove_hidden(found)
+        local = _local(path)
+        if local.parent == self._folder:
+            self._remove_hidden(local)
         else:
-            remove_tree(found)
+            remove_tree(local)
 
     def plans(self) -> set[OutputPath]:
         return set()
@@ -129,8 +129,8 @@ class FolderGenerations(Generations):
         return Generation(name=name, root=root, manifest_path=root / MANIFEST, plan_path=root / PLAN, finished=finished)
 
     def _is_newest(self) -> bool:
-        found = self.history()
-        return bool(found) and link_target(self._link) == f"generations/{found[-1].name}"
+        generations = self.history()
+        return bool(generations) and link_target(self._link) == f"generations/{generations[-1].name}"
 
     def _point(self) -> Generation:
         """Make the newest complete generation current."""
@@ -156,7 +156,7 @@ class FolderGenerations(Generations):
     def _build(self, manifest: Manifest, plan: Path) -> None:
         """Make the folder of a generation; one with the same manifest gets the parts that it has lost."""
         content = canonical_json(manifest)
-        same_number = [found for found in self.history() if found.number == manifest.generation]
+        same_number = [generation for generation in self.history() if generation.number == manifest.generation]
         parts = [part for shard in manifest.shards for part in shard.files.values()]
         if same_number and same_number[-1].manifest_path.read_bytes() == content:
             self._link_parts(parts, _local(same_number[-1].root))

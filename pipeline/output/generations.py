@@ -52,10 +52,10 @@ class Generation:
 
     def manifest(self) -> Manifest:
         """Read its manifest; IntegrityError if it is gone or broken."""
-        found = read_manifest(self.manifest_path)
-        if found is None:
+        manifest = read_manifest(self.manifest_path)
+        if manifest is None:
             raise IntegrityError(f"{self.manifest_path}: removed while it was being read; run the command again")
-        return found
+        return manifest
 
     def plan(self) -> Plan:
         """Read its plan; PlanError if it is gone or broken."""
@@ -205,30 +205,33 @@ class Generations(ABC):
             raise PlanError(f"{self.output}: the run is not finished; run the same annotate command again")
         if generation is None and version is None:
             return current
-        known = {found.name: found for found in (*self.history(), current)}
+        by_name = {candidate.name: candidate for candidate in (*self.history(), current)}
         if version is not None:
             versions = self.versions()
             if version not in versions:
                 raise PlanError(f"{self.output}: no version {version!r}; there are: {', '.join(versions) or 'none'}")
-            matching = [found for found in known.values() if found.name == versions[version]]
+            matching = [candidate for candidate in by_name.values() if candidate.name == versions[version]]
         else:
-            matching = [found for found in known.values() if found.number == generation]
+            matching = [candidate for candidate in by_name.values() if candidate.number == generation]
         if not matching:
-            numbers = ", ".join(sorted({str(found.number) for found in known.values()}, key=int))
+            numbers = ", ".join(sorted({str(candidate.number) for candidate in by_name.values()}, key=int))
             raise PlanError(f"{self.output}: no generation {version or generation}; there are: {numbers}")
-        return max(matching, key=lambda found: found.rank)
+        return max(matching, key=lambda candidate: candidate.rank)
 
     def expired(self, retention: Retention) -> list[Generation]:
         """Return the generations that are no longer to be kept."""
         current = self.current()
-        found = [current if current is not None and known.name == current.name else known for known in self.history()]
-        kept = {generation.name for generation in found[-retention.keep :]} | set(self.versions().values())
+        generations = [
+            current if current is not None and generation.name == current.name else generation
+            for generation in self.history()
+        ]
+        kept = {generation.name for generation in generations[-retention.keep :]} | set(self.versions().values())
         if current is not None:
             kept.add(current.name)
         limit = time.time() - retention.grace_seconds
         return [
             generation
-            for generation, successor in pairwise(found)
+            for generation, successor in pairwise(generations)
             if generation.name not in kept and max(generation.finished, successor.finished) <= limit
         ]
 

@@ -103,10 +103,10 @@ class OutputFolder:
     def stats(self) -> dict[str, Any]:
         """Read the timings of the runs so far (see concord.pipeline.annotate); empty if there are none."""
         try:
-            found: dict[str, Any] = orjson.loads((self.metadata / STATS_NAME).read_bytes())
+            stats: dict[str, Any] = orjson.loads((self.metadata / STATS_NAME).read_bytes())
         except FileNotFoundError:
             return {}
-        return found
+        return stats
 
     def commit(self, report: ShardReport) -> ShardReport:
         """Commit a shard's parts, unless another worker has already: then remove ours and return its record."""
@@ -239,13 +239,13 @@ class OutputFolder:
     def _find_commits(self, references: Iterable[tuple[int, int]]) -> dict[int, ShardReport]:
         """Find the commits of many shards, given as (shard, generation), with one listing; by shard index."""
         listing = Listing(self.output)
-        found: dict[int, ShardReport] = {}
+        reports: dict[int, ShardReport] = {}
         for shard, generation in references:
             with suppress(IntegrityError, FileNotFoundError):
                 report = self._cached_record(self.record_path(shard, generation=generation), listing)
                 if report is not None and self._has_parts(report, listing.size):
-                    found[shard] = report
-        return found
+                    reports[shard] = report
+        return reports
 
     def _cached_record(self, path: OutputPath, listing: Listing) -> ShardReport | None:
         """Read a record; one in a store is read again only if it has changed."""

@@ -188,5 +188,5 @@ def schema_version(schema: pa.Schema) -> int | None:
 
 def calibration_of(schema: pa.Schema) -> str | None:
     """Return the calibration named in a file's schema; None if it names none."""
-    found = (schema.metadata or {}).get(_CALIBRATION_KEY.encode())
-    return found.decode() if found is not None else None
+    calibration = (schema.metadata or {}).get(_CALIBRATION_KEY.encode())
+    return calibration.decode() if calibration is not None else None

@@ -28,13 +28,13 @@ class StoreGenerations(Generations):
         self._manifest_path = self._run / "manifest.json"
 
     def history(self) -> list[Generation]:
-        found: dict[str, Generation] = {}
+        generations: dict[str, Generation] = {}
         for path in list_files(self._run / "generations", "*.json"):
             name, _, seconds = path.stem.partition("@")
             if GENERATION_NAME.fullmatch(name) and seconds.isdecimal():
                 # Two drivers that finish at once may both write a record; the first counts.
-                found.setdefault(name, self._generation(name, path, finished=float(seconds)))
-        return sorted(found.values(), key=lambda generation: generation.rank)
+                generations.setdefault(name, self._generation(name, path, finished=float(seconds)))
+        return sorted(generations.values(), key=lambda generation: generation.rank)
 
     def current(self) -> Generation | None:
         manifest = read_manifest(self._manifest_path)
@@ -61,26 +61,26 @@ class StoreGenerations(Generations):
             self._write_newest()
 
     def is_settled(self) -> bool:
-        found = self.history()
-        return bool(found) and self._manifest_bytes() == found[-1].manifest_path.read_bytes()
+        generations = self.history()
+        return bool(generations) and self._manifest_bytes() == generations[-1].manifest_path.read_bytes()
 
     def _unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
-        manifests = [manifest, *(found.manifest() for found in self.history())]
+        manifests = [manifest, *(generation.manifest() for generation in self.history())]
         named = {part.path for kept in manifests for shard in kept.shards for part in shard.files.values()}
         for name in SCHEMAS:
-            found = list_files(self.output / name, "*")
-            yield from (path for path in found if f"{name}/{path.name}" not in named)
+            files = list_files(self.output / name, "*")
+            yield from (path for path in files if f"{name}/{path.name}" not in named)
 
     def discard(self, path: OutputPath) -> None:
         path.unlink(missing_ok=True)
 
     def plans(self) -> set[OutputPath]:
-        return {found.plan_path for found in self.history()}
+        return {generation.plan_path for generation in self.history()}
 
     def _remove(self, generation: Generation) -> None:
         for path in list_files(self._run / "generations", f"{generation.name}@*.json"):
             path.unlink(missing_ok=True)
-        if not any(found.number == generation.number for found in self.history()):
+        if not any(other.number == generation.number for other in self.history()):
             generation.plan_path.unlink(missing_ok=True)
 
     def versions(self) -> Mapping[str, str]:

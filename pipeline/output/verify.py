@@ -53,8 +53,8 @@ def verify(output: OutputPath, *, deep: bool = True) -> list[Finding]:
     if folder.latest_generation() not in (None, manifest.generation):
         started = f"generation {folder.latest_generation()} was started but is not finished: run the command again"
         return [Finding(place="_run/plans", problem=started)]
-    found = _faults(folder, current.root, manifest, deep=deep)
-    return [Finding(place=_place(path, folder.output, current.root), problem=problem) for path, problem in found]
+    faults = _faults(folder, current.root, manifest, deep=deep)
+    return [Finding(place=_place(path, folder.output, current.root), problem=problem) for path, problem in faults]
 
 
 def _place(path: OutputPath, output: OutputPath, root: OutputPath) -> str:

@@ -17,7 +17,7 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.dead_letters import DeadLetterFilter, ExistingDeadLetter
 from concord.pipeline.output.schema import SCHEMA_VERSION
-from concord.pipeline.plan import Changes, Piece, Plan, Shard, Source
+from concord.pipeline.plan import Changes, Plan, Shard, Source
 from concord.pipeline.planning.existing_output import ExistingOutput, fingerprint
 from concord.pipeline.planning.file_hashes import FileHashes
 from concord.pipeline.planning.input_diff import InputDiff, InputRecord, RecordToAnnotate, choose_retries, diff_input
@@ -31,7 +31,7 @@ from concord.pipeline.planning.next_generation import (
 )
 from concord.pipeline.planning.text_field import check_text_field
 from concord.pipeline.readers.encodings import check_encoding
-from concord.pipeline.readers.read_file import LINE_BASED, read_piece, scan_file
+from concord.pipeline.readers.read_file import LINE_BASED, read_records, scan_file
 from concord.pipeline.readers.records import ScannedRecord
 from concord.pipeline.storage.files import file_state
 from concord.pipeline.storage.remote_files import FileState
@@ -222,7 +222,8 @@ class _InputScan:
                 return
             self.look_at([file])
             self.counts[file.path] = 0
-            for number, record in enumerate(self._scan(file, most=limit)):
+            scanned = scan_file(file.path, format=file.format, name=file.name, config=self._config)
+            for number, record in enumerate(islice(scanned, limit)):
                 self.counts[file.path] = number + 1
                 yield file, record, number
             limit = _less(limit, self.counts[file.path])
@@ -235,13 +236,10 @@ class _InputScan:
 
     def read(self, file: InputFile, *, most: int | None) -> Iterator[InputRecord]:
         """Count the records of a file, up to ``most``, and read them."""
-        scanned = list(self._scan(file, most=most))
-        self.counts[file.path] = len(scanned)
-        if not scanned:
-            return
-        end = scanned[-1].end
-        piece = Piece(uri=file.path, format=file.format, start=0, end=end, records=len(scanned), name=file.name)
-        for number, (record, outcome) in enumerate(zip(scanned, read_piece(piece, self._config), strict=True)):
+        self.counts[file.path] = 0
+        records = read_records(file.path, format=file.format, name=file.name, config=self._config, limit=most)
+        for number, (record, outcome) in enumerate(records):
+            self.counts[file.path] = number + 1
             if isinstance(outcome, Document):
                 content = fingerprint(outcome.text), outcome.meta, outcome.encoding
                 yield InputRecord(file, number, record, outcome.doc_id, *content)
@@ -258,9 +256,6 @@ class _InputScan:
             raise _changed(file)
         records = self.counts[file.path]
         return Source(uri=file.path, format=file.format, size=state.size, sha256=digest, records=records)
-
-    def _scan(self, file: InputFile, *, most: int | None) -> Iterator[ScannedRecord]:
-        return islice(scan_file(file.path, format=file.format, name=file.name, config=self._config), most)
 
 
 def _less(limit: int | None, count: int) -> int | None:

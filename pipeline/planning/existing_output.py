@@ -14,7 +14,7 @@ from concord.pipeline.plan import ShardRef, Source
 from concord.pipeline.readers.fields import DUPLICATE_ID
 
 FINGERPRINT_BYTES = 16
-"""Of a SHA-256. The chance that two of 1e9 texts agree in these bytes is 1e-21."""
+"""The first bytes of a SHA-256. The chance that two of 1e9 texts agree in these bytes is 1e-21."""
 
 _DOCUMENT_COLUMNS = ("doc_id", "text_sha256", "source_uri", "meta", "encoding", "n_chars")
 
@@ -149,8 +149,8 @@ def scan_existing(
 def _own_digests(
     documents: Mapping[str, ExistingDocument], corrected: Mapping[ShardRef, Mapping[str, str]]
 ) -> dict[str, str]:
-    found = ((doc_id, corrected[document.shard].get(doc_id)) for doc_id, document in documents.items())
-    return {doc_id: digest for doc_id, digest in found if digest is not None}
+    digests = ((doc_id, corrected[document.shard].get(doc_id)) for doc_id, document in documents.items())
+    return {doc_id: digest for doc_id, digest in digests if digest is not None}
 
 
 def fingerprint(text: str | None) -> bytes:

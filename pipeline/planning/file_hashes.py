@@ -39,24 +39,24 @@ class FileHashes:
         self._known: Mapping[str, list[object]] = {}
         if cache is not None and use_cache:
             with suppress(FileNotFoundError, orjson.JSONDecodeError):
-                known = orjson.loads(cache.read_bytes())
-                self._known = known if isinstance(known, dict) else {}
+                content = orjson.loads(cache.read_bytes())
+                self._known = content if isinstance(content, dict) else {}
         self._seen: dict[str, list[object]] = {}
 
     def hash(self, states: Mapping[str, FileState]) -> dict[str, str]:
         """Return the SHA-256, in hex, of files in these states, by path."""
-        known = {
+        digests = {
             path: str(self._known[path][2])
             for path, state in states.items()
             if self._known.get(path, [])[:2] == list(state)
         }
-        unknown = {path: state for path, state in states.items() if path not in known}
-        known |= zip(unknown, self._hash_files(unknown), strict=True)
+        unknown = {path: state for path, state in states.items() if path not in digests}
+        digests |= zip(unknown, self._hash_files(unknown), strict=True)
         settled = time.time_ns() - int(_SETTLED_SECONDS * 1e9)
         for path, state in states.items():
             if isinstance(state.changed, str) or (state.changed is not None and state.changed < settled):
-                self._seen[path] = [*state, known[path]]
-        return known
+                self._seen[path] = [*state, digests[path]]
+        return digests
 
     def save(self, *, staging: Path) -> None:
         """Write the cache for the next run."""

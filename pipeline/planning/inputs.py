@@ -121,24 +121,24 @@ def find_inputs(where: str, *, output: str, format: str) -> Inputs:
     """
     if format != "auto":
         reader_for(format)
-    found = _find_behind_url(where) if is_url(where) else _find_on_disk(where)
-    states = _unannotated(where, output, found)
+    places = _find_behind_url(where) if is_url(where) else _find_on_disk(where)
+    states = _unannotated(where, output, places)
     files: list[InputFile] = []
     ignored: list[str] = []
-    prefix = f"{found.root.rstrip('/')}/"
+    prefix = f"{places.root.rstrip('/')}/"
     for path, state in states.items():
         name = path.rpartition("/")[2]
         if path != where and _CACHE_OF_DATASETS.fullmatch(name):
             continue
-        known = format_of(path)
+        file_format = format_of(path)
         if format != "auto":
-            known = format if found.named or known == format else None
-        if known is None and name in _OF_DATASETS:
+            file_format = format if places.named or file_format == format else None
+        if file_format is None and name in _OF_DATASETS:
             continue
-        if known is None:
+        if file_format is None:
             ignored.append(path)
         else:
-            files.append(InputFile(path=path, name=path.removeprefix(prefix), format=known, state=state))
+            files.append(InputFile(path=path, name=path.removeprefix(prefix), format=file_format, state=state))
     expected = _KNOWN_NAMES if format == "auto" else f"files of the format {format}"
     if not files:
         got = _some(ignored) if ignored else "no file at all"
@@ -203,7 +203,7 @@ def _find_behind_url(where: str) -> _Found:
     return _Found(root, named=True, states=states, holds_run=collections.__contains__)
 
 
-def _unannotated(where: str, output: str, found: _Found) -> Mapping[str, FileState | None]:
+def _unannotated(where: str, output: str, places: _Found) -> Mapping[str, FileState | None]:
     """Return the files that no run has written, so that none reads its own output or that of another.
 
     A file that is named by its path is always read.
@@ -215,35 +215,35 @@ def _unannotated(where: str, output: str, found: _Found) -> Mapping[str, FileSta
     is_new = not is_url(output) and not (Path(output) / _RUN).is_dir()
     if is_new and _holds_run(str(Path(output).parent)):
         raise InputError(f"output: expected a folder outside of other annotated collections, got {output}")
-    if where in found.states:
+    if where in places.states:
         if is_new and _is_below(where, output):
             raise InputError(f"output: expected a folder without the input {where}, got {output}; choose another")
-        return found.states
-    if _is_below(found.root, output):
+        return places.states
+    if _is_below(places.root, output):
         raise InputError(
-            f"{found.root}: expected an input outside of the output folder {output}; choose another --output"
+            f"{places.root}: expected an input outside of the output folder {output}; choose another --output"
         )
 
     @cache
     def collection_of(folder: str) -> str | None:
         """Return the outermost annotated collection that a folder belongs to."""
         above = folder.rpartition("/")[0]
-        outer = collection_of(above) if len(above) >= len(found.root) else None
-        return outer or (folder if found.holds_run(folder) else None)
+        outer = collection_of(above) if len(above) >= len(places.root) else None
+        return outer or (folder if places.holds_run(folder) else None)
 
-    if collection_of(found.root) is not None:
+    if collection_of(places.root) is not None:
         raise InputError(
-            f"{found.root}: expected texts, got an annotated collection or a part of one; name the input that it was "
+            f"{places.root}: expected texts, got an annotated collection or a part of one; name the input that it was "
             "made from, which 'concord status' shows"
         )
     # An existing collection is skipped like any other, and goes on being updated.
-    if not found.named and _is_below(output, where) and not found.holds_run(output):
+    if not places.named and _is_below(output, where) and not places.holds_run(output):
         raise InputError(f"output: expected a folder outside of the input {where}, got {output}; choose another")
-    folders = {path: collection_of(path.rpartition("/")[0] or "/") for path in found.states}
+    folders = {path: collection_of(path.rpartition("/")[0] or "/") for path in places.states}
     skipped = {folder for folder in folders.values() if folder is not None}
     if skipped - {output}:
         logger.warning("%s: skipped annotated collections: %s", where, _some(sorted(skipped - {output})))
-    return {path: state for path, state in found.states.items() if folders[path] is None}
+    return {path: state for path, state in places.states.items() if folders[path] is None}
 
 
 def _is_below(where: str, folder: str) -> bool:

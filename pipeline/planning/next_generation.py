@@ -11,7 +11,7 @@ from concord.pipeline.planning.existing_output import ExistingOutput
 from concord.pipeline.planning.input_diff import InputDiff, RecordToAnnotate
 
 SMALL = 0.25
-"""Of planning.shard_bytes, in characters: shards with less text are small."""
+"""Shards with less text, in characters, than this share of planning.shard_bytes are small."""
 
 
 class NextGeneration(NamedTuple):
@@ -84,7 +84,7 @@ def annotated_corrections(shards: Iterable[Shard]) -> dict[str, str]:
     for shard in shards:
         for correction in shard.corrections:
             by_document[correction.doc_id].append(correction)
-    return {doc_id: corrections_digest(own) for doc_id, own in by_document.items()}
+    return {doc_id: corrections_digest(corrections) for doc_id, corrections in by_document.items()}
 
 
 def _corrections_of(group: Sequence[RecordToAnnotate], corrections: Corrections) -> tuple[Correction, ...]:

@@ -101,8 +101,8 @@ class Planner:
             raise IntegrityError(f"{folder.output}: files are missing or cut short; 'concord annotate' restores them")
         existing = self._scan_existing([base], files=_known_files(base, None, limit=base.config.limit))
         # Other documents keep the corrections that their rows have.
-        wanted = {doc_id: digest for doc_id, digest in existing.wanted.items() if doc_id not in existing.documents}
-        existing = replace(existing, wanted=wanted | dict(existing.corrected))
+        missing = {doc_id: digest for doc_id, digest in existing.wanted.items() if doc_id not in existing.documents}
+        existing = replace(existing, wanted=missing | dict(existing.corrected))
         inputs = PlanInputs(
             config=self._config,
             parser=base.parser,
@@ -198,15 +198,15 @@ class Planner:
             committed = self._folder.committed_shards(plan)
             for rows in (rows for shard in plan.shards if shard.index in committed for rows in shard.carries):
                 reports.pop(ShardRef(shard=rows.shard, generation=rows.generation), None)
-            found = (*self._folder.reused_shards(plan).values(), *committed.values())
-            own = {shard_ref(report): report for report in found}
-            reports |= own
-            corrected |= dict.fromkeys(own, plan.corrected)
+            reports_of_plan = (*self._folder.reused_shards(plan).values(), *committed.values())
+            shards = {shard_ref(report): report for report in reports_of_plan}
+            reports |= shards
+            corrected |= dict.fromkeys(shards, plan.corrected)
             if not self._recipe.difference(plan.recipe):
                 # Of a shard that was rewritten by a run whose plan is lost, only the later state counts.
-                current |= {shard.shard: shard for shard in own}
+                current |= {shard.shard: shard for shard in shards}
             if self._recipe.has_same_parses(plan.recipe):
-                parsed |= own.keys()
+                parsed |= shards.keys()
         return scan_existing(
             self._folder,
             list(reports.values()),
@@ -214,7 +214,7 @@ class Planner:
             parsed=parsed & reports.keys(),
             files=files,
             corrected=corrected,
-            wanted={doc_id: corrections_digest(own) for doc_id, own in self._corrections.items()},
+            wanted={doc_id: corrections_digest(corrections) for doc_id, corrections in self._corrections.items()},
         )
 
     def _check_recipe(self, base: Plan) -> None:

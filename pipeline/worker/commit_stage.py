@@ -100,8 +100,8 @@ class CommitStage:
         joined: dict[str, pa.Table] = {}
         for name in SCHEMAS:
             schema = signed_schema(name, self._signature)
-            if found := [source[name].cast(schema) for source in (*sources, tables) if name in source]:
-                joined[name] = pa.concat_tables(found)
+            if parts := [source[name].cast(schema) for source in (*sources, tables) if name in source]:
+                joined[name] = pa.concat_tables(parts)
         return joined, unchanged
 
     def _tabulate(self, outcomes: Sequence[Outcome]) -> tuple[dict[str, pa.Table], list[Outcome]]:
@@ -159,11 +159,11 @@ def _copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
         tables["errors"] = _drop_retried(_drop(tables["errors"], "source_uri", rows.without_dead_letters), rows.retried)
         if not tables["errors"].num_rows:
             del tables["errors"]
-    found = tables["documents"].num_rows + (tables["errors"].num_rows if "errors" in tables else 0)
-    if found != rows.records:
+    records = tables["documents"].num_rows + (tables["errors"].num_rows if "errors" in tables else 0)
+    if records != rows.records:
         raise IntegrityError(
             f"{folder.output}: shard {rows.shard:05d} of generation {rows.generation}: expected {rows.records} records "
-            f"to copy, found {found}; check the folder with 'concord verify'"
+            f"to copy, found {records}; check the folder with 'concord verify'"
         )
     return tables
 

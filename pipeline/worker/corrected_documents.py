@@ -94,10 +94,10 @@ def _corrected(
     for place in (place for span in replaced for place in span):
         labels[place], probabilities[place] = OUTSIDE, 1.0
     for mark in (correction.new for correction in corrections if correction.new is not None):
-        own = _word_range(mark, words)
-        entities.append(_Entity(own.start, own.stop, mark.type, 1.0, "corrected"))
-        for place in own:
-            labels[place] = f"{'B' if place == own.start else 'I'}-{mark.type}"
+        here = _word_range(mark, words)
+        entities.append(_Entity(here.start, here.stop, mark.type, 1.0, "corrected"))
+        for place in here:
+            labels[place] = f"{'B' if place == here.start else 'I'}-{mark.type}"
     entities.sort(key=attrgetter("start"))
     starts = [entity.start for entity in entities]
     parts = []

@@ -50,7 +50,7 @@ class WorkPlace(Config):
     """What a worker is doing: one record alone, or the shard as a whole."""
 
     number: int | None = None
-    """Of the record among those of the shard, from 0; None for the whole shard."""
+    """The record's number in the shard, from 0; None for the whole shard."""
     stage: Stage | None = None
 
     @property
@@ -72,13 +72,13 @@ class ShardAttempts(Config):
     """The attempts at a shard that ended with the death of a worker."""
 
     deaths: int = 0
-    """Of workers that were not doing one record alone, until the probe was done."""
+    """Deaths of workers that were not doing one record alone, until the probe was done."""
     probed: int = 0
     """Records, from the first, that were done alone or left out."""
     is_probed: bool = False
     """Whether all of them were."""
     deaths_since_probe: int = 0
-    """Of workers that were not doing one record alone, after the probe."""
+    """The same, after the probe."""
     suspects: tuple[Suspect, ...] = ()
 
     @property
@@ -121,8 +121,8 @@ class CrashLog:
 
     def read_all(self) -> dict[str, ShardAttempts]:
         """Read the attempts at every shard in which a worker has died, by the shard's name."""
-        found = {path.stem: _read(path, ShardAttempts) for path in list_files(self._folder, "*.json")}
-        return {name: attempts for name, attempts in found.items() if attempts is not None}
+        attempts_of = {path.stem: _read(path, ShardAttempts) for path in list_files(self._folder, "*.json")}
+        return {name: attempts for name, attempts in attempts_of.items() if attempts is not None}
 
     def needs_probe(self, attempts: ShardAttempts) -> bool:
         """Return whether the shard has used up its attempts as a whole, and its documents are to be tried alone."""

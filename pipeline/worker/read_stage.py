@@ -41,4 +41,4 @@ class ReadStage:
 
 def _parse_from(sources: Sequence[Parses], document: Document) -> Document | ParsedDocument:
     """Return the document's first parse in the sources; the document itself where none has it."""
-    return next((found for parses in sources if (found := parses.find(document)) is not None), document)
+    return next((parsed for parses in sources if (parsed := parses.find(document)) is not None), document)

@@ -102,10 +102,10 @@ class TagStage:
         return [
             tuple(
                 piece
-                for prediction, pieces, sentence in zip(predictions, document, own, strict=True)
+                for prediction, pieces, sentence in zip(predictions, document, joined_sentences, strict=True)
                 for piece in _cut(_with_sources(prediction, sentence), [len(piece.words) for piece in pieces])
             )
-            for document, own, predictions in zip(joined, sentences, predicted, strict=True)
+            for document, joined_sentences, predictions in zip(joined, sentences, predicted, strict=True)
         ]
 
     def _with_terms(self, sentence: Sentence) -> Sentence:
@@ -150,7 +150,7 @@ def _cut(prediction: Prediction, lengths: Sequence[int]) -> Iterator[Prediction]
     start = 0
     for length in lengths:
         end = start + length
-        own = [entity for entity in entities if start <= entity[0].start < end]
+        entities_here = [entity for entity in entities if start <= entity[0].start < end]
         yield Prediction(
             labels=prediction.labels[start:end],
             draft_labels=prediction.draft_labels[start:end],
@@ -158,8 +158,8 @@ def _cut(prediction: Prediction, lengths: Sequence[int]) -> Iterator[Prediction]
             margins=prediction.margins[start:end],
             uncertainty=prediction.uncertainty[start:end],
             refined=prediction.refined[start:end],
-            spans=tuple(Span(span.start - start, span.end - start, span.label) for span, _, _ in own),
-            confidences=tuple(confidence for _, confidence, _ in own),
-            sources=tuple(source for _, _, source in own) if prediction.sources else (),
+            spans=tuple(Span(span.start - start, span.end - start, span.label) for span, _, _ in entities_here),
+            confidences=tuple(confidence for _, confidence, _ in entities_here),
+            sources=tuple(source for _, _, source in entities_here) if prediction.sources else (),
         )
         start = end
