@@ -79,9 +79,9 @@ def annotate(
         # A retry hashes only some files, and would drop the others from the cache.
         planner.hashes.save(staging=folder.staging)
 
-    reused, committed = folder.reused_shards(plan), folder.committed_shards(plan)
-    shards = [shard for shard in plan.shards if shard.index not in committed]
-    tally = RunTally(plan, [*reused.values(), *committed.values()], progress)
+    finished = folder.finished_shards(plan)
+    shards = [shard for shard in plan.shards if shard.index not in finished]
+    tally = RunTally(plan, finished.values(), progress)
     was_finished = folder.is_finished(plan)
     if not was_finished:
         _write_config(config, folder)
@@ -96,8 +96,7 @@ def annotate(
         write_delta_log(open_collection(folder.output))
     if config.report and not (was_finished and (folder.metadata / "report.html").exists()):
         write_report(folder.output)
-    reports = [*reused.values(), *folder.committed_shards(plan).values()]
-    return tally.result(config, folder, reports, done_before=len(committed))
+    return tally.result(config, folder, done_before=len(plan.shards) - len(shards))
 
 
 def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: ComponentIdentity | None = None) -> RunReport:
@@ -113,9 +112,9 @@ def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: Component
     folder = OutputFolder(config.output.path)
     _check_output(folder)
     plan = Planner(config, folder, tagger=tagger, parser=parser, name_documents=True).resolve()
-    committed = folder.committed_shards(plan)
-    reports = [*folder.reused_shards(plan).values(), *committed.values()]
-    return RunTally(plan, reports).result(config, folder, reports, done_before=len(committed))
+    finished = folder.finished_shards(plan)
+    done_before = sum(shard.index in finished for shard in plan.shards)
+    return RunTally(plan, finished.values()).result(config, folder, done_before=done_before)
 
 
 def _check_output(folder: OutputFolder) -> None:

@@ -1,6 +1,6 @@
 """What a run reports: its progress while it works, its result at the end, and its times in ``stats.json``."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
@@ -92,7 +92,7 @@ class RunTally:
         replaced: how many workers had to be replaced, by cause.
     """
 
-    def __init__(self, plan: Plan, committed: Sequence[ShardReport], on_progress: OnProgress | None = None) -> None:
+    def __init__(self, plan: Plan, committed: Collection[ShardReport], on_progress: OnProgress | None = None) -> None:
         self.wall_seconds = 0.0
         self.replaced: Mapping[str, int] = {}
         self._plan = plan
@@ -169,12 +169,10 @@ class RunTally:
         with store_errors(folder.metadata / STATS_NAME):
             write_atomically(folder.metadata / STATS_NAME, content, staging=folder.staging)
 
-    def result(
-        self, config: AnnotateConfig, folder: OutputFolder, reports: Sequence[ShardReport], *, done_before: int
-    ) -> RunReport:
-        """Return the result of the call, given the reports of all committed shards."""
+    def result(self, config: AnnotateConfig, folder: OutputFolder, *, done_before: int) -> RunReport:
+        """Return the result of the call, given how many of the plan's shards were committed before it."""
         plan, html = self._plan, folder.metadata / "report.html"
-        outcome = sum_outcomes(reports, generation=plan.generation)
+        outcome = sum_outcomes(folder.finished_shards(plan).values(), generation=plan.generation)
         return RunReport(
             output=folder.output,
             read=plan.read,

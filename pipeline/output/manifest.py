@@ -1,7 +1,7 @@
 """The manifest, the commit records it is made of, and their JSON."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self, TypeVar
 
 import orjson
@@ -74,18 +74,15 @@ class Manifest:
 
     @classmethod
     def of(cls, plan: Plan, shards: Iterable[ShardReport], *, read: int) -> Self:
-        """Return the manifest of a plan with some commit records, in shard order; ``read`` records were planned."""
-        shards = tuple(shards)
-        outcome = sum_outcomes(shards, generation=plan.generation)
+        """Return the manifest of a plan's shards, of which ``read`` records were read."""
+        in_order = tuple(sorted(shards, key=lambda report: report.shard))
         return cls(
             schema_version=plan.schema_version,
             generation=plan.generation,
             plan=plan.digest,
             read=read,
-            annotated=outcome.annotated,
-            unchanged=outcome.unchanged,
-            dead_letters=outcome.dead_letters,
-            shards=shards,
+            **asdict(sum_outcomes(in_order, generation=plan.generation)),
+            shards=in_order,
         )
 
     def files(self, table: str) -> list[PartFile]:

@@ -145,19 +145,14 @@ class OutputFolder:
             )
         return report
 
-    def committed_shards(self, plan: Plan) -> dict[int, ShardReport]:
-        """Return the records of the plan's own shards that are committed, by shard index."""
-        return self._find_commits((shard.index, plan.generation) for shard in plan.shards)
-
-    def reused_shards(self, plan: Plan) -> dict[int, ShardReport]:
-        """Return the records of earlier generations that the plan reuses as they are, by shard index."""
-        return self._find_commits((rows.shard, rows.generation) for rows in plan.reused)
+    def finished_shards(self, plan: Plan) -> dict[int, ShardReport]:
+        """Return the records of the shards that a plan reuses, and of its own that are committed, by shard index."""
+        reused = [(rows.shard, rows.generation) for rows in plan.reused]
+        return self._find_commits([*reused, *((shard.index, plan.generation) for shard in plan.shards)])
 
     def is_complete(self, plan: Plan) -> bool:
         """Tell whether every shard of a plan is committed, both its own and those it reuses."""
-        return len(self.committed_shards(plan)) == len(plan.shards) and len(self.reused_shards(plan)) == len(
-            plan.reused
-        )
+        return len(self.finished_shards(plan)) == len(plan.shards) + len(plan.reused)
 
     def remove_broken_commits(self, shards: Iterable[Shard], *, generation: int) -> None:
         """Remove the records of shards whose parts are missing or truncated, so that they are annotated again."""
@@ -200,8 +195,7 @@ class OutputFolder:
         return (
             manifest is not None
             and manifest.plan == plan.digest
-            and {report.shard: report for report in manifest.shards}
-            == self.reused_shards(plan) | self.committed_shards(plan)
+            and {report.shard: report for report in manifest.shards} == self.finished_shards(plan)
             and self.generations.is_settled()
             and not any(self.orphans(manifest))
         )
@@ -225,14 +219,14 @@ class OutputFolder:
         return self.generations.find_part(report.files[table].path)
 
     def _new_manifest(self, plan: Plan) -> Manifest:
-        reports = self.reused_shards(plan) | self.committed_shards(plan)
-        expected = sorted([shard.index for shard in plan.shards] + [rows.shard for rows in plan.reused])
-        missing = [f"{index:05d}" for index in expected if index not in reports]
+        reports = self.finished_shards(plan)
+        expected = [*(shard.index for shard in plan.shards), *(rows.shard for rows in plan.reused)]
+        missing = [f"{index:05d}" for index in sorted(expected) if index not in reports]
         if missing:
             raise IntegrityError(
                 f"{self.output}: no complete commit for shard {', '.join(missing[:5])}; run the command again"
             )
-        manifest = Manifest.of(plan, (reports[index] for index in expected), read=plan.read)
+        manifest = Manifest.of(plan, reports.values(), read=plan.read)
         check_equation(manifest, where=str(self.output))
         return manifest
 

@@ -150,7 +150,7 @@ class Planner:
             if again.digest == finished.digest:
                 return again
         following = self._plan(finished.generation + 1, base=finished)
-        existing = self._folder.reused_shards(finished) | self._folder.committed_shards(finished)
+        existing = self._folder.finished_shards(finished)
         reused = {(rows.shard, rows.generation) for rows in following.reused}
         if following.shards or reused != {(report.shard, report.generation) for report in existing.values()}:
             return following
@@ -195,11 +195,10 @@ class Planner:
         parsed: set[ShardRef] = set()
         corrected: dict[ShardRef, Mapping[str, str]] = {}
         for plan in plans:
-            committed = self._folder.committed_shards(plan)
-            for rows in (rows for shard in plan.shards if shard.index in committed for rows in shard.carries):
+            finished = self._folder.finished_shards(plan)
+            for rows in (rows for shard in plan.shards if shard.index in finished for rows in shard.carries):
                 reports.pop(ShardRef(shard=rows.shard, generation=rows.generation), None)
-            reports_of_plan = (*self._folder.reused_shards(plan).values(), *committed.values())
-            shards = {shard_ref(report): report for report in reports_of_plan}
+            shards = {shard_ref(report): report for report in finished.values()}
             reports |= shards
             corrected |= dict.fromkeys(shards, plan.corrected)
             if not self._recipe.difference(plan.recipe):

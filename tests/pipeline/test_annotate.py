@@ -112,7 +112,7 @@ def test_only_missing_shards_are_annotated_again(source: Path, tmp_path: Path) -
     folder = OutputFolder(output)
     runs.unfinish(output)
     (output / "_run" / "commits" / "0" / "00001.json").unlink()
-    stores.local(folder.part(folder.committed_shards(folder.plan())[2], "tokens")).write_bytes(b"cut")
+    stores.local(folder.part(folder.finished_shards(folder.plan())[2], "tokens")).write_bytes(b"cut")
     (output / "_run" / "parts" / "tokens" / "part-00009-g0-stray.parquet").touch()
     (output / "_run" / "staging" / "left").touch()
     report = runs.run_job(config)

@@ -102,7 +102,7 @@ def test_signal_lets_the_shard_in_flight_finish(
     assert process.exitcode == exit_code
     folder = OutputFolder(tmp_path / "out")
     assert not list(folder.staging.iterdir())
-    done = folder.committed_shards(folder.plan())
+    done = folder.finished_shards(folder.plan())
     assert 1 <= len(done) < len(folder.plan().shards)
     assert sum(1 for _ in (tmp_path / "out/_run/parts/tokens").iterdir()) == len(done)
     assert check_rerun(config, undisturbed).done_before == len(done)

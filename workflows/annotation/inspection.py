@@ -33,7 +33,7 @@ def status(output: OutputPath) -> Answer:
     """Report what a collection holds, what its last change was, and how much of a run in progress is committed."""
     folder = OutputFolder(output.absolute())
     plan = folder.plan()
-    done = folder.reused_shards(plan) | folder.committed_shards(plan)
+    done = folder.finished_shards(plan)
     outcome = sum_outcomes(done.values(), generation=plan.generation)
     finished = folder.is_finished(plan)
     steps, attempts = backed_off(done.values()), CrashLog(plan).read_all()
@@ -142,7 +142,7 @@ def list_dead_letters(output: OutputPath, selection: DeadLetterFilter) -> Answer
 def existing_dead_letters(folder: OutputFolder) -> list[DeadLetter]:
     """Return all dead letters of the latest plan's committed shards."""
     plan = folder.plan()
-    reports = folder.reused_shards(plan) | folder.committed_shards(plan)
+    reports = folder.finished_shards(plan)
     return list(read_dead_letters(folder, (reports[shard] for shard in sorted(reports))))
 
 

@@ -114,7 +114,7 @@ def test_shard_whose_workers_die_reading_fails_after_the_others_are_done(
     assert finish(start(config, ray_address, fakes.build_worker_that_dies_reading)) == 1
     assert "its worker died 2 times, not on one of its documents" in capfd.readouterr().err
     folder = OutputFolder(tmp_path / "out")
-    assert len(folder.committed_shards(folder.plan())) == len(folder.plan().shards) - 1
+    assert len(folder.finished_shards(folder.plan())) == len(folder.plan().shards) - 1
 
 
 @pytest.mark.ray

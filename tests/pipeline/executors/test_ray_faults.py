@@ -118,7 +118,7 @@ def test_run_ends_when_its_head_is_gone_and_resumes_later(
         assert end_of(process) not in (0, None)
     assert not list(output.glob("_run/attempts/*/*")), "the end of the cluster must not count against a shard"
     folder = OutputFolder(output)
-    assert 0 < len(folder.committed_shards(folder.plan())) < len(folder.plan().shards)
+    assert 0 < len(folder.finished_shards(folder.plan())) < len(folder.plan().shards)
     assert run_here(source, output).done_before > 0
     check_whole(output, expected)
 

@@ -111,14 +111,14 @@ def test_write_plan_accepts_the_same_plan_for_another_executor(output: Path, pla
 
 def test_committed_shards_are_those_with_complete_parts(output: Path, plan: Plan) -> None:
     folder = OutputFolder(output)
-    committed = folder.committed_shards(plan)
+    committed = folder.finished_shards(plan)
     assert sorted(committed) == [shard.index for shard in plan.shards]
     assert len(committed) > 2
     (output / committed[0].files["tokens"].path).unlink()
     cut = output / committed[1].files["tokens"].path
     cut.write_bytes(cut.read_bytes()[:-1])
     stores.local(folder.record_path(2, generation=0)).write_text("{")
-    assert sorted(folder.committed_shards(plan)) == [shard.index for shard in plan.shards][3:]
+    assert sorted(folder.finished_shards(plan)) == [shard.index for shard in plan.shards][3:]
 
 
 def test_shards_stay_committed_while_another_driver_publishes_them(
@@ -134,12 +134,12 @@ def test_shards_stay_committed_while_another_driver_publishes_them(
         return folder.generations.pending / path if is_first else output / path
 
     monkeypatch.setattr(folder.generations, "find_part", find_part)
-    assert set(folder.committed_shards(plan)) == {shard.index for shard in plan.shards}
+    assert set(folder.finished_shards(plan)) == {shard.index for shard in plan.shards}
 
 
 def test_remove_broken_commits_keeps_the_records_of_complete_shards(output: Path, plan: Plan) -> None:
     folder = OutputFolder(output)
-    (output / folder.committed_shards(plan)[1].files["entities"].path).unlink()
+    (output / folder.finished_shards(plan)[1].files["entities"].path).unlink()
     folder.remove_broken_commits(plan.shards, generation=0)
     exist = [folder.record_path(shard.index, generation=0).exists() for shard in plan.shards]
     assert exist == [shard.index != 1 for shard in plan.shards]

@@ -45,7 +45,7 @@ def letters(output: Path) -> list[tuple[str, str, str]]:
 
 def reports(output: Path) -> dict[int, ShardReport]:
     folder = OutputFolder(output)
-    return folder.committed_shards(folder.plan())
+    return folder.finished_shards(folder.plan())
 
 
 def run_until_done(config: AnnotateConfig) -> int:

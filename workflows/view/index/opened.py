@@ -121,9 +121,8 @@ class OpenedCollection:
     def _committed_so_far(self) -> Collection:
         """Return what a first run has committed, as a collection."""
         plan = self._folder.plan()
-        reports = self._folder.reused_shards(plan) | self._folder.committed_shards(plan)
-        shards = [reports[index] for index in sorted(reports)]
-        manifest = Manifest.of(plan, shards, read=sum(report.read for report in shards))
+        reports = self._folder.finished_shards(plan).values()
+        manifest = Manifest.of(plan, reports, read=sum(report.read for report in reports))
         return Collection(output=self.output, root=self._folder.generations.pending, manifest=manifest, plan=plan)
 
     def _update_index(self, collection: Collection) -> None:
