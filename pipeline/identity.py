@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import Field
+
 from concord.models.config import Config
 from concord.pipeline.config import AnnotateConfig
 
@@ -16,7 +18,7 @@ class ComponentIdentity(Config):
     """Its version in the registry or of its package, if it has one."""
     digest: str
     """SHA-256 in hex over its weight files and configuration."""
-    terms: str | None = None
+    terms: str | None = Field(default=None, exclude_if=lambda terms: terms is None)
     """SHA-256 in hex of the list of terms that a tagger is run with."""
 
 

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 from concord.pipeline.errors import StoppedError
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.worker.shard_progress import OnShardProgress
+from concord.pipeline.worker.shard_progress import OnShardProgress, Timings
 
 if TYPE_CHECKING:
     from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker
-from concord.pipeline.worker.shard_progress import Timings
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from concord.pipeline.storage.output_paths import OutputPath, arrow_source, list
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-    from deltalake.transaction import AddAction, CommitProperties, RemoveAction
+    from deltalake.transaction import AddAction, CommitProperties
 
 APPLICATION = "concord"
 FOLDER = "delta"
@@ -136,7 +136,7 @@ def _commit(
     name: str, folder: OutputPath, table: "DeltaTable | None", parts: Mapping[str, OutputPath], generation: int
 ) -> None:
     from deltalake import Schema
-    from deltalake.transaction import PostCommitHookProperties, create_table_with_add_actions
+    from deltalake.transaction import PostCommitHookProperties, RemoveAction, create_table_with_add_actions
 
     schema = SCHEMAS[name].remove_metadata()
     if table is None:
@@ -157,9 +157,10 @@ def _commit(
         _link({name: path for name, path in parts.items() if not (folder / name).exists()}, folder)
     if written is not None and (written > generation or (written == generation and active == parts.keys())):
         return
+    now = _milliseconds()
     actions: list[AddAction | RemoveAction] = [
         *_additions(folder, {part: path for part, path in parts.items() if part not in active}),
-        *_removals(sorted(active - parts.keys())),
+        *(RemoveAction(part, data_change=True, deletion_timestamp=now) for part in sorted(active - parts.keys())),
     ]
     table.create_write_transaction(
         actions,
@@ -201,13 +202,6 @@ def _link(parts: Mapping[str, OutputPath], folder: Path) -> None:
         if isinstance(path, Path):
             with suppress(FileExistsError):  # equal names have equal bytes
                 hard_link(path, folder / name)
-
-
-def _removals(names: Iterable[str]) -> "list[RemoveAction]":
-    from deltalake.transaction import RemoveAction
-
-    now = _milliseconds()
-    return [RemoveAction(name, data_change=True, deletion_timestamp=now) for name in names]
 
 
 def _statistics(path: OutputPath) -> tuple[int, str]:

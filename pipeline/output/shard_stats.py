@@ -79,12 +79,11 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
         Name to number: documents, sentences, tokens, entities and ``entities.<type>``; tokens that are uncertain
         (above the threshold), refined (labelled by stage two) or changed (labelled differently than by stage one);
         sentences with a refined token; ``uncertainty.<bin>``; ``guessed_encodings``;
-        ``dead_letters.<stage>.<error>``. All but the bins, types and reasons are present even if 0.
+        ``dead_letters.<stage>.<error>``. All but the bins, types, guesses and reasons are present even if 0.
     """
     tokens, sentences = tables["tokens"], tables["sentences"]
     uncertainty = _values(tokens, "uncertainty").astype(np.float64)
     refined = _values(tokens, "refined")
-    guesses = tables["documents"]["encoding_confidence"]
     counts: Counter[str] = Counter(
         {
             "documents": tables["documents"].num_rows,
@@ -94,7 +93,6 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
             "uncertain_tokens": int((uncertainty > _limit(threshold)).sum()),
             "refined_tokens": int(refined.sum()),
             "changed_tokens": int((_values(tokens, "ner") != _values(tokens, "draft_ner")).sum()),
-            GUESSED_ENCODINGS: len(guesses) - guesses.null_count,
             "refined_sentences": _sentences_with(refined, _values(sentences, "n_tokens").astype(np.int64)),
         }
     )
@@ -102,6 +100,9 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
     for number, count in zip(*np.unique(bins, return_counts=True), strict=True):
         counts[f"uncertainty.{number:02d}"] = int(count)
     counts.update(f"{_OF_TYPE}{label}" for label in tables["entities"]["label"].to_pylist())
+    guesses = tables["documents"]["encoding_confidence"]
+    if guesses.null_count < len(guesses):
+        counts[GUESSED_ENCODINGS] = len(guesses) - guesses.null_count
     if "errors" in tables:
         reasons = (tables["errors"][name].to_pylist() for name in ("stage", "error"))
         counts.update(f"dead_letters.{stage}.{error}" for stage, error in zip(*reasons, strict=True))

@@ -183,7 +183,7 @@ def _token_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
 
 
 def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {name: [] for name in ENTITIES.names}
+    rows: list[dict[str, Any]] = []
     for item in flat:
         for entity_id, (sent_id, span, confidence, source) in enumerate(item.spans):
             within = slice(item.starts[sent_id] + span.start, item.starts[sent_id] + span.end)
@@ -192,25 +192,25 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
                 raise ValueError(f"entity {span}: expected it within the document's {len(item.words)} words")
             start_char, end_char = words[0].start_char, words[-1].end_char
             text = item.annotated.parsed.document.text[start_char:end_char]
-            row = {
-                "doc_id": item.doc_id,
-                "entity_id": entity_id,
-                "sent_id": sent_id,
-                "start_char": start_char,
-                "end_char": end_char,
-                "start_token": span.start + 1,
-                "end_token": span.end,
-                "text": text,
-                "name": normalize_name(text),
-                "label": span.label,
-                "confidence": confidence,
-                "uncertainty": max(item.uncertainty[within]),
-                "refined": any(item.refined[within]),
-                "source": source,
-            }
-            for name, column in columns.items():
-                column.append(row[name])
-    return columns
+            rows.append(
+                {
+                    "doc_id": item.doc_id,
+                    "entity_id": entity_id,
+                    "sent_id": sent_id,
+                    "start_char": start_char,
+                    "end_char": end_char,
+                    "start_token": span.start + 1,
+                    "end_token": span.end,
+                    "text": text,
+                    "name": normalize_name(text),
+                    "label": span.label,
+                    "confidence": confidence,
+                    "uncertainty": max(item.uncertainty[within]),
+                    "refined": any(item.refined[within]),
+                    "source": source,
+                }
+            )
+    return {name: [row[name] for row in rows] for name in ENTITIES.names}
 
 
 def _table(columns: dict[str, list[Any]], schema: pa.Schema) -> pa.Table:

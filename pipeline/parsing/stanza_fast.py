@@ -168,7 +168,7 @@ class FastStanza(PlainStanza):
         originals = (form for sentence in sentences for form in sentence)
         for form, tag, lemma, (head, relation) in zip(originals, tags, lemmas, arcs, strict=True):
             yield WordAnalysis(
-                _or_none(tag.upos), _or_none(tag.xpos), _or_none(tag.feats), restore_lemma(lemma, form), head, relation
+                restore_lemma(lemma, form), _or_none(tag.upos), _or_none(tag.xpos), _or_none(tag.feats), head, relation
             )
 
     def _tag(self, rows: NDArray[np.int64], sentences: Sequence[Sequence[str]], layout: PackedSentences) -> list[_Tag]:

@@ -148,18 +148,7 @@ def _parsed(document: Document, pieces: Sequence[_Piece], analyses: Iterator[Seq
     for piece in pieces:
         words = [word for token in piece.tokens for word in token.words]
         parsed = tuple(
-            ParsedWord(
-                word.start,
-                word.end,
-                document.text[word.start : word.end],
-                word.form,
-                analysis.lemma,
-                analysis.upos,
-                analysis.xpos,
-                analysis.feats,
-                analysis.head,
-                analysis.deprel,
-            )
+            ParsedWord(word.start, word.end, document.text[word.start : word.end], word.form, *analysis)
             for word, analysis in zip(words, next(analyses), strict=True)
         )
         sentences.append(ParsedSentence(words=parsed, continues=piece.continues))

@@ -11,12 +11,12 @@ MAX_WORD_LENGTH = 300
 
 
 class WordAnalysis(NamedTuple):
-    """Output of tagger, lemmatizer and parser for a word; ``head`` is 1-based, 0 for a root."""
+    """Output of lemmatizer, tagger and parser for a word, as in ParsedWord; ``head`` is 1-based, 0 for a root."""
 
+    lemma: str | None
     upos: str | None
     xpos: str | None
     feats: str | None
-    lemma: str | None
     head: int
     deprel: str
 
@@ -60,7 +60,7 @@ class PlainStanza:
             document = self._nlp.processors[name].process(document)
         return [
             [
-                WordAnalysis(word.upos, word.xpos, word.feats, restore_lemma(word.lemma, form), word.head, word.deprel)
+                WordAnalysis(restore_lemma(word.lemma, form), word.upos, word.xpos, word.feats, word.head, word.deprel)
                 for word, form in zip(analysed.words, sentence, strict=True)
             ]
             for analysed, sentence in zip(document.sentences, sentences, strict=True)

@@ -212,7 +212,6 @@ def test_count_rows_counts_outcomes() -> None:
         "entities.PER": 1,
         "uncertain_tokens": 2,
         "refined_tokens": 2,
-        "guessed_encodings": 0,
         "refined_sentences": 2,
         "changed_tokens": 1,
         "uncertainty.06": 2,
