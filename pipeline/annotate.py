@@ -12,6 +12,7 @@ The same call starts a run, resumes it, or finds it finished. Everything that is
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -19,7 +20,7 @@ import yaml
 from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, Executor
-from concord.pipeline.executors.local import LocalExecutor
+from concord.pipeline.executors.local import run_locally
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
 from concord.pipeline.output.collection import open_collection
@@ -88,9 +89,9 @@ def annotate(
         tally.report_progress()
         if shards:
             folder.remove_broken_commits(shards, generation=plan.generation)
-            executor = _executor(config, build, build_parse)
+            run_shards = _executor(config, build, build_parse)
             with tally.timed(folder):
-                tally.replaced = executor.run(plan, shards, tally.add, tally.update)
+                tally.replaced = run_shards(plan, shards, tally.add, tally.update)
         folder.finish(plan, _retention(config, folder))
     if config.output.delta:
         write_delta_log(open_collection(folder.output))
@@ -158,9 +159,9 @@ def _write_config(config: AnnotateConfig, folder: OutputFolder) -> None:
 
 def _executor(config: AnnotateConfig, build: BuildWorker, build_parse: BuildParseWorker) -> Executor:
     if config.executor.kind == "local":
-        return LocalExecutor(config.executor, build=build)
+        return partial(run_locally, drain_seconds=config.executor.drain_seconds, build=build)
     resolve_auth_mode(os.environ.get("RAY_ADDRESS"))
     # Importing Ray takes seconds, and a finished run needs none.
-    from concord.pipeline.executors.ray_cluster import RayExecutor
+    from concord.pipeline.executors.ray_cluster import run_on_ray
 
-    return RayExecutor(config.executor, build=build, build_parse=build_parse)
+    return partial(run_on_ray, config=config.executor, build=build, build_parse=build_parse)

@@ -28,7 +28,7 @@ OnReport = Callable[[ShardReport, Timings], None]
 class Executor(Protocol):
     """Runs shards on workers."""
 
-    def run(
+    def __call__(
         self,
         plan: Plan,
         shards: Sequence[Shard],

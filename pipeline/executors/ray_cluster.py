@@ -33,65 +33,63 @@ from concord.pipeline.worker.shard_progress import OnShardProgress
 _CONNECT_SECONDS = 20.0
 
 
-class RayExecutor:
-    """An executor on the cluster that ``RAY_ADDRESS`` names, or on a Ray of its own on this machine."""
+def run_on_ray(
+    plan: Plan,
+    shards: Sequence[Shard],
+    on_report: OnReport,
+    on_progress: OnShardProgress | None = None,
+    *,
+    config: ExecutorConfig,
+    build: BuildWorker = build_worker,
+    build_parse: BuildParseWorker = build_parse_worker,
+) -> Mapping[str, int]:
+    """Run shards on the cluster of ``RAY_ADDRESS``, or on a Ray of its own here; otherwise as ``Executor`` describes.
 
-    def __init__(
-        self,
-        config: ExecutorConfig,
-        *,
-        build: BuildWorker = build_worker,
-        build_parse: BuildParseWorker = build_parse_worker,
-    ) -> None:
-        self._config = config
-        self._build = build
-        self._build_parse = build_parse
+    Args:
+        build, build_parse: build each kind of worker from a plan in its process.
 
-    def run(
-        self,
-        plan: Plan,
-        shards: Sequence[Shard],
-        on_report: OnReport,
-        on_progress: OnShardProgress | None = None,
-    ) -> Mapping[str, int]:
-        """Run shards as ``Executor.run`` describes; ConfigError if the cluster has no room for the workers."""
-        roles = self._roles(plan, len(shards))
-        with connected(cpus=max(1, sum(role.count * role.cpus for role in roles))):
-            for role in roles:
-                _check_room(role)
-            # Ray installs its own SIGTERM handler when it starts, so ours is installed afterwards.
-            with stop_request(self._config.drain_seconds) as stop:
-                scheduler = RayScheduler(plan, self._config, roles)
-                try:
-                    scheduler.run(shards, on_report=on_report, on_progress=on_progress, stop=stop)
-                finally:
-                    scheduler.shutdown()
-        return dict(scheduler.replaced)
+    Raises:
+        ConfigError: when the cluster has no room for the workers.
+    """
+    roles = _roles(plan, config, len(shards), build, build_parse)
+    with connected(cpus=max(1, sum(role.count * role.cpus for role in roles))):
+        for role in roles:
+            _check_room(role)
+        # Ray installs its own SIGTERM handler when it starts, so ours is installed afterwards.
+        with stop_request(config.drain_seconds) as stop:
+            scheduler = RayScheduler(plan, config, roles)
+            try:
+                scheduler.run(shards, on_report=on_report, on_progress=on_progress, stop=stop)
+            finally:
+                scheduler.shutdown()
+    return dict(scheduler.replaced)
 
-    def _roles(self, plan: Plan, shards: int) -> list[WorkerRole]:
-        """Return the kinds of workers; no more of each than shards, since each costs a process and its models."""
-        config = self._config
-        worker = WorkerRole(
-            count=min(config.actors, shards),
-            # An actor with a GPU would otherwise hold a CPU that a parsing worker may be waiting for.
-            cpus=0 if config.gpus else plan.threads,
-            gpus=config.gpus,
-            key="actors",
-            actor=ShardActor,
-            build=self._build,
+
+def _roles(
+    plan: Plan, config: ExecutorConfig, shards: int, build: BuildWorker, build_parse: BuildParseWorker
+) -> list[WorkerRole]:
+    """Return the kinds of workers; no more of each than shards, since each costs a process and its models."""
+    worker = WorkerRole(
+        count=min(config.actors, shards),
+        # An actor with a GPU would otherwise hold a CPU that a parsing worker may be waiting for.
+        cpus=0 if config.gpus else plan.threads,
+        gpus=config.gpus,
+        key="actors",
+        actor=ShardActor,
+        build=build,
+    )
+    if not config.parsers:
+        return [worker]
+    if plan.config.parser.device == "cuda":
+        raise ConfigError(
+            "executor.parse_actors: workers that only parse hold no GPU, and parser.device is cuda; set "
+            "executor.parse_actors=0 to parse where the tagger works, or parser.device=cpu"
         )
-        if not config.parsers:
-            return [worker]
-        if plan.config.parser.device == "cuda":
-            raise ConfigError(
-                "executor.parse_actors: workers that only parse hold no GPU, and parser.device is cuda; set "
-                "executor.parse_actors=0 to parse where the tagger works, or parser.device=cpu"
-            )
-        parsers = min(config.parsers, shards)
-        parser = WorkerRole(
-            count=parsers, cpus=plan.threads, gpus=0, key="parse_actors", actor=ParseActor, build=self._build_parse
-        )
-        return [worker, parser]
+    parsers = min(config.parsers, shards)
+    parser = WorkerRole(
+        count=parsers, cpus=plan.threads, gpus=0, key="parse_actors", actor=ParseActor, build=build_parse
+    )
+    return [worker, parser]
 
 
 def hash_files(paths: Sequence[str]) -> list[str]:

@@ -74,7 +74,7 @@ class Manifest:
 
     @classmethod
     def of(cls, plan: Plan, shards: Iterable[ShardReport], *, read: int) -> Self:
-        """Return the manifest of a plan's shards, of which ``read`` records were read."""
+        """Return the manifest of a plan's shards, of which ``read`` records were planned."""
         in_order = tuple(sorted(shards, key=lambda report: report.shard))
         return cls(
             schema_version=plan.schema_version,

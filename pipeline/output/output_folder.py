@@ -147,8 +147,15 @@ class OutputFolder:
 
     def finished_shards(self, plan: Plan) -> dict[int, ShardReport]:
         """Return the records of the shards that a plan reuses, and of its own that are committed, by shard index."""
+        listing = Listing(self.output)
+        reports: dict[int, ShardReport] = {}
         reused = [(rows.shard, rows.generation) for rows in plan.reused]
-        return self._find_commits([*reused, *((shard.index, plan.generation) for shard in plan.shards)])
+        for shard, generation in (*reused, *((shard.index, plan.generation) for shard in plan.shards)):
+            with suppress(IntegrityError, FileNotFoundError):
+                report = self._cached_record(self.record_path(shard, generation=generation), listing)
+                if report is not None and self._has_parts(report, listing.size):
+                    reports[shard] = report
+        return reports
 
     def is_complete(self, plan: Plan) -> bool:
         """Tell whether every shard of a plan is committed, both its own and those it reuses."""
@@ -230,17 +237,6 @@ class OutputFolder:
         check_equation(manifest, where=str(self.output))
         return manifest
 
-    def _find_commits(self, references: Iterable[tuple[int, int]]) -> dict[int, ShardReport]:
-        """Find the commits of many shards, given as (shard, generation), with one listing; by shard index."""
-        listing = Listing(self.output)
-        reports: dict[int, ShardReport] = {}
-        for shard, generation in references:
-            with suppress(IntegrityError, FileNotFoundError):
-                report = self._cached_record(self.record_path(shard, generation=generation), listing)
-                if report is not None and self._has_parts(report, listing.size):
-                    reports[shard] = report
-        return reports
-
     def _cached_record(self, path: OutputPath, listing: Listing) -> ShardReport | None:
         """Read a record; one in a store is read again only if it has changed."""
         version = listing.version(path)
@@ -251,11 +247,12 @@ class OutputFolder:
         return self._records[path, version]
 
     def _has_parts(self, report: ShardReport, size_of: Callable[[OutputPath], int]) -> bool:
-        return all(self._has_part(part, size_of) for part in report.files.values())
-
-    def _has_part(self, part: PartFile, size_of: Callable[[OutputPath], int]) -> bool:
-        # A driver that finishes the generation may remove the name that was found, once another leads to the part.
-        return any(part_fault(self.generations.find_part(part.path), part, size_of) is None for _ in range(2))
+        # A driver that finishes the generation may remove the name that was found, once another leads to the part:
+        # hence the second look.
+        return all(
+            any(part_fault(self.generations.find_part(part.path), part, size_of) is None for _ in range(2))
+            for part in report.files.values()
+        )
 
 
 def part_fault(path: OutputPath, part: PartFile, size_of: Callable[[OutputPath], int]) -> str | None:

@@ -20,7 +20,7 @@ from concord_testing.heads import Head, ray_head
 from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig
 from concord.pipeline.executors.prometheus import RunMetrics
-from concord.pipeline.executors.ray_cluster import RayExecutor
+from concord.pipeline.executors.ray_cluster import run_on_ray
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.verify import verify
@@ -250,4 +250,4 @@ def test_parser_on_a_gpu_is_rejected_when_separate_workers_parse(source: Path, t
     identity = ComponentIdentity(name="any", version=None, digest="0" * 64)
     plan = make_plan(PlanInputs(config=config, parser=identity, tagger=identity, tagger_folder="/bundle", threads=1))
     with pytest.raises(ConfigError, match=r"set executor.parse_actors=0 to parse where the tagger works"):
-        RayExecutor(config.executor).run(plan, plan.shards, lambda *_: None)
+        run_on_ray(plan, plan.shards, lambda *_: None, config=config.executor)
