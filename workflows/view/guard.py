@@ -1,11 +1,9 @@
 """Who may read and correct: the browser that was given the token, on this machine, under the server's own name."""
 
 import secrets
-from collections.abc import Mapping
-from http.cookies import SimpleCookie
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote, urlencode
 
-from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -30,7 +28,7 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, *, token: str, port: int, corrects: bool = False) -> None:
-        """Take what to protect, the token, the port that the server listens on, and whether POST is allowed."""
+        """Protect an application; POST is allowed only where it ``corrects``."""
         self._app = app
         self._methods = ("GET", "HEAD", "POST") if corrects else ("GET", "HEAD")
         self._token = token
@@ -44,40 +42,32 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
-                message["headers"] = [*own, *message.get("headers", [])]
+                headers = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+                message["headers"] = [*headers, *message.get("headers", [])]
             await send(message)
 
         refusal = self._check(scope)
         await (self._app if refusal is None else refusal)(scope, receive, send_with_headers)
 
     def _check(self, scope: Scope) -> Response | None:
-        headers = Headers(scope=scope)
-        if headers.get("host") not in self._hosts:
+        request = Request(scope)
+        host, origin = (request.headers.get(name) for name in ("host", "origin"))
+        if host not in self._hosts:
             return PlainTextResponse(_REFUSED, status_code=403)
-        if scope["method"] not in self._methods:
+        if request.method not in self._methods:
             allowed = {"Allow": ", ".join(self._methods)}
             return PlainTextResponse("405: pages can only be read.\n", status_code=405, headers=allowed)
-        if scope["method"] == "POST":
-            is_own = headers.get("origin") == f"http://{headers['host']}"
-            is_known = self._is_token(_cookies(headers).get(self._cookie, ""))
-            return None if is_own and is_known else PlainTextResponse(_REFUSED, status_code=403)
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = dict(query).get("token")
-        if given is not None and self._is_token(given):
-            rest = urlencode([(name, value) for name, value in query if name != "token"])
+        is_trusted = self._is_token(request.cookies.get(self._cookie, ""))
+        if request.method == "POST":
+            is_trusted = is_trusted and origin == f"http://{host}"
+        elif self._is_token(request.query_params.get("token", "")):
+            rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "token"])
             # Two slashes would name another host.
             path = "/" + quote(scope["path"].lstrip("/"))
             answer = RedirectResponse(f"{path}?{rest}" if rest else path, status_code=303)
             answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
             return answer
-        if not self._is_token(_cookies(headers).get(self._cookie, "")):
-            return PlainTextResponse(_REFUSED, status_code=403)
-        return None
+        return None if is_trusted else PlainTextResponse(_REFUSED, status_code=403)
 
-    def _is_token(self, given: str) -> bool:
-        return secrets.compare_digest(given.encode(), self._token.encode())
-
-
-def _cookies(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: morsel.value for name, morsel in SimpleCookie(headers.get("cookie", "")).items()}
+    def _is_token(self, value: str) -> bool:
+        return secrets.compare_digest(value.encode(), self._token.encode())

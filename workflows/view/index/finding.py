@@ -144,36 +144,34 @@ class DocumentFilter:
     generation: int | None = None
     text: str = ""
 
-    def where(self, *, without: str = "") -> tuple[str, list[Any]]:
-        """Return the condition in SQL and its values, leaving out one facet."""
-        conditions = ["1"]
-        of_entity, values = self.entity_conditions(without=without)
-        if of_entity:
-            conditions.append(f"d.id IN (SELECT k.document FROM kinds k WHERE {' AND '.join(of_entity)})")
-        for column in ("tagger", "source"):
-            if (value := getattr(self, column)) and column != without:
-                conditions.append(f"d.{column} = ?")
-                values.append(value)
-        if self.generation is not None and without != "generation":
-            conditions.append("d.generation = ?")
-            values.append(self.generation)
-        if self.text:
-            conditions.append("(instr(lower(d.doc_id), lower(?)) OR instr(lower(coalesce(d.title, '')), lower(?)))")
-            values += [self.text, self.text]
-        return " AND ".join(conditions), values
+    def without(self, *names: str) -> "DocumentFilter":
+        """Return the filter without some of its facets."""
+        return replace(self, **{name: getattr(DocumentFilter(), name) for name in names})
 
-    def entity_conditions(self, *, without: str) -> tuple[list[str], list[Any]]:
-        """Return the conditions on the table kinds, called k, and their values, leaving out one facet."""
-        conditions, values = list[str](), list[Any]()
-        if self.label and without != "label":
-            conditions.append("k.label = ?")
-            values.append(self.label)
-        if self.band is not None and without != "band":
-            conditions.append("k.band = ?")
-            values.append(self.band)
-        if self.changed and without != "changed":
-            conditions.append("k.changed")
-        return conditions, values
+    def where(self) -> tuple[str, list[Any]]:
+        """Return the condition on the table documents, called d, in SQL, and its values."""
+        of_entity, entity_values = self.entity_condition()
+        of_document, values = join_conditions(
+            ("d.tagger = ?", self.tagger),
+            ("d.source = ?", self.source),
+            ("d.generation = ?", self.generation),
+            ("(instr(lower(d.doc_id), lower(?)) OR instr(lower(coalesce(d.title, '')), lower(?)))", self.text),
+        )
+        if of_entity == "1":
+            return of_document, values
+        condition = f"d.id IN (SELECT k.document FROM kinds k WHERE {of_entity}) AND {of_document}"
+        return condition, [*entity_values, *values]
+
+    def entity_condition(self) -> tuple[str, list[Any]]:
+        """Return the condition on the table kinds, called k, and its values."""
+        return join_conditions(("k.label = ?", self.label), ("k.band = ?", self.band), ("k.changed", self.changed))
+
+
+def join_conditions(*conditions: tuple[str, object]) -> tuple[str, list[Any]]:
+    """Return conditions in SQL joined by AND, and their values; one whose value is empty, None or false is left out."""
+    chosen = [(condition, value) for condition, value in conditions if value is not False and value not in ("", None)]
+    where = " AND ".join(condition for condition, _ in chosen) or "1"
+    return where, [value for condition, value in chosen for _ in range(condition.count("?"))]
 
 
 def find_documents(
@@ -188,21 +186,21 @@ def find_documents(
 
 def facets(index: sqlite3.Connection, document_filter: DocumentFilter) -> dict[str, list[Choice]]:
     """Return the values of each facet, counted under the choices in the other facets."""
-    of_document, values = replace(document_filter, label="", band=None, changed=False).where()
+    of_document, values = document_filter.without("label", "band", "changed").where()
     joined = "" if of_document == "1" else f"JOIN documents d ON d.id = k.document AND {of_document}"
     choices = {}
     for name in ("label", "band", "changed"):
-        of_entity, entity_values = document_filter.entity_conditions(without=name)
+        of_entity, entity_values = document_filter.without(name).entity_condition()
         rows = index.execute(
-            f"SELECT k.{name}, count(DISTINCT k.document) FROM kinds k {joined} WHERE {' AND '.join(of_entity) or '1'} "
+            f"SELECT k.{name}, count(DISTINCT k.document) FROM kinds k {joined} WHERE {of_entity} "
             "GROUP BY 1 ORDER BY 1",
-            (*values, *entity_values),
+            [*values, *entity_values],
         )
         choices[name] = [Choice(str(value), str(value), count) for value, count in rows]
     choices["band"] = [choice._replace(name=band_name(int(choice.value))) for choice in choices["band"]]
     choices["changed"] = [choice for choice in choices["changed"] if choice.value == "1"]
     for name in ("tagger", "generation", "source"):
-        where, values = document_filter.where(without=name)
+        where, values = document_filter.without(name).where()
         rows = index.execute(
             f"SELECT d.{name}, count(*) FROM documents d WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {SOURCES}",
             values,
@@ -264,16 +262,11 @@ def find_names(
     index: sqlite3.Connection, *, text: str, label: str, disagree: bool, order: str, page: int
 ) -> tuple[list[IndexedName], int]:
     """Return a page of the names of all entities, and how many there are."""
-    conditions, values = ["1"], list[Any]()
-    if text:
-        conditions.append("instr(folded, lower(?))")
-        values.append(text)
-    if label:
-        conditions.append("name IN (SELECT name FROM name_labels WHERE label = ?)")
-        values.append(label)
-    if disagree:
-        conditions.append("labels > 1")
-    where = " AND ".join(conditions)
+    where, values = join_conditions(
+        ("instr(folded, lower(?))", text),
+        ("name IN (SELECT name FROM name_labels WHERE label = ?)", label),
+        ("labels > 1", disagree),
+    )
     rest = f"FROM names WHERE {where} ORDER BY {NAME_ORDERS[order]} LIMIT ? OFFSET ?"
     rows = select(index, IndexedName, rest, (*values, PAGE_ROWS, page * PAGE_ROWS))
     return rows, count_rows(index, f"names WHERE {where}", values)
@@ -310,14 +303,8 @@ def places_of_name(
     index: sqlite3.Connection, name: str, *, label: str = "", document: int | None = None, page: int = 0
 ) -> tuple[list[Line], int]:
     """Return a page of the entities of a name in context, and how many there are."""
-    conditions, values = ["e.name = ?"], list[Any]([name])
-    if label:
-        conditions.append("e.label = ?")
-        values.append(label)
-    if document is not None:
-        conditions.append("e.document = ?")
-        values.append(document)
-    where = " AND ".join(conditions)
+    where, values = join_conditions(("e.label = ?", label), ("e.document = ?", document))
+    where, values = f"e.name = ? AND {where}", [name, *values]
     columns = ", ".join(f"e.{name}" for name in IndexedEntity._fields)
     rows = index.execute(
         f"SELECT e.sent_id, d.doc_id, d.title, w.forms, {columns} "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from concord.models.labels import OUTSIDE, split_label
-from concord.pipeline.output.document_rows import TokenRow
+from concord.pipeline.output.document_rows import SentenceRow, TokenRow
 from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.report.dependency_arcs import Tree, draw_tree
 from concord.workflows.view.index.document import DocumentPage, ReadSentence
@@ -29,14 +29,14 @@ class Word:
     Attributes:
         level: 0 for a certain word, else 1 and up, see ``UNCERTAIN``.
         note: what a pointer on it shows.
-        was: its draft label, if it is in no entity and stage two changed it.
+        draft: its draft label, if it is in no entity and stage two changed it.
     """
 
     gap: str
     text: str
     level: int = 0
     note: str = ""
-    was: str = ""
+    draft: str = ""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -44,37 +44,32 @@ class Segment:
     """Words of one entity, of a name that is not labelled here though it is elsewhere, or of neither.
 
     Attributes:
-        number: of the entity in the document, negative if a correction made it; None outside of entities.
         start, end: of the entity or name that is not labelled, in code points of the raw text.
         name: of the entity, or the name that is not labelled.
-        strength: 0 for a low confidence, and up, see ``STRENGTHS``.
-        was: the labels of stage one that differ.
+        strength: 0 for an entity of low confidence, and up, see ``STRENGTHS``.
+        drafts: the labels of stage one that differ.
         begins, ends: whether the entity begins and ends here, and not in another sentence.
     """
 
     words: list[Word]
-    number: int | None = None
+    entity: IndexedEntity | None = None
     start: int = 0
     end: int = 0
-    label: str = ""
     name: str = ""
     strength: int = 0
-    confidence: float = 0.0
     note: str = ""
-    was: str = ""
-    origin: str = ""
+    drafts: Sequence[str] = ()
     begins: bool = True
     ends: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sentence:
-    """A sentence to show, with its start in the raw text; ``tree`` is drawn only where it was asked for."""
+    """A sentence to show; ``tree`` is drawn only where it was asked for."""
 
-    sent_id: int
-    start: int
+    row: SentenceRow
     gap: str
-    segments: tuple[Segment, ...]
+    segments: Sequence[Segment]
     tree: Tree | None
 
 
@@ -118,24 +113,16 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
                 continue
             segments += _plain(page, loose, names)
             loose = []
-            if not segments or segments[-1].number != current.number:
+            if not segments or segments[-1].entity != current:
                 segments.append(_entity(current, sentence))
             if token.draft_ner != token.ner and current.number >= 0:
-                _note_draft(segments[-1], token)
+                _note_draft(segments[-1], token, current.label)
             _append(segments[-1].words, _Piece(token, gap, text))
         segments += _plain(page, loose, names)
         if _PARAGRAPH.search(sentence.gap) and paragraphs[-1]:
             paragraphs.append([])
         drawn = draw_tree(sentence.tokens) if sentence.row.sent_id == tree else None
-        paragraphs[-1].append(
-            Sentence(
-                sent_id=sentence.row.sent_id,
-                start=sentence.row.start_char,
-                gap=sentence.gap,
-                segments=tuple(segments),
-                tree=drawn,
-            )
-        )
+        paragraphs[-1].append(Sentence(row=sentence.row, gap=sentence.gap, segments=segments, tree=drawn))
     return paragraphs
 
 
@@ -146,35 +133,28 @@ def band(value: float, limits: Sequence[float]) -> int:
 
 def _entity(row: IndexedEntity, sentence: ReadSentence) -> Segment:
     decided = "by stage two" if row.refined else "by the draft"
-    origin = row.origin or ""
     note = f"{row.label}, confidence {row.confidence:.2f}, {row.uncertainty:.2f} nats, decided {decided}"
     if row.number < 0:
         note = f"{row.label}, not in the tables yet"
     return Segment(
         words=[],
-        number=row.number,
+        entity=row,
         start=row.start,
         end=row.end,
-        label=row.label,
         name=row.name,
         strength=band(row.confidence, STRENGTHS),
-        confidence=row.confidence,
-        note=f"{note}, source: {origin}" if origin else note,
-        origin="" if origin == "model" else origin,
+        note=f"{note}, source: {row.origin}" if row.origin else note,
         begins=row.start >= sentence.row.start_char,
         ends=row.end <= sentence.row.end_char,
     )
 
 
-def _note_draft(segment: Segment, token: TokenRow) -> None:
+def _note_draft(segment: Segment, token: TokenRow, label: str) -> None:
     """Add the draft of a word to its entity, if the type or the boundary differs."""
-    _, draft = split_label(token.draft_ner)
-    was = draft or OUTSIDE
-    if was == segment.label:
-        was = "other bounds"
-    drafts = segment.was.split(", ") if segment.was else []
-    if was not in drafts:
-        segment.was = ", ".join([*drafts, was])
+    draft = split_label(token.draft_ner)[1] or OUTSIDE
+    draft = "other bounds" if draft == label else draft
+    if draft not in segment.drafts:
+        segment.drafts = (*segment.drafts, draft)
 
 
 def _plain(page: DocumentPage, pieces: Sequence[_Piece], names: KnownNames) -> Iterator[Segment]:
@@ -189,10 +169,10 @@ def _plain(page: DocumentPage, pieces: Sequence[_Piece], names: KnownNames) -> I
             current = Segment(words=[])
             note = f"not labelled here; elsewhere in this document {names.labels[name]}"
             bounds = pieces[start].token.start_char, pieces[stop - 1].token.end_char
-            found = Segment(words=[], start=bounds[0], end=bounds[1], name=name, note=note)
+            segment = Segment(words=[], start=bounds[0], end=bounds[1], name=name, note=note)
             for piece in pieces[start:stop]:
-                _append(found.words, piece)
-            yield found
+                _append(segment.words, piece)
+            yield segment
         else:
             _append(current.words, pieces[start])
         start = stop
@@ -216,12 +196,12 @@ def _append(words: list[Word], piece: _Piece) -> None:
     token = piece.token
     level = band(token.uncertainty, UNCERTAIN)
     is_changed = token.draft_ner != token.ner
-    was = split_label(token.draft_ner)[1] if is_changed and token.ner == OUTSIDE else ""
-    if level or was:
+    draft = split_label(token.draft_ner)[1] if is_changed and token.ner == OUTSIDE else ""
+    if level or draft:
         note = f"{token.uncertainty:.2f} nats"
         if is_changed:
             note = f"{note}; draft {token.draft_ner}, final {token.ner}"
-        words.append(Word(gap=piece.gap, text=piece.text, level=level, note=note, was=was))
+        words.append(Word(gap=piece.gap, text=piece.text, level=level, note=note, draft=draft))
     elif words and not words[-1].note:
         words[-1] = Word(gap=words[-1].gap, text=f"{words[-1].text}{piece.gap}{piece.text}")
     else:
