@@ -28,7 +28,7 @@ from concord.models.checkpoint import pick_device
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig, run_samples
-from concord.models.one_stage.tagger import OneStageTagger
+from concord.models.one_stage import OneStageTagger
 from concord.models.options import PredictOptions
 from concord.models.registry import build_tagger
 from concord.models.schemes import label_scheme

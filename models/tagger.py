@@ -123,6 +123,9 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
         """Nats above which stage two decides; None for a one-stage tagger."""
         return None
 
+    def set_threshold(self, threshold: float) -> None:
+        """Set the tagger's own threshold, in nats, which is saved with it; does nothing for a one-stage tagger."""
+
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:
         """Return the training loss of a batch with gold labels, a scalar."""
@@ -265,8 +268,7 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
             return None
         sentences = [sentence.words for sentence in batch.sentences]
         if self.tuned_encoder is not None:
-            features: Tensor = self.tuned_encoder(sentences, batch.mask.shape[1])
-            return features
+            return self.tuned_encoder(sentences, batch.mask.shape[1])
         vectors = self._frozen_encoder().features(sentences)
         return nn.utils.rnn.pad_sequence(vectors, batch_first=True).to(self.device)
 

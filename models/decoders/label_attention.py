@@ -7,6 +7,7 @@ last layer, which nothing reads.
 """
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -60,6 +61,8 @@ class LabelScorer(nn.Module):
 
     A naive scorer equals a softmax layer without bias whose weight is the label table, as the paper points out.
     """
+
+    __call__: Callable[..., SoftmaxDistribution]
 
     def __init__(self, width: int, *, projection: Projection | None) -> None:
         """Build the projections; None, a naive scorer, omits them and the scale."""

@@ -1,6 +1,6 @@
 """The softmax decoder, each word's label independently, and the choice between it and a CRF."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from torch import Tensor, nn
@@ -54,6 +54,8 @@ class SoftmaxDistribution(LabelDistribution):
 class SoftmaxOrCrf(nn.Module):
     """A softmax, which has no parameters, or a CRF whose mode is the best well-formed label sequence."""
 
+    __call__: Callable[..., LabelDistribution]
+
     def __init__(self, name: DecoderName, labels: Sequence[str], scheme: LabelScheme) -> None:
         super().__init__()
         self.crf = Crf(labels, scheme, legal_mode=True) if name == "crf" else None
@@ -62,8 +64,7 @@ class SoftmaxOrCrf(nn.Module):
         """Build the distribution from logits ``(B, T, L)`` and the mask of words ``(B, T)``."""
         if self.crf is None:
             return SoftmaxDistribution(logits, mask)
-        distribution: LabelDistribution = self.crf(logits, mask)
-        return distribution
+        return self.crf(logits, mask)
 
 
 def joint_probability(probabilities: Tensor, query: SpanQuery) -> Tensor:

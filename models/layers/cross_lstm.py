@@ -9,6 +9,7 @@ mask on the columns of the matrix that multiplies it, so plain LSTMs run with ma
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from pydantic import Field
@@ -31,6 +32,8 @@ class StackedLstmConfig(Config):
 class CrossLstm(nn.Module):
     """Layers of which each reads both directions of the layer below."""
 
+    __call__: Callable[..., Tensor]
+
     def __init__(self, config: StackedLstmConfig, input_dimension: int) -> None:
         super().__init__()
         self._rate = config.dropout
@@ -44,6 +47,8 @@ class CrossLstm(nn.Module):
 
 class IndependentLstm(nn.Module):
     """One stack of layers per direction; only their outputs are concatenated."""
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, config: StackedLstmConfig, input_dimension: int) -> None:
         super().__init__()

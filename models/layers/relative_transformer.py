@@ -6,6 +6,8 @@ layer or in all, a second stream has draft labels as keys and values (Ye et al.,
 """
 
 import math
+from collections.abc import Callable
+from typing import cast
 
 import torch
 from pydantic import Field
@@ -89,6 +91,8 @@ class RelativeAttention(nn.Module):
 class RelativeLayer(nn.Module):
     """One post-norm Transformer layer."""
 
+    __call__: Callable[..., Tensor]
+
     def __init__(self, config: TwoStreamConfig, *, projected: bool = False) -> None:
         """Build the layer; the paper projects what the heads attend to, the released code does not."""
         super().__init__()
@@ -107,13 +111,14 @@ class RelativeLayer(nn.Module):
     def forward(self, states: Tensor, mask: Tensor, *, queries: Tensor | None = None) -> Tensor:
         """Return the states of the layer, ``(B, T, width)``; another stream may attend to them, themselves if None."""
         found = self.attention(states if queries is None else queries, states, mask)
-        attended: Tensor = self.attention_norm(states + self.projection(found))
-        result: Tensor = self.feed_forward_norm(attended + self.feed_forward(attended))
-        return result
+        attended = self.attention_norm(states + self.projection(found))
+        return cast(Tensor, self.feed_forward_norm(attended + self.feed_forward(attended)))
 
 
 class RelativeTransformer(nn.Module):
     """A Transformer with relative attention over words (TENER; Yan et al., 2019)."""
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, config: TwoStreamConfig, *, projected: bool = False) -> None:
         """Build the layers; ``projected`` as in RelativeLayer."""
@@ -129,8 +134,7 @@ class RelativeTransformer(nn.Module):
 
     def forward(self, words: Tensor, mask: Tensor) -> Tensor:
         """Run all layers; shape ``(B, T, width)``."""
-        result: Tensor = self.last(self.read_words(words, mask), mask)
-        return result
+        return self.last(self.read_words(words, mask), mask)
 
     def attentions(self) -> dict[str, nn.Module]:
         """Return the modules whose outputs are attention weights, shape ``(B, heads, T, T)``, lowest layer first."""

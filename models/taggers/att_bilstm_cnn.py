@@ -10,7 +10,7 @@ from typing_extensions import override
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.layers.attention import MultiHeadSelfAttention, SelfAttentionConfig
-from concord.models.one_stage.bilstm_cnn import BiLstmCnnConfig, BiLstmCnnTagger
+from concord.models.one_stage import BiLstmCnnConfig, BiLstmCnnTagger
 from concord.models.outputs import AttentionWeights
 from concord.models.tagger import TaggerConfig
 

@@ -9,7 +9,7 @@ from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf, CrfDistribution
 from concord.models.layers.bilstm import BiLstmConfig, build_bilstm, read_words
-from concord.models.one_stage.tagger import OneStageTagger
+from concord.models.one_stage import OneStageTagger
 from concord.models.tagger import TaggerConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
@@ -43,8 +43,7 @@ class BiLstmCrf(OneStageTagger):
 
     def decode(self, states: Tensor, batch: Batch) -> CrfDistribution:
         """Return the distribution over label sequences; states of shape ``(B, T, H)``."""
-        distribution: CrfDistribution = self.crf(self.output(states), batch.mask)
-        return distribution
+        return self.crf(self.output(states), batch.mask)
 
     @override
     def distribution(self, batch: Batch) -> CrfDistribution:

@@ -18,7 +18,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.label_attention import LabelAttention, LabelScorer, Projection
 from concord.models.decoders.softmax import SoftmaxDistribution
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig
-from concord.models.one_stage.tagger import OneStageTagger
+from concord.models.one_stage import OneStageTagger
 from concord.models.outputs import AttentionWeights
 from concord.models.tagger import TaggerConfig
 from concord.models.words.characters import CharLstmConfig
@@ -85,14 +85,13 @@ class BiLstmLan(OneStageTagger):
     @override
     def distribution(self, batch: Batch) -> SoftmaxDistribution:
         hidden, _ = self._read(batch)
-        distribution: SoftmaxDistribution = self.scorer(hidden, self.labels, batch.mask)
-        return distribution
+        return self.scorer(hidden, self.labels, batch.mask)
 
     @override
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
         """Return the attention of each layer to labels, ``labels_1`` and up; that of the last is the distribution."""
         hidden, weights = self._read(batch)
-        decided: SoftmaxDistribution = self.scorer(hidden, self.labels, batch.mask)
+        decided = self.scorer(hidden, self.labels, batch.mask)
         layers = {**dict(enumerate(weights, start=1)), len(self.lstms): decided.marginals()[:, None]}
         return {f"labels_{layer}": AttentionWeights(weights=found, over="labels") for layer, found in layers.items()}
 

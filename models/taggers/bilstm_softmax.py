@@ -9,7 +9,7 @@ from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.softmax import SoftmaxDistribution
 from concord.models.layers.bilstm import BiLstmConfig, build_bilstm, read_words
-from concord.models.one_stage.tagger import OneStageTagger
+from concord.models.one_stage import OneStageTagger
 from concord.models.tagger import TaggerConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 

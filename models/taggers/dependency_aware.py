@@ -21,7 +21,7 @@ from concord.models.errors import ConfigError
 from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig, draw_mask
 from concord.models.layers.tree_lstm import TreeLstm, grow_forest
-from concord.models.one_stage.tagger import OneStageTagger
+from concord.models.one_stage import OneStageTagger
 from concord.models.outputs import AttentionWeights
 from concord.models.tagger import TaggerConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
@@ -108,8 +108,7 @@ class DependencyAware(OneStageTagger[DependencyAwareConfig]):
             states = self.relative(states, batch.mask)
         if self.overall is not None:
             states = self.overall(states, query, batch.mask)
-        distribution: CrfDistribution = self.crf(self.output(states), batch.mask)
-        return distribution
+        return self.crf(self.output(states), batch.mask)
 
     @override
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:

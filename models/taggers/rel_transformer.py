@@ -16,7 +16,7 @@ from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
 from concord.models.layers.captured_outputs import capture_outputs
 from concord.models.layers.relative_transformer import RelativeTransformer, TwoStreamConfig
-from concord.models.one_stage.tagger import OneStageTagger
+from concord.models.one_stage import OneStageTagger
 from concord.models.outputs import AttentionWeights
 from concord.models.tagger import TaggerConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
@@ -49,8 +49,7 @@ class RelTransformer(OneStageTagger):
     def distribution(self, batch: Batch) -> LabelDistribution:
         words = self.words_in(self.representation(batch, self.encoder_features(batch)))
         logits = self.output(self.dropout(self.transformer(words, batch.mask)))
-        distribution: LabelDistribution = self.decoder(logits, batch.mask)
-        return distribution
+        return self.decoder(logits, batch.mask)
 
     @override
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:

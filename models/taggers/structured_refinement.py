@@ -6,7 +6,7 @@ attention; a last BiLSTM and CRF decode. Only the last CRF is trained on labels;
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator
@@ -18,7 +18,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf, CrfDistribution, LinearChain
 from concord.models.decoders.structured_attention import Merge, StructuredAttention
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig, read_words
-from concord.models.one_stage.tagger import OneStageTagger
+from concord.models.one_stage import OneStageTagger
 from concord.models.outputs import AttentionWeights
 from concord.models.tagger import TaggerConfig
 from concord.models.words.characters import CharLstmConfig
@@ -115,8 +115,7 @@ class StructuredRefinement(OneStageTagger):
         return [*found, self._score(hidden, self.label_embeddings[-1], self.crfs[-1], batch)]
 
     def _score(self, hidden: Tensor, label_embedding: Tensor, crf: nn.Module, batch: Batch) -> CrfDistribution:
-        distribution: CrfDistribution = crf(hidden @ label_embedding.T, batch.mask)
-        return distribution
+        return cast(CrfDistribution, crf(hidden @ label_embedding.T, batch.mask))
 
 
 def _label_embedding(labels: int, dimension: int) -> nn.Parameter:

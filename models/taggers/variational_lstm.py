@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import Field
-from torch import Tensor
 from typing_extensions import override
 
 from concord.models.data.batch import Batch
@@ -17,7 +16,7 @@ from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, SampledDistribution
 from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
 from concord.models.layers.variational_lstm import VariationalLstmConfig
-from concord.models.one_stage.tagger import OneStageTagger
+from concord.models.one_stage import OneStageTagger
 from concord.models.tagger import Call, TaggerConfig
 from concord.models.token_table import TokenTable
 from concord.models.two_stage.draft_network import DraftNetwork
@@ -51,7 +50,7 @@ class VariationalLstmTagger(OneStageTagger[VariationalLstmTaggerConfig]):
     def distribution(self, batch: Batch) -> LabelDistribution:
         """Run one stochastic pass with new masks, as in training."""
         logits, _ = self.network(batch, self.encoder_features(batch))
-        return self._decode(logits, batch)
+        return self.decoder(logits, batch.mask)
 
     @override
     def fill(self, table: TokenTable, windows: Sequence[Window], call: Call) -> None:
@@ -66,9 +65,7 @@ class VariationalLstmTagger(OneStageTagger[VariationalLstmTaggerConfig]):
                 else:
                     draft = self.network.draft(batch, features, samples)
                     each, scores = draft.samples.log(), draft.probabilities.log()
-            sampled = SampledDistribution(self._decode(scores, batch), [self._decode(one, batch) for one in each])
+            sampled = SampledDistribution(
+                self.decoder(scores, batch.mask), [self.decoder(logits, batch.mask) for logits in each]
+            )
             table.write(part, batch, sampled, self.vocabulary)
-
-    def _decode(self, scores: Tensor, batch: Batch) -> LabelDistribution:
-        distribution: LabelDistribution = self.decoder(scores, batch.mask)
-        return distribution

@@ -42,7 +42,6 @@ from concord.models.training.batches import (
     split_long,
 )
 from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate, set_learning_rate
-from concord.models.two_stage.tagger import TwoStageTagger
 
 # Features of an encoder are kept for so many training words (3 GB for 384 values a word), and computed again in every
 # epoch for the others.
@@ -75,8 +74,8 @@ class FitConfig(Config):
     case_noise: CaseNoise | None = None
     """Sentences to read in another case, chosen again in every epoch, so that a tagger does not rely on it."""
     precision: Precision = "fp32"
-    """bf16 computes networks in bfloat16, several times as fast on a processor that has it; weights and optimizers stay
-    in fp32, and so do probabilities and CRFs."""
+    """bf16 computes networks in bfloat16, several times as fast on a processor that has it, and refused on others;
+    weights and optimizers stay in fp32, and so do probabilities and CRFs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,16 +85,17 @@ class EpochResult:
     epoch: int
     """1-based."""
     loss: float
-    """Mean over batches. Scores are means over the dev corpora.
-    dev_f1, dev_precision, dev_recall: of strict spans; None for a tagger of token labels, or without a dev corpus.
-    draft_f1: of stage one alone; equal to dev_f1 for a tagger of one stage."""
+    """Mean over batches."""
     dev_f1: float | None = None
+    """Of strict spans, like precision and recall; None for a tagger of token labels, or without a dev corpus. All
+    scores are means over the dev corpora."""
     dev_precision: float | None = None
     dev_recall: float | None = None
     draft_f1: float | None = None
+    """Score of stage one alone; equal to dev_f1 for a tagger of one stage."""
     dev_accuracy: float | None = None
+    """Share of correct token labels; None for a tagger of entities."""
     draft_accuracy: float | None = None
-    """Of token labels; None for a tagger of entities."""
     threshold: float | None
     """The best on the dev set, in nats, or without one that of the tagger; None for a tagger of one stage."""
     seconds: float
@@ -133,7 +133,7 @@ class EpochProgress:
     words_done: int
     words: int
     loss: float
-    """Of the latest batch."""
+    """Loss of the latest batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,8 +169,11 @@ def fit(
         on_batch: called after each batch.
 
     Raises:
-        ConfigError: when the optimizers do not match the tagger, or the state is that of another training.
+        ConfigError: when the optimizers do not match the tagger, the state is that of another training, or the device
+            cannot train in the configured precision.
     """
+    if config.precision == "bf16":
+        check_bf16(tagger.device)
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(config.seed)
     trainer = _Trainer(tagger, train, config)
@@ -204,6 +207,26 @@ def fit(
     return FitResult(best=best, epochs=tuple(history), bundle=folder / BUNDLE_NAME)
 
 
+def _train_lstm_in_bf16(device: torch.device) -> None:
+    """Train a tiny LSTM for one step in bfloat16."""
+    lstm = torch.nn.LSTM(1, 1, batch_first=True, bidirectional=True).to(device)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        states, _ = lstm(torch.zeros(1, 2, 1, device=device))
+    states.float().sum().backward()
+
+
+def check_bf16(device: torch.device, *, probe: Callable[[torch.device], None] = _train_lstm_in_bf16) -> None:
+    """Raise ConfigError if a processor, with this build of torch, cannot train in bfloat16."""
+    try:
+        probe(device)
+    except RuntimeError as error:
+        reason = str(error).partition(".")[0]
+        raise ConfigError(
+            f"fit.precision: torch {torch.__version__} cannot train an LSTM in bf16 on this processor "
+            f"({device.type}: {reason}); use fit.precision=fp32"
+        ) from error
+
+
 def _score(tagger: Tagger, dev: Sequence[Documents]) -> tuple[dict[str, float], float | None]:
     """Return the scores of final labels and drafts, by their names in EpochResult, and the threshold.
 
@@ -214,7 +237,7 @@ def _score(tagger: Tagger, dev: Sequence[Documents]) -> tuple[dict[str, float], 
         return {}, tagger.threshold
     tables = [tagger.tabulate(corpus, PredictOptions(threshold=REFINE_ALL)) for corpus in dev]
     threshold = None
-    if isinstance(tagger, TwoStageTagger):
+    if tagger.threshold is not None:
         curves = [sweep_threshold(table, corpus, tagger.vocabulary) for table, corpus in zip(tables, dev, strict=True)]
         threshold = best_threshold(mean_curve(curves)).threshold
         tagger.set_threshold(threshold)
@@ -340,7 +363,7 @@ class _Trainer:
             _restore_optimizer(optimizer, tensors, prefix=f"optimizer/{name}/")
         self._step = int(metadata["step"])
         threshold = json.loads(metadata["threshold"])
-        if isinstance(self._tagger, TwoStageTagger) and threshold is not None:
+        if threshold is not None:
             self._tagger.set_threshold(threshold)
         return [EpochResult(**entry) for entry in json.loads(metadata["history"])]
 

@@ -3,6 +3,8 @@
 Ye et al. (2021), sections III-B and III-C.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -72,8 +74,7 @@ class RefineNetwork(nn.Module):
         words = self.words_in(self.representation(batch, features))
         labels = self.embed_drafts(probabilities) * batch.mask[:, :, None] if self._config.sentence_labels else None
         run = self._run_as_in_the_paper if self._config.label_stream == "paper" else self._run_as_released
-        logits: Tensor = self.output(self.dropout(run(words, labels, batch.mask, memory)))
-        return logits
+        return cast(Tensor, self.output(self.dropout(run(words, labels, batch.mask, memory))))
 
     def _run_as_released(
         self, words: Tensor, labels: Tensor | None, mask: Tensor, memory: MemoryContents | None
@@ -88,8 +89,7 @@ class RefineNetwork(nn.Module):
             labels = self.merge_labels(torch.cat([labels, remembered], dim=-1))
         if labels is not None and isinstance(self.encoder, TwoStreamEncoder):
             return torch.cat(self.encoder.read_labels(words, labels, mask), dim=-1)
-        last: Tensor = self.encoder.last(words, mask)
-        return last
+        return self.encoder.last(words, mask)
 
     def _run_as_in_the_paper(
         self, words: Tensor, labels: Tensor | None, mask: Tensor, memory: MemoryContents | None
@@ -99,8 +99,7 @@ class RefineNetwork(nn.Module):
         labels = labels if remembered is None else remembered
         if labels is not None and isinstance(self.encoder, LayeredTwoStreamEncoder):
             return torch.cat(self.encoder.read_labels(words, labels, mask), dim=-1)
-        states: Tensor = self.encoder(words, mask)
-        return states
+        return self.encoder(words, mask)
 
     def _recall(self, words: Tensor, memory: MemoryContents | None) -> tuple[Tensor | None, Tensor | None]:
         """Return what words read in the memory: contexts and labels, each None where it is not read."""
@@ -118,13 +117,11 @@ class RefineNetwork(nn.Module):
         drafts = probabilities.detach()
         if self._config.label_embedding == "hard":
             drafts = nn.functional.one_hot(drafts.argmax(dim=-1), drafts.shape[-1]).to(drafts)
-        embedded: Tensor = self.labels_in(drafts @ self.label_embedding)
-        return embedded
+        return cast(Tensor, self.labels_in(drafts @ self.label_embedding))
 
     def distribution(self, logits: Tensor, mask: Tensor) -> LabelDistribution:
         """Return the distribution over label sequences; logits of shape ``(B, T, L)``, mask of shape ``(B, T)``."""
-        distribution: LabelDistribution = self.decoder(logits, mask)
-        return distribution
+        return self.decoder(logits, mask)
 
     def attentions(self) -> dict[str, nn.Module]:
         """Return the modules that output attention weights; those of the memory have shape ``(known words, S)``."""

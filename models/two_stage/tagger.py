@@ -59,8 +59,8 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
     def threshold(self) -> float:
         return self.config.threshold
 
+    @override
     def set_threshold(self, threshold: float) -> None:
-        """Set the tagger's own threshold, in nats; it is saved with the tagger."""
         self._reconfigure(threshold=threshold)
 
     def set_samples_above(self, uncertainty: float | None) -> None:

@@ -2,7 +2,7 @@
 
 import importlib.util
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ _LAYER = re.compile(r"\blayers?\.(\d+)\.")
 
 class TunedEncoder(nn.Module):
     """Computes the same features as ``FrozenEncoder``, with gradient."""
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, config: EncoderConfig) -> None:
         """Load the pretrained weights; the folder must have a tokenizer.json, which a saved tagger needs."""

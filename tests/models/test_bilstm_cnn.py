@@ -9,7 +9,7 @@ from concord_testing.checkout import CHECKOUT
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.one_stage.bilstm_cnn import BiLstmCnnTagger
+from concord.models.one_stage import BiLstmCnnTagger
 from concord.models.registry import build_tagger
 from concord.models.tagger import Tagger
 from concord.models.taggers.att_bilstm_cnn import AttBiLstmCnn, Part

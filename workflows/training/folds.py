@@ -19,7 +19,6 @@ from concord.models.evaluation.threshold_sweep import (
 from concord.models.options import PredictOptions
 from concord.models.tagger import Tagger
 from concord.models.training.fit import SCORE_NAMES, EpochProgress, EpochResult, FitConfig, fit
-from concord.models.two_stage.tagger import TwoStageTagger
 from concord.workflows.console import info
 from concord.workflows.corpora.corpora import Documents
 
@@ -65,7 +64,7 @@ def choose_by_folds(
         info(f"part {number} of {folds}: epoch {best.epoch}, {best.measure} {best.dev_score:.2f}")
         histories.append(result.epochs)
         tagger = load_tagger(result.bundle)
-        if isinstance(tagger, TwoStageTagger):
+        if tagger.threshold is not None:
             table = tagger.tabulate(held_out, PredictOptions(threshold=REFINE_ALL))
             curves.append(sweep_threshold(table, held_out, tagger.vocabulary))
     epoch, scores = best_epoch(histories)

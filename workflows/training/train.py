@@ -20,7 +20,6 @@ from concord.models.saved_tagger import tagger_digest
 from concord.models.schemes import label_scheme
 from concord.models.tagger import Tagger, TaggerConfig
 from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
-from concord.models.two_stage.tagger import TwoStageTagger
 from concord.models.words.representation import WordRepresentation
 from concord.models.words.word_vectors import read_word_vectors
 from concord.pipeline.corpora.soft_corpus import is_soft_corpus
@@ -168,7 +167,7 @@ class Training:
             resume=self.options.resume,
             on_batch=on_batch,
         )
-        if isinstance(tagger, TwoStageTagger) and choice.threshold is not None:
+        if choice.threshold is not None:
             tagger.set_threshold(choice.threshold)
         return choice
 

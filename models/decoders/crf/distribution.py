@@ -1,6 +1,6 @@
 """The conditional random field decoder (Lafferty et al., 2001; as on top of a BiLSTM in Lample et al., 2016)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
@@ -27,6 +27,8 @@ _FORBIDDEN = -1e4
 
 class LinearChain(nn.Module):
     """Transition scores between labels, with start and end vectors in place of extra labels; all start as 0."""
+
+    __call__: Callable[..., "CrfDistribution"]
 
     def __init__(self, labels: int) -> None:
         super().__init__()

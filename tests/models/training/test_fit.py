@@ -28,7 +28,7 @@ from concord.models.schemes import BIO, TOKENS, LabelScheme
 from concord.models.tagger import Tagger
 from concord.models.training import fit as training
 from concord.models.training.batches import CaseNoise, change_case
-from concord.models.training.fit import EpochResult, FitConfig, fit
+from concord.models.training.fit import EpochResult, FitConfig, check_bf16, fit
 from concord.models.training.optim import OptimizerConfig, build_optimizers
 from concord.models.two_stage.tagger import TwoStageTagger
 
@@ -254,7 +254,13 @@ def test_dev_score_and_threshold_are_means_over_corpora(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_training_in_bf16_follows_that_in_fp32(name: str, tmp_path: Path) -> None:
+def test_training_in_bf16_follows_that_in_fp32_or_is_refused(name: str, tmp_path: Path) -> None:
+    try:
+        check_bf16(torch.device("cpu"))
+    except ConfigError:
+        with pytest.raises(ConfigError, match=r"fit\.precision: .* cannot train an LSTM in bf16"):
+            fit(new_tagger(name), corpus(2), [], FitConfig(precision="bf16"), tmp_path)
+        return
     found = {}
     for precision in ("fp32", "bf16"):
         tagger = new_tagger(name)
@@ -264,6 +270,14 @@ def test_training_in_bf16_follows_that_in_fp32(name: str, tmp_path: Path) -> Non
     for exact, rounded in zip(found["fp32"].epochs, found["bf16"].epochs, strict=True):
         assert rounded.loss == pytest.approx(exact.loss, rel=0.05)
     assert found["bf16"].epochs[0].loss != found["fp32"].epochs[0].loss
+
+
+def test_precision_is_refused_where_the_processor_cannot_compute_it() -> None:
+    def fail(device: torch.device) -> None:
+        raise RuntimeError("could not create a primitive descriptor. Run workload with environment variable ...")
+
+    with pytest.raises(ConfigError, match=r"bf16 .*\(cpu: could not create a primitive descriptor\); use"):
+        check_bf16(torch.device("cpu"), probe=fail)
 
 
 def test_case_noise_changes_words_alone_and_differs_between_epochs() -> None:

@@ -1,12 +1,13 @@
-"""The base of the BiLSTM-CNN taggers of Li et al. (2020): word representation, stacked LSTMs, softmax and loss.
+"""The base of the taggers whose one network labels every word, and that of those with stacked LSTMs and a softmax.
 
-They differ in what the output layer reads: independent stacks (Baseline), Cross stacks (Cross), or independent stacks
-with self-attention (Att).
-
-Unlike the released code, the alphabet is that of the training corpus rather than a fixed list of 85 characters; the
-vector of unknown words leaves the case features alone, as in the paper; and a cell has PyTorch's two biases.
+The latter are the BiLSTM-CNN taggers of Li et al. (2020), which differ in what the output layer reads: independent
+stacks (Baseline), Cross stacks (Cross), or independent stacks with self-attention (Att). Unlike the released code, the
+alphabet is that of the training corpus rather than a fixed list of 85 characters; the vector of unknown words leaves
+the case features alone, as in the paper; and a cell has PyTorch's two biases.
 """
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -14,11 +15,33 @@ from typing_extensions import override
 
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.data.windows import Window
+from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.softmax import SoftmaxDistribution
 from concord.models.layers.cross_lstm import CrossLstm, IndependentLstm, StackedLstmConfig
-from concord.models.one_stage.tagger import OneStageTagger
-from concord.models.tagger import TaggerConfig
+from concord.models.tagger import Call, ConfigT, Tagger, TaggerConfig
+from concord.models.token_table import TokenTable
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
+
+
+class OneStageTagger(Tagger[ConfigT]):
+    """A tagger whose one network returns a distribution over label sequences."""
+
+    @abstractmethod
+    def distribution(self, batch: Batch) -> LabelDistribution:
+        """Return the distribution over the label sequences of a batch."""
+
+    @override
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the mean over sentences of their negative log-likelihood in nats."""
+        return -self.distribution(batch).log_likelihood(batch).mean()
+
+    @override
+    def fill(self, table: TokenTable, windows: Sequence[Window], call: Call) -> None:
+        for part, batch in self.batches(windows, batch_words=call.options.batch_words, on_batch=call.on_batch):
+            with self.autocast(call.options.precision):
+                distribution = self.distribution(batch)
+            table.write(part, batch, distribution, self.vocabulary)
 
 
 class BiLstmCnnConfig(TaggerConfig):
@@ -43,8 +66,7 @@ class BiLstmCnnTagger(OneStageTagger):
 
     def read(self, batch: Batch) -> Tensor:
         """Return the input of the output layer: the LSTMs' hidden states, shape ``(B, T, 2H)``."""
-        hidden: Tensor = self.lstm(self.representation(batch, self.encoder_features(batch)), batch.lengths)
-        return hidden
+        return self.lstm(self.representation(batch, self.encoder_features(batch)), batch.lengths)
 
     @override
     def distribution(self, batch: Batch) -> SoftmaxDistribution:
