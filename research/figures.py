@@ -73,7 +73,7 @@ class FiguresJob:
     batch_words: int = 4096
 
 
-def run(job: FiguresJob) -> Answer:
+def draw_figures(job: FiguresJob) -> Answer:
     """Draw every figure that applies to the tagger.
 
     Raises:
@@ -385,7 +385,7 @@ def main(model: str, **options: Any) -> Answer:
     wrong drafts; recall by position in a mention, with either input of Att-BiLSTM-CNN's output layer zeroed; attention.
     Figures that do not apply to the tagger are skipped and named.
     """
-    return run(FiguresJob(folder=find_tagger(model).folder, **options))
+    return draw_figures(FiguresJob(folder=find_tagger(model).folder, **options))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ class BundleManifest(Config):
 
     format_version: Literal[1]
     digest: str
-    """Of the tagger (concord.models.checkpoint.tagger_digest)."""
+    """Digest of the tagger (concord.models.saved_tagger.tagger_digest)."""
     parser: str
     """Signature of the parser to run it with."""
     files: dict[str, str]

@@ -51,7 +51,7 @@ grid_option = click.option("--grid", "conf", type=PATH, default=CONF, help="The 
 @results_option
 @work_option
 @report_errors(as_json=False)
-def run(
+def train_grid(
     data: Path,
     threads: int,
     device: str,

@@ -47,7 +47,7 @@ def doc_uanet_bundle(tmp_path_factory: pytest.TempPathFactory, two_stage_config:
 def drawn(doc_uanet_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Draw the figures of the Doc-UANet and read back the file of numbers."""
     output = tmp_path_factory.mktemp("figures") / "deep" / "folder"
-    answer = figures.run(FiguresJob(folder=doc_uanet_bundle, data=[str(GOLD)], output=output))
+    answer = figures.draw_figures(FiguresJob(folder=doc_uanet_bundle, data=[str(GOLD)], output=output))
     numbers = json.loads((output / "figures.json").read_text())
     assert numbers == answer.values
     return dict(numbers)
@@ -102,7 +102,7 @@ def test_figures_of_two_stages_are_left_out_for_a_tagger_of_one(tiny_bundle: Pat
 def test_unknown_sentence_number_is_an_input_error(tiny_bundle: Path, tmp_path: Path) -> None:
     job = FiguresJob(folder=tiny_bundle, data=[str(GOLD)], output=tmp_path, sentences=[16])
     with pytest.raises(InputError, match="expected a number from 1 to 15, got 16"):
-        figures.run(job)
+        figures.draw_figures(job)
 
 
 def test_attention_is_drawn_for_the_requested_sentence(tmp_path: Path) -> None:
@@ -172,13 +172,13 @@ def _draw_with_attention(data: Path, tmp_path: Path, *, sentences: list[int] | N
     tagger = build_tagger("att_bilstm_cnn", {}, Vocabulary.from_sentences(train)).eval()
     save_tagger(tagger, tmp_path / "tagger")
     job = FiguresJob(folder=tmp_path / "tagger", data=[str(data)], output=tmp_path, sentences=sentences or [])
-    return dict(figures.run(job).values)
+    return dict(figures.draw_figures(job).values)
 
 
 def test_figures_of_token_labels_show_accuracy(token_bundle: Path, tmp_path: Path) -> None:
     form = GoldFormat(label_column="upos")
     job = FiguresJob(folder=token_bundle, data=[str(GOLD)], output=tmp_path, form=form)
-    found = figures.run(job).values["figures"]
+    found = figures.draw_figures(job).values["figures"]
     scores = evaluate_command(EvaluateJob(folder=token_bundle, data=[str(GOLD)], form=form)).values
     bins = found["length"]["bins"]
     assert found["length"]["score"] == "accuracy"

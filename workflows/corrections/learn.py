@@ -50,7 +50,7 @@ PAGE_NAME = "comparison.html"
 COMPARISON_NAME = "comparison.json"
 EPOCHS = 3
 RATE = 0.3
-"""Of the learning rates of the training that made the tagger."""
+"""Fraction of the learning rates of the training that made the tagger."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

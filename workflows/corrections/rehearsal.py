@@ -40,7 +40,7 @@ class Corpora:
 
 
 def find_job(tagger: ResolvedTagger, reference: str) -> TrainJob | None:
-    """Return the job that trained a tagger; None where it is not known, as of a bundled tagger.
+    """Return the job that trained a tagger; None where it is not known, as for a bundled tagger.
 
     It is looked up in the run of a registered version, or in the folder of the training that a bundle lies in.
     """

@@ -40,7 +40,7 @@ def _describe(job: CompareJob, comparison: Comparison) -> str:
 
 
 def _row(line: Line) -> tuple[object, ...]:
-    found = line.difference
-    signed = tuple(f"{value:+.2f}" for value in (found.mean, found.low, found.high))
+    difference = line.difference
+    signed = tuple(f"{value:+.2f}" for value in (difference.mean, difference.low, difference.high))
     return (line.name, line.first, line.second, *signed, f"{line.p:.4f}", f"{line.corrected:.4f}",
             line.detectable, line.differing)  # fmt: skip

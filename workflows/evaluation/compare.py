@@ -172,9 +172,9 @@ def _label(tagger: Tagger, documents: corpora.Documents, labels: Mapping[str, st
     scheme = tagger.vocabulary.scheme
     if not labels:
         return [[prediction.labels for prediction in predictions] for predictions in predicted]
-    labelled = (
-        [Sentence(words=sentence.words, labels=found.labels) for sentence, found in zip(document, own, strict=True)]
-        for document, own in zip(documents, predicted, strict=True)
-    )
-    mapped = (corpora.relabel(document, labels, scheme=scheme) for document in labelled)
-    return [[sentence.labels or () for sentence in document] for document in mapped]
+    renamed = []
+    for document, predictions in zip(documents, predicted, strict=True):
+        pairs = zip(document, predictions, strict=True)
+        labelled = [Sentence(words=sentence.words, labels=prediction.labels) for sentence, prediction in pairs]
+        renamed.append([sentence.labels or () for sentence in corpora.relabel(labelled, labels, scheme=scheme)])
+    return renamed

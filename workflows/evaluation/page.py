@@ -11,7 +11,7 @@ from concord.workflows.evaluation.paired_tests import DocumentChange, Line, desc
 
 SHOWN_DOCUMENTS = 12
 SHOWN_SENTENCES = 8
-"""Of one document; the page says how many more differ."""
+"""Sentences shown of one document; the page says how many more differ."""
 _TICKS = 8
 
 
@@ -38,9 +38,8 @@ def _entity_types(comparison: Comparison) -> list[str]:
         return []
     gold = [[sentence.labels or () for sentence in document.sentences] for document in comparison.documents]
     sides = (gold, comparison.first, comparison.second)
-    return sorted(
-        {span.label for side in sides for labels in side for own in labels for span in decode_spans(own, "BIO")}
-    )
+    documents = [labels for side in sides for labels in side]
+    return sorted({span.label for labels in documents for sentence in labels for span in decode_spans(sentence, "BIO")})
 
 
 def _chart(lines: Sequence[Line]) -> dict[str, Any]:

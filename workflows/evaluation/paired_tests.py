@@ -114,9 +114,9 @@ def compare_labels(
     if scheme.has_entities:
         sentences = [document.sentences for document in documents]
         recurring = [consistency_counts_by_document(sentences, labels) for labels in (first, second)]
-        if all(found.any() for found in recurring):
-            for found, own in zip(counts, recurring, strict=True):
-                found["consistency", "consistency"] = own
+        if all(counts_by_document.any() for counts_by_document in recurring):
+            for groups_of_tagger, consistency in zip(counts, recurring, strict=True):
+                groups_of_tagger["consistency", "consistency"] = consistency
     zeros = np.zeros((len(documents), 3), dtype=np.int64)
     pairs = {key: (counts[0].get(key, zeros), counts[1].get(key, zeros)) for key in _sorted_keys(counts)}
     test = partial(significance.randomisation_test, rounds=procedure.rounds, seed=procedure.seed)
@@ -136,8 +136,8 @@ def changed_documents(
     """
     changes = []
     for number, labels in enumerate(zip(_gold(documents), first, second, strict=True)):
-        gold, *predicted = (_spans(own, scheme) for own in labels)
-        wrong_first, wrong_second = (gold ^ found for found in predicted)
+        gold, *predicted = (_spans(predicted_labels, scheme) for predicted_labels in labels)
+        wrong_first, wrong_second = (gold ^ spans for spans in predicted)
         fixed, broken = len(wrong_first - wrong_second), len(wrong_second - wrong_first)
         if fixed or broken:
             changes.append(DocumentChange(number=number, fixed=fixed, broken=broken))
@@ -171,7 +171,7 @@ def _spans(labels: Sequence[Sequence[str]], scheme: LabelScheme) -> set[tuple[in
 
 def _sorted_keys(counts: Iterable[Iterable[tuple[Kind, str]]]) -> list[tuple[Kind, str]]:
     kinds = get_args(Kind)
-    return sorted({key for found in counts for key in found}, key=lambda key: (kinds.index(key[0]), key[1]))
+    return sorted({key for groups in counts for key in groups}, key=lambda key: (kinds.index(key[0]), key[1]))
 
 
 def _line(

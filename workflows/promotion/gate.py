@@ -61,7 +61,7 @@ class GateConfig(GoldFormat):
     unknown_provenance: Literal["refuse", "allow"] = "refuse"
     """Whether a bundle that does not record its training data may pass."""
     rounds: int = Field(default=10_000, ge=1)
-    """Of the randomisation test."""
+    """Rounds of the randomisation test."""
     seed: int = 1
 
 
@@ -312,6 +312,6 @@ def _interval(line: Line) -> str:
 
 
 def _first_words(documents: Documents, words: int) -> Documents:
-    """Return the first documents that have so many words together, or all."""
+    """Return the first documents that have this many words together, or all."""
     counts = accumulate(sum(len(sentence.words) for sentence in document) for document in documents)
     return documents[: 1 + sum(count < words for count in counts)]

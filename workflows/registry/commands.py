@@ -57,7 +57,7 @@ def show_command(model: str) -> Answer:
         shown = plain(version) | {"aliases": ", ".join(version.aliases)}
         tags = [("tag", f"{key} {value}") for key, value in shown.pop("tags").items()]
         return Answer.of(version, text=table([*shown.items(), *tags]))
-    listed = versions(name)
+    all_versions = versions(name)
     rows = [
         (
             version.version,
@@ -67,10 +67,10 @@ def show_command(model: str) -> Answer:
             version.created,
             version.run_id,
         )
-        for version in listed
+        for version in all_versions
     ]
     header = ("version", "aliases", "dev", "test", "digest", "created", "run")
-    return Answer(values={"name": name, "versions": plain(listed)}, text=table(rows, header=header))
+    return Answer(values={"name": name, "versions": plain(all_versions)}, text=table(rows, header=header))
 
 
 def register_command(bundle: Path, *, name: str, alias: str | None) -> Answer:
@@ -115,9 +115,10 @@ def sync_command(places: Sequence[Path]) -> Answer:
 
 
 def _summary(name: str) -> ModelSummary:
-    known = versions(name)
-    aliases = {alias: version.version for version in known for alias in version.aliases}
-    return ModelSummary(name=name, versions=len(known), newest=known[0].version if known else None, aliases=aliases)
+    all_versions = versions(name)
+    newest = all_versions[0].version if all_versions else None
+    aliases = {alias: version.version for version in all_versions for alias in version.aliases}
+    return ModelSummary(name=name, versions=len(all_versions), newest=newest, aliases=aliases)
 
 
 def _sync(folder: Path) -> dict[str, dict[str, str | None]]:

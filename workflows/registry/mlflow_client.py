@@ -164,10 +164,10 @@ def open_run(
         experiment_id = _experiment_id(client, experiment)
         _close_stale(client, experiment_id)
         tags = {**tags, PROCESS_TAG: process_name(), **({KEY_TAG: key} if key is not None else {})}
-        found = client.search_runs([experiment_id], f"tags.`{KEY_TAG}` = '{key}'", max_results=1) if key else []
-        run = found[0] if found else client.create_run(experiment_id, started_ms, tags=tags, run_name=name)
+        earlier = client.search_runs([experiment_id], f"tags.`{KEY_TAG}` = '{key}'", max_results=1) if key else []
+        run = earlier[0] if earlier else client.create_run(experiment_id, started_ms, tags=tags, run_name=name)
         run_id = run.info.run_id
-        if found:
+        if earlier:
             client.update_run(run_id, status="RUNNING")
             client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
         _log_parameters(client, run_id, {key: parameters[key] for key in parameters if key not in run.data.params})
@@ -212,9 +212,9 @@ def _sqlite_file(uri: str) -> Path | None:
 
 
 def _experiment_id(client: Any, name: str) -> str:
-    found = client.get_experiment_by_name(name)
-    if found is not None:
-        return str(found.experiment_id)
+    experiment = client.get_experiment_by_name(name)
+    if experiment is not None:
+        return str(experiment.experiment_id)
     database = _sqlite_file(tracking_uri())
     # By default, MLflow puts artifacts into the current folder of the process, not beside the database.
     location = (database.absolute().parent / "mlruns").as_uri() if database is not None else None
@@ -248,8 +248,8 @@ def _log_datasets(client: Any, run_id: str, datasets: Sequence[Dataset]) -> None
             # MLflow registers two sources for local files, and warns of it each time.
             warnings.filterwarnings("ignore", message="The specified dataset source can be interpreted in multiple")
             source = resolve_dataset_source(dataset.place)
-        found = MetaDataset(source, name=dataset.name, digest=dataset.sha256[:LONGEST_DIGEST])
+        described = MetaDataset(source, name=dataset.name, digest=dataset.sha256[:LONGEST_DIGEST])
         tags = [InputTag("mlflow.data.context", dataset.role), InputTag("sha256", dataset.sha256)]
-        inputs.append(DatasetInput(found._to_mlflow_entity(), tags))
+        inputs.append(DatasetInput(described._to_mlflow_entity(), tags))
     if inputs:
         client.log_inputs(run_id, inputs)

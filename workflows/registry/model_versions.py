@@ -104,8 +104,8 @@ def versions(name: str) -> list[ModelVersion]:
     for alias, version in aliases.items():
         by_version.setdefault(int(version), []).append(alias)
     # The search does not return aliases.
-    listed = [_model_version(version, aliases=by_version.get(int(version.version), [])) for version in found]
-    return sorted(listed, key=lambda version: version.version, reverse=True)
+    all_versions = [_model_version(version, aliases=by_version.get(int(version.version), [])) for version in found]
+    return sorted(all_versions, key=lambda version: version.version, reverse=True)
 
 
 def check_name(name: str) -> None:
@@ -136,7 +136,7 @@ def register(
     client = open_client()
     with mlflow_errors(f"the bundle could not be registered as {name}"):
         earlier = _every_page(client.search_model_versions, filter_string=f"run_id = '{run_id}'")
-        same = (found for found in earlier if found.name == name and found.tags.get(DIGEST_TAG) == digest)
+        same = (version for version in earlier if version.name == name and version.tags.get(DIGEST_TAG) == digest)
         version = _model_version(next(same, None) or _register(client, bundle, name, run_id, shown))
         holder = int(client.get_registered_model(name).aliases.get(alias, 0))
     if alias is not None and holder <= version.version:
@@ -194,10 +194,10 @@ def fetch(version: ModelVersion) -> Path:
     return target
 
 
-def _check_store(wanted: str) -> None:
+def _check_store(model: str) -> None:
     if not has_store():
         raise ModelError(
-            f"{wanted}: there is no registry at {tracking_uri()}; set MLFLOW_TRACKING_URI, or train a model here first"
+            f"{model}: there is no registry at {tracking_uri()}; set MLFLOW_TRACKING_URI, or train a model here first"
         )
 
 
@@ -215,25 +215,25 @@ def _register(client: Any, bundle: Path, name: str, run_id: str, shown: Mapping[
 
 def _every_page(search: Any, **arguments: Any) -> list[Any]:
     page = search(**arguments)
-    found = list(page)
+    items = list(page)
     while page.token:
         page = search(**arguments, page_token=page.token)
-        found.extend(page)
-    return found
+        items.extend(page)
+    return items
 
 
-def _model_version(found: Any, *, aliases: list[str] | None = None) -> ModelVersion:
+def _model_version(version: Any, *, aliases: list[str] | None = None) -> ModelVersion:
     """Convert a version of MLflow, whose number is text over HTTP and an int from SQLite."""
     return ModelVersion(
-        name=found.name,
-        version=int(found.version),
-        digest=found.tags.get(DIGEST_TAG),
-        source=found.source,
-        created=datetime.fromtimestamp(int(found.creation_timestamp) / 1000, UTC).isoformat(timespec="seconds"),
-        run_id=found.run_id or None,
-        tags=dict(found.tags),
-        description=found.description or "",
-        aliases=tuple(sorted(found.aliases if aliases is None else aliases)),
+        name=version.name,
+        version=int(version.version),
+        digest=version.tags.get(DIGEST_TAG),
+        source=version.source,
+        created=datetime.fromtimestamp(int(version.creation_timestamp) / 1000, UTC).isoformat(timespec="seconds"),
+        run_id=version.run_id or None,
+        tags=dict(version.tags),
+        description=version.description or "",
+        aliases=tuple(sorted(version.aliases if aliases is None else aliases)),
     )
 
 

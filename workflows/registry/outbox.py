@@ -143,7 +143,7 @@ def log_finished_run(
     metrics: Mapping[str, float],
     files: Sequence[str],
 ) -> None:
-    """Log a run that has just ended successfully after so many seconds; if the store is down, warn."""
+    """Log a run of the given seconds that has just succeeded; if the store is down, warn."""
     entry = _new_entry(experiment=experiment, name=name, parameters=parameters, tags=tags)
     ended = {
         "started_ms": entry.started_ms - int(1000 * seconds),
@@ -175,9 +175,9 @@ def send(folder: Path) -> ModelVersion | None:
         parent = Path(name).parent.as_posix()
         run.log_file(folder / name, folder=parent if parent != "." else None)
     version = None
-    if wanted := entry.registration:
-        shown = wanted.model_dump(include={"name", "alias", "description", "tags"})
-        version = register(folder / wanted.bundle, run_id=run.run_id, **shown)
+    if registration := entry.registration:
+        shown = registration.model_dump(include={"name", "alias", "description", "tags"})
+        version = register(folder / registration.bundle, run_id=run.run_id, **shown)
     # Without a status, the run was killed.
     run.close(entry.status or "KILLED", time_ms=entry.ended_ms)
     write_entry(folder, entry.model_copy(update={"sent": True}))
@@ -232,8 +232,8 @@ def find_entries(places: Sequence[Path]) -> list[Path]:
     """
     of_collection = f"{COLLECTION_OUTBOX}/*/{ENTRY_NAME}"
     patterns = (ENTRY_NAME, of_collection, f"*/{ENTRY_NAME}", f"*/{of_collection}")
-    found = (path.parent for place in places for pattern in patterns for path in sorted(place.glob(pattern)))
-    return list(dict.fromkeys(found))
+    folders = (path.parent for place in places for pattern in patterns for path in sorted(place.glob(pattern)))
+    return list(dict.fromkeys(folders))
 
 
 def describe_dataset(place: str, role: str) -> Dataset:

@@ -31,9 +31,9 @@ def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
         TrackingError: when the registry cannot be reached.
     """
     if model_versions.is_reference(model):
-        found = model_versions.resolve(model)
-        folder = model_versions.fetch(found)
-        return _resolved(folder, name=found.name, version=str(found.version))
+        version = model_versions.resolve(model)
+        folder = model_versions.fetch(version)
+        return _resolved(folder, name=version.name, version=str(version.version))
     folder = Path(model).expanduser()
     if (folder / CONFIG_NAME).is_file():
         # Not named after its folder: a bundle that was moved is still the same tagger.

@@ -12,7 +12,7 @@ from concord.workflows.console import Answer, table
 
 TYPE = re.compile(r"[^\W_][\w-]*")
 _ENDINGS = ("vex", "idor", "una", "atra", "ston", "mel", "bin", "gar", "dix", "olo")
-"""Of the invented names of each type."""
+"""Endings of the invented names of each type."""
 _ENCODED = "  # frozen features of MiniLM"
 """At the end of the lines of train.yaml that need the encoder."""
 # The others hold samples.

@@ -38,7 +38,7 @@ from concord.workflows.training.job import DataConfig, TrainJob
 
 PARTS: tuple[Literal["train", "dev", "test"], ...] = ("train", "dev", "test")
 ROLES = ("training", "validation", "testing")
-"""Of the parts, in the tracking store."""
+"""Roles of the parts in the tracking store."""
 
 
 def read_train_corpora(
@@ -50,23 +50,23 @@ def read_train_corpora(
     parts = [part for part in PARTS if part == "train" or data.paths(part)]
     read = partial(read_corpora, labels=data.labels, form=form, trees=trees)
     files = {part: [read([path]) for path in data.paths(part)] for part in parts}
-    weak, listed = read_weak_corpora(data, scheme=scheme, trees=trees)
-    known = known_types(files["train"], data.paths("train"), scheme=scheme) | listed
+    weak, term_types = read_weak_corpora(data, scheme=scheme, trees=trees)
+    types = known_types(files["train"], data.paths("train"), scheme=scheme) | term_types
     if start is not None:
-        known = learned_types(start, known)
+        types = learned_types(start, types)
     files["train"] = [
-        weighted(mark_incomplete(documents, corpus.lacks, types=known, scheme=scheme), corpus.weight)
+        weighted(mark_incomplete(documents, corpus.lacks, types=types, scheme=scheme), corpus.weight)
         for documents, corpus in zip(files["train"], data.train_corpora(), strict=True)
     ]
-    corpora: dict[str, Documents] = {part: list(chain.from_iterable(found)) for part, found in files.items()}
-    open_weak = open_outside(weak, outside=data.outside, types=known, scheme=scheme)
+    corpora: dict[str, Documents] = {part: list(chain.from_iterable(documents)) for part, documents in files.items()}
+    open_weak = open_outside(weak, outside=data.outside, types=types, scheme=scheme)
     corpora["train"] = [*corpora["train"], *open_weak]
     require_sentences(corpora["train"], data.paths("train"))
     for path, documents in zip(data.paths("dev"), files.get("dev", []), strict=True):
         require_sentences(documents, [path])
     scored = [*corpora.get("dev", ()), *corpora.get("test", ())]
     require_known(scored, [*job.data.paths("dev"), *job.data.paths("test")])
-    check_dev_types(corpora.get("dev", ()), data.paths("dev"), known, scheme=scheme)
+    check_dev_types(corpora.get("dev", ()), data.paths("dev"), types, scheme=scheme)
     return corpora, files.get("dev", [])
 
 
@@ -110,9 +110,11 @@ def read_weak_corpora(data: DataConfig, *, scheme: LabelScheme, trees: bool) -> 
         marked = [[_marked(sentence, terms) for sentence in document] for document in documents]
     except PatternError as error:
         raise ConfigError(str(error)) from error
-    found = sum(label.startswith("B-") for document in marked for one in document for label in one.labels or ())
+    matches = sum(
+        label.startswith("B-") for document in marked for sentence in document for label in sentence.labels or ()
+    )
     words = sum(len(sentence.words) for document in marked for sentence in document)
-    info(f"{found:,} matches of the list of terms in {words:,} words")
+    info(f"{matches:,} matches of the list of terms in {words:,} words")
     return marked, terms.labels
 
 
