@@ -42,8 +42,8 @@ class DataConfig(GoldFormat):
     dev: str | list[str] | None = None
     """Paths or patterns. Alone decides the best epoch and the threshold, by the mean over the files' scores."""
     folds: int | None = Field(default=None, ge=2)
-    """In place of `dev`: cut the training documents into this many parts and score each by a training on the others; the
-    means over the parts choose epoch and threshold, and then one training reads all documents."""
+    """In place of `dev`: cut the training documents into this many parts and score each by a training on the others.
+    The means over the parts choose epoch and threshold, and then one training reads all documents."""
     test: str | list[str] | None = None
     """Paths or patterns. Scored once, with the selected model, and only reported."""
     labels: dict[str, str | None] = Field(default_factory=dict)
