@@ -57,7 +57,7 @@ $(NODE): %/node_modules/.package-lock.json: %/package-lock.json
 # Those that start or join a Ray cluster need both cores, so they come one after the other.
 test: $(STAMP) $(NODE)  ## Every test but those that need a GPU
 	$(BIN)/pytest -m 'not gpu and not ray' --numprocesses 2 --dist worksteal --durations=30; others=$$?; \
-	$(BIN)/pytest -m 'ray and not gpu' --durations=10 && exit $$others
+	$(BIN)/pytest -m 'ray and not gpu' --durations=30 && exit $$others
 
 test-python:  ## The quick tests under another interpreter, as in PYTHON=python3.13, in an environment of its own
 	$(MAKE) quick PYTHON=$(PYTHON) VENV=.venv-$(notdir $(PYTHON))

@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from concord_testing.grids import record, small_grid
 
 from concord.models.evaluation.significance import paired_bootstrap
 from research.grid.claims import FINE_RESAMPLES, RESAMPLES, Answer, answer_claims, compare
 from research.grid.config import ClaimConfig, GridConfig, Measure, RowConfig
 from research.grid.rows import RowRecords, row_records
+from research.tests.grids import record, small_grid
 
 
 def grid_of(*claims: ClaimConfig) -> GridConfig:

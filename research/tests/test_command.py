@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
-from concord_testing.grids import record, write_grid
 
 from concord.pipeline.storage.file_locks import exclusive
 from research.grid import command
 from research.grid.config import GridConfig, Run
 from research.grid.records import write_record
+from research.tests.grids import record, write_grid
 
 
 def places(folder: Path) -> list[str]:

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from concord_testing.grids import small_grid
 
 from concord.pipeline.corpora.read_corpus import read_corpus
 from concord.workflows.corpora import parse_corpus
 from research.grid.config import CorpusConfig, GridConfig, RowConfig, Run
 from research.grid.corpus_files import corpus_folder, split_file
 from research.grid.train_run import job_of
+from research.tests.grids import small_grid
 
 
 def grid_with(**values: object) -> GridConfig:

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from concord_testing.grids import record, small_grid
 
 from research.grid.config import runs_of
 from research.grid.estimates import estimate_seconds, remaining
+from research.tests.grids import record, small_grid
 
 
 def timed(key: str, seed: int, seconds: float | None, **values: Any) -> dict[str, Any]:

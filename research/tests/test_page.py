@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from concord_testing.grids import record, small_grid
 
 from research.grid.config import GridConfig, ReproductionConfig
 from research.grid.page import render_page
+from research.tests.grids import record, small_grid
 
 
 @pytest.fixture

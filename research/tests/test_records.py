@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from concord_testing.checkout import CHECKOUT
-from concord_testing.grids import record, small_grid
 
 from concord.models.errors import ConfigError
 from research.grid import records
 from research.grid.records import PACKED, pack_records, read_records, rounded, write_record
 from research.grid.settings import current_in
+from research.tests.grids import record, small_grid
 
 CURRENT = current_in(small_grid())
 

@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from concord_testing.grids import GRID, record, small_grid
 
 from research.grid.config import GridConfig, RevisionConfig, Run, runs_of
 from research.grid.rows import row_records
 from research.grid.settings import changes, is_current, overrides_of, settings_of
+from research.tests.grids import GRID, record, small_grid
 
 
 @pytest.fixture

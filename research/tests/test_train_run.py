@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from concord_testing.checkout import CHECKOUT
-from concord_testing.grids import small_grid
 
 from concord.pipeline.corpora.read_corpus import read_gold
 from research.grid.config import CorpusConfig, RowConfig, Run, read_grid, runs_of
 from research.grid.settings import changes
 from research.grid.train_run import job_of, train_run
+from research.tests.grids import small_grid
 
 
 @pytest.mark.slow
