@@ -347,9 +347,9 @@ def view(
     The pages are served on 127.0.0.1 alone, to those who know the token in the printed address, until Ctrl-C. They
     request nothing from the network. The index for searching is kept in CONCORD_CACHE, or ~/.cache/concord.
     """
-    from concord.workflows.view.server import run
+    from concord.workflows.view.server import serve
 
-    return run(output, port=port, browser=not no_browser, against=against, who=who)
+    return serve(output, port=port, browser=not no_browser, against=against, who=who)
 
 
 destination_option = click.option(
@@ -425,11 +425,11 @@ def review(
     if (destination is None) == (who is None):
         raise click.UsageError("expected either --output FILE, to write the queue, or --as NAME, to correct it")
     if destination is None:
-        from concord.workflows.view.server import run
+        from concord.workflows.view.server import serve
 
         if done or to is not None:
             raise click.UsageError("--done and --to go with --output; the browser shows what is done")
-        return run(output, port=None, browser=not no_browser, who=who, quotas=Quotas(**quotas))
+        return serve(output, port=None, browser=not no_browser, who=who, quotas=Quotas(**quotas))
     from concord.workflows.annotation.export import write_review
 
     return write_review(output, destination, to=to or "label-studio", quotas=Quotas(**quotas), done=done)

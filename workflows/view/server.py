@@ -23,7 +23,7 @@ PORT = 7391
 """Tried first, so that addresses stay; any free port if another program has it."""
 
 
-def run(
+def serve(
     output: OutputPath,
     *,
     port: int | None,

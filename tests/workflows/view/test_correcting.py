@@ -28,7 +28,7 @@ from concord.workflows.corrections.corrections import list_statuses
 from concord.workflows.view.correcting import collection_tagger, review_queue
 from concord.workflows.view.page import UnavailableError
 from concord.workflows.view.pages import reviewing
-from concord.workflows.view.server import run
+from concord.workflows.view.server import serve
 
 ORIGIN = {"origin": "http://127.0.0.1:7391"}
 ENTITY = re.compile(r'data-at="(\d+)-(\d+)" data-label="([^"]*)"')
@@ -280,7 +280,7 @@ def test_without_a_name_pages_only_show_corrections(output: Path, tmp_path: Path
     assert 'method="post"' not in reading.page
     assert 'method="post"' not in Window(correcting.client, "/document?id=yard&save=1").page
     with pytest.raises(ConfigError, match="--as: expected a name"):
-        run(output, port=0, browser=False, who="\n")
+        serve(output, port=0, browser=False, who="\n")
 
 
 def test_equal_words_everywhere_are_listed_before_they_are_corrected(client: TestClient, output: Path) -> None:
