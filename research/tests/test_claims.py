@@ -41,6 +41,7 @@ def test_claim_is_answered_from_three_seeds(seeds: int, answer: str) -> None:
     assert (found.p is None) == (seeds < 3)
 
 
+@pytest.mark.slow
 def test_claims_are_corrected_together_over_those_that_were_tested() -> None:
     chance = np.random.default_rng(5)
     records = []

@@ -182,6 +182,7 @@ def test_one_string_is_not_taken_for_many_texts(nlp: Nlp) -> None:
         nlp.pipe(["Ada spoke ."], batch_size=0)
 
 
+@pytest.mark.slow
 def test_a_text_without_memory_does_not_take_others_along(nlp: Nlp) -> None:
     docs = list(nlp.pipe(["Ada spoke .", "GREEDY .", "Charles left .", "Ada left ."]))
     assert [doc.error and doc.error.error for doc in docs] == [None, "out_of_memory", None, None]

@@ -93,6 +93,7 @@ def test_soak_stops_at_the_first_round_with_other_bytes(tmp_path: Path) -> None:
     assert any("is in only one of the two outputs" in finding for finding in done.findings)
 
 
+@pytest.mark.slow
 def test_failed_run_is_a_finding(tmp_path: Path) -> None:
     setup = soak_setup(tmp_path, build=fakes.build_worker_that_loses)
     done = Round(Schedule(seed=1, number=0, executor="local", runs=(ScheduledRun(edits=(), faults=()),)), setup)

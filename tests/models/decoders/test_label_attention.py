@@ -180,6 +180,7 @@ def test_next_layer_reads_hidden_states_and_attended_labels(
     assert bool(((whole[:, 16:] - without[:, 16:]).abs().amax(dim=1) > 1e-4).all())
 
 
+@pytest.mark.slow
 def test_next_layer_reads_hidden_states_alone_without_attention(
     build: Build, documents: Documents, record_calls: Recorder
 ) -> None:

@@ -90,6 +90,7 @@ def test_lenient_entities_are_those_of_a_regular_expression() -> None:
             assert lenient_scores([gold], [found]) == Scores(gold=number, predicted=number, correct=number), found
 
 
+@pytest.mark.slow
 @given(sentences)
 def test_lenient_score_of_well_formed_labels_is_the_strict_one(pairs: list[tuple[list[str], list[str]]]) -> None:
     sides = [

@@ -150,6 +150,7 @@ def test_sentences_are_independent_without_a_document_memory(
     assert torch.allclose(whole.probability, apart.probability, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_saved_equals_loaded(tagger: Tagger, tmp_path: Path, random_documents: Callable[..., Documents]) -> None:
     documents = random_documents(3, documents=3)
     save_tagger(tagger, tmp_path)

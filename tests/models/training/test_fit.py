@@ -303,6 +303,7 @@ def test_features_are_kept_of_the_first_words_only(tmp_path: Path, monkeypatch: 
     assert kept == [3, 2]
 
 
+@pytest.mark.slow
 def test_without_a_dev_corpus_the_last_epoch_is_kept_and_the_threshold_stays(tmp_path: Path) -> None:
     tagger, whole = new_tagger("doc_uanet"), new_tagger("doc_uanet")
     for one in (tagger, whole):

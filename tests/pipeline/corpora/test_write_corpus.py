@@ -40,6 +40,7 @@ def corpora(draw: st.DrawFn) -> list[GoldDocument]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "suffix"), [("conll", ".gz"), ("conllu", ""), ("conllu", ".zst")])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(corpus=corpora())

@@ -19,6 +19,8 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 
+pytestmark = pytest.mark.slow
+
 TEXT = "Anna Smith saw Geneva. the cat met Bob there."
 TEXTS = {f"d{number}": TEXT if number == 4 else f"Anna saw {number} cats in Geneva." for number in range(9)}
 SEAM = "a b c d e f Anna Maria Smith Jones k l. then Bob."

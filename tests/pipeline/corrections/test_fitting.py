@@ -114,6 +114,7 @@ def test_one_entity_becomes_two() -> None:
     assert [pair.earlier for pair in fit.overruled] == [second, first]
 
 
+@pytest.mark.slow
 def test_ten_thousand_corrections_of_one_document_are_fitted_at_once() -> None:
     text = "Bob ran. " * 10_000
     marks = [Mark(start=9 * number, end=9 * number + 3, type="PER", text="Bob") for number in range(10_000)]

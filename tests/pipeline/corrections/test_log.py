@@ -89,6 +89,7 @@ def test_digest_covers_what_decides_rows_and_nothing_else() -> None:
     assert corrections_digest([one]) != corrections_digest([one, correct(BOB, BOB)])
 
 
+@pytest.mark.slow
 def test_two_processes_write_at_once_and_no_line_is_lost(tmp_path: Path) -> None:
     path = tmp_path / LOG_NAME
 
@@ -108,6 +109,7 @@ def test_two_processes_write_at_once_and_no_line_is_lost(tmp_path: Path) -> None
     assert all(len({line.doc_id for line in found[start : start + 3]}) == 1 for start in range(0, len(found), 3))
 
 
+@pytest.mark.slow
 def test_killed_writer_releases_its_lock(tmp_path: Path) -> None:
     path = tmp_path / LOG_NAME
     writer = in_child(lambda: append_to_log(path, [correct(ANNA, None)]), crash_at="write")
@@ -140,6 +142,7 @@ def test_last_line_without_a_line_end_counts_if_it_is_whole(tmp_path: Path) -> N
     assert [line.old for line in read_log(path)] == [ANNA, BOB]
 
 
+@pytest.mark.slow
 def test_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / LOG_NAME
     append_to_log(path, [correct(ANNA, None)])
@@ -188,6 +191,7 @@ def test_log_is_beside_the_tables_of_a_folder(tmp_path: Path) -> None:
         log_path(StorePath.parse("s3://bucket/out"))
 
 
+@pytest.mark.slow
 def test_log_is_extended_by_what_it_says_at_that_moment(tmp_path: Path) -> None:
     path = tmp_path / LOG_NAME
 

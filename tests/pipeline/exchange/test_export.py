@@ -399,6 +399,7 @@ def test_failed_export_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["conllu", "brat"])
 def test_killed_export_leaves_nothing_under_its_name(output: Path, tmp_path: Path, form: ExportForm) -> None:
     process = in_child(lambda: export_collection(output, tmp_path / "target", to=form), crash_at="fsync")

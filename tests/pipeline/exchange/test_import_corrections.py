@@ -149,6 +149,7 @@ def test_edited_export_gives_the_edits_once(output: Path, tmp_path: Path, form: 
     )
 
 
+@pytest.mark.slow
 def test_export_after_the_next_run_has_the_corrections(tmp_path: Path) -> None:
     source = write_texts(tmp_path / "texts.jsonl", TEXTS)
     output = tmp_path / "out"

@@ -14,6 +14,8 @@ from concord_testing.processes import command_of, descendants
 
 from concord.pipeline.executors.ray_leftovers import leftovers_ended
 
+pytestmark = pytest.mark.slow
+
 CHILD = "import subprocess, sys, time; subprocess.Popen(['sleep', '300']); print('up', flush=True); time.sleep(300)"
 
 
@@ -72,7 +74,6 @@ def test_they_are_ended_when_the_driver_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 def test_nothing_is_left_when_the_store_of_ray_dies(tmp_path: Path) -> None:
     # The paths of Ray's sockets must be short.
     folder = Path("/tmp") / f"r{os.getpid()}"

@@ -23,6 +23,8 @@ from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.shard_worker import ShardWorker
 
+pytestmark = pytest.mark.slow
+
 ALL = DeadLetterFilter()
 SOUND = {"a": "Anna came.", "b": "Bob went.", "c": "Carla stayed."}
 
@@ -94,7 +96,6 @@ def texts_of(output: OutputPath) -> dict[str, list[str]]:
     return {row["doc_id"]: [other["text"] for other in rows if other["doc_id"] == row["doc_id"]] for row in rows}
 
 
-@pytest.mark.slow
 def test_dead_letters_are_filtered_by_stage_reason_and_document(archive: Path) -> None:
     report = runs.run_job(job(archive))
     assert (report.annotated, report.dead_letters) == (5, 5)
@@ -112,7 +113,6 @@ def test_dead_letters_are_filtered_by_stage_reason_and_document(archive: Path) -
     }
 
 
-@pytest.mark.slow
 def test_retry_annotates_only_dead_letters(archive: Path) -> None:
     first = runs.run_job(job(archive))
     before = parts(first.output)
@@ -139,7 +139,6 @@ def test_retry_annotates_only_dead_letters(archive: Path) -> None:
     assert attempts(next_run) == {None: 1, "d": 1, "f": 1}
 
 
-@pytest.mark.slow
 def test_retry_counts_every_failed_attempt(archive: Path) -> None:
     runs.run_job(job(archive))
     for number in (1, 2, 3):
@@ -157,7 +156,6 @@ def test_retry_keeps_dead_letters_that_do_not_match(archive: Path) -> None:
     assert attempts(report) == {None: 0, "d": 1, "f": 0, "whole.txt": 0}
 
 
-@pytest.mark.slow
 def test_retry_leaves_an_id_with_the_dead_letter_that_has_it(archive: Path) -> None:
     write_lines(archive / "a.jsonl", {"x": "PARSERFAULT"})
     write_lines(archive / "b.jsonl", {"x": "Zoe came."})
@@ -168,7 +166,6 @@ def test_retry_leaves_an_id_with_the_dead_letter_that_has_it(archive: Path) -> N
     assert texts_of(report.output)["x"] == ["PARSERFAULT"]
 
 
-@pytest.mark.slow
 def test_retry_leaves_an_id_with_the_document_that_has_it(archive: Path) -> None:
     write_lines(archive / "a.jsonl", {"y": "PARSERFAULT it."})
     write_lines(archive / "z.jsonl", {"x": "Zoe came.", "f": "PARSERFAULT it."})
@@ -187,7 +184,6 @@ def test_retry_leaves_an_id_with_the_document_that_has_it(archive: Path) -> None
     assert runs.run_job(job(archive), build=fakes.build_no_worker).shards == report.shards
 
 
-@pytest.mark.slow
 def test_retry_annotates_all_changes_of_a_fixed_file(archive: Path) -> None:
     runs.run_job(job(archive))
     fixed = (archive / "mixed.jsonl").read_text().replace('{"id": "torn\n', "").replace("TAGGERFAULT", "Tagged")
@@ -202,7 +198,6 @@ def test_retry_annotates_all_changes_of_a_fixed_file(archive: Path) -> None:
     assert attempts(retry(archive)) == {"d": 1, "e": 1, "whole.txt": 1}
 
 
-@pytest.mark.slow
 def test_a_truncated_stream_is_one_dead_letter_and_is_retried(archive: Path) -> None:
     lines = (archive / "sound.jsonl").read_bytes()
     (archive / "torn.jsonl.gz").write_bytes(gzip.compress(lines.replace(b'"', b'"x', 2))[:-9])
@@ -224,7 +219,6 @@ def test_retry_does_nothing_when_no_dead_letter_matches(archive: Path) -> None:
     assert (report.dead_letters, report.changes.retried) == (5, 0)
 
 
-@pytest.mark.slow
 def test_retry_refuses_a_different_configuration_or_parser(archive: Path) -> None:
     runs.run_job(job(archive))
     with pytest.raises(PlanError, match=r"parser.sentence_cap: was 200, is now 100.*'concord annotate' does all"):
@@ -234,7 +228,6 @@ def test_retry_refuses_a_different_configuration_or_parser(archive: Path) -> Non
     assert retry(archive, config=job(archive, max_removed=0.0)).changes.retried == 5
 
 
-@pytest.mark.slow
 def test_retry_names_an_input_file_that_no_longer_exists(archive: Path) -> None:
     runs.run_job(job(archive))
     (archive / "whole.txt").unlink()
@@ -256,7 +249,6 @@ def test_retry_refuses_an_unfinished_run(archive: Path) -> None:
         retry(archive)
 
 
-@pytest.mark.slow
 def test_an_interrupted_retry_is_continued_by_retry_or_annotate(archive: Path) -> None:
     runs.run_job(job(archive))
     with pytest.raises(StoreError):
@@ -271,7 +263,6 @@ def test_an_interrupted_retry_is_continued_by_retry_or_annotate(archive: Path) -
     assert report.annotated == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", CRASH_STEPS[:-1])
 def test_a_retry_killed_at_any_step_ends_with_the_same_bytes(archive: Path, step: str) -> None:
     for name in ("out", "undisturbed"):
@@ -289,7 +280,6 @@ def test_a_retry_killed_at_any_step_ends_with_the_same_bytes(archive: Path, step
     assert runs.committed_bytes(stores.local(report.output)) == runs.committed_bytes(archive.parent / "undisturbed")
 
 
-@pytest.mark.slow
 def test_retry_covers_dead_letters_of_a_limited_run(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limited = job(archive, limit=6)
     first = runs.run_job(limited)

@@ -101,6 +101,7 @@ def test_log_names_the_parts_without_copying_them(source: Path, tmp_path: Path, 
             assert part.samefile(output / "delta" / name / part.name)
 
 
+@pytest.mark.slow
 def test_log_is_read_by_deltalake_polars_and_duckdb(source: Path, output: Path) -> None:
     runs.run_job(job(source, output))
     update(source, output)
@@ -137,6 +138,7 @@ def test_long_strings_bound_from_below_only(tmp_path: Path) -> None:
     assert (found["minValues"], found["maxValues"]) == ({"text": "b" * 128}, {})
 
 
+@pytest.mark.slow
 def test_earlier_generations_can_be_read_until_they_are_pruned(source: Path, output: Path) -> None:
     runs.run_job(job(source, output))
     generations = [{name: collected(output, name) for name in SCHEMAS}]
@@ -159,6 +161,7 @@ def test_earlier_generations_can_be_read_until_they_are_pruned(source: Path, out
         delta_table(output, "entities", 0).to_pyarrow_table()
 
 
+@pytest.mark.slow
 def test_pruning_spares_the_generations_that_are_kept(source: Path, output: Path) -> None:
     runs.run_job(job(source, output))
     first, expected = manifest_of(output), collected(output, "tokens")
@@ -175,6 +178,7 @@ def test_pruning_spares_the_generations_that_are_kept(source: Path, output: Path
     assert rows(delta_table(output, "tokens", 0).to_pyarrow_table()) == expected
 
 
+@pytest.mark.slow
 def test_pruning_spares_what_a_run_adds_meanwhile(source: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.run_job(job(source, output))
     active = delta_log._active
@@ -197,6 +201,7 @@ def test_run_without_changes_writes_no_version(source: Path, output: Path) -> No
     assert [delta_table(output, name).version() for name in SCHEMAS] == [0] * 5
 
 
+@pytest.mark.slow
 def test_log_catches_up_after_generations_without_it(source: Path, output: Path) -> None:
     runs.run_job(job(source, output))
     for number in (1, 2):
@@ -254,6 +259,7 @@ def test_killed_run_is_completed(source: Path, output: Path, number: int) -> Non
     assert [delta_table(output, name).version() for name in SCHEMAS] == [1] * 5
 
 
+@pytest.mark.slow
 def test_driver_that_was_overtaken_changes_nothing(source: Path, output: Path) -> None:
     runs.run_job(job(source, output))
     earlier = open_collection(output)
@@ -262,6 +268,7 @@ def test_driver_that_was_overtaken_changes_nothing(source: Path, output: Path) -
     assert_log_is_the_collection(output)
 
 
+@pytest.mark.slow
 def test_two_drivers_write_one_version(source: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.run_job(job(source, output))
     runs.run_job(runs.job(source, output, max_dead_letters=0.5, tagger={"threshold": 0.1}))
@@ -337,6 +344,7 @@ def test_run_without_a_log_keeps_the_parts_that_one_in_a_store_names(source: Pat
     assert table.to_pyarrow_table().num_rows == 9
 
 
+@pytest.mark.slow
 def test_broken_log_is_explained_and_written_again_once_removed(source: Path, output: Path) -> None:
     runs.run_job(job(source, output))
     log = output / "delta" / "tokens" / "_delta_log"

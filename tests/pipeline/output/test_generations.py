@@ -75,6 +75,7 @@ def build_worker_for_one_shard(plan: Plan) -> ShardWorker:
     return worker
 
 
+@pytest.mark.slow
 def test_parts_of_a_run_in_progress_are_seen_by_no_reader(archive: Path) -> None:
     with pytest.raises(StoreError):
         run(archive, build=build_worker_for_one_shard)
@@ -122,6 +123,7 @@ def names(output: Path) -> list[str]:
     return sorted(path.name for path in (output / "generations").iterdir())
 
 
+@pytest.mark.slow
 def test_generations_are_kept_for_their_grace_by_number_and_by_name(archive: Path) -> None:
     output = run(archive)
     generations = OutputFolder(output).generations
@@ -143,6 +145,7 @@ def test_generations_are_kept_for_their_grace_by_number_and_by_name(archive: Pat
     assert verify(output) == []
 
 
+@pytest.mark.slow
 def test_grace_begins_when_the_next_generation_becomes_current(archive: Path) -> None:
     output = run(archive)
     change(archive)
@@ -187,6 +190,7 @@ def test_names_and_numbers_that_do_not_fit_are_refused(archive: Path) -> None:
         open_collection(output, version="v2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["write", "rename", "commit", "publish", "swap"])
 def test_driver_that_was_stopped_and_overtaken_leaves_nothing_that_readers_count(archive: Path, step: str) -> None:
     output = run(archive)

@@ -45,6 +45,7 @@ def arcs_of(scores: NDArray[np.float32]) -> NDArray[np.float64]:
     return arcs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_best_tree_of_nested_cycles_equals_that_of_stanza(seed: int) -> None:
     from stanza.models.common.chuliu_edmonds import chuliu_edmonds_one_root
@@ -53,6 +54,7 @@ def test_best_tree_of_nested_cycles_equals_that_of_stanza(seed: int) -> None:
     assert best_tree(scores).tolist() == np.asarray(chuliu_edmonds_one_root(arcs_of(scores))).tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join))
 def test_addresses_are_those_of_stanza(text: str) -> None:

@@ -24,6 +24,7 @@ def expected_states(lstm: torch.nn.LSTM, inputs: Tensor, lengths: Sequence[int])
     return torch.cat([lstm(part[None])[0][0] for part in inputs.split(list(lengths))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forget_bias", [-2.0, 0.0, 20.0])
 @pytest.mark.parametrize("lengths", [[1], [3, 1, 1], [10, 11, 1], [95, 40, 7, 20, 1, 10], [200]])
 def test_states_are_those_of_whole_sequences(

@@ -493,6 +493,7 @@ def test_a_deferred_module_is_imported_when_it_is_used(monkeypatch: pytest.Monke
     monkeypatch.delitem(sys.modules, name)
 
 
+@pytest.mark.slow
 def test_stanza_is_imported_without_what_it_does_not_use() -> None:
     code = (
         "import sys; from concord.pipeline.config import ParserConfig; "

@@ -53,6 +53,7 @@ def trainer() -> Any:
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 def test_labels_equal_those_of_stanza(trainer: Any, name: str) -> None:
     found, expected = both_labels(trainer, paragraphs_of(TEXTS[name]))
@@ -122,6 +123,7 @@ def random_trainer(changes: Mapping[str, Any]) -> Any:
     return SimpleNamespace(model=network.eval(), args=options, vocab=vocabulary)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"use_mwt": False}, {"hier_invtemp": 0}])
 def test_labels_of_random_networks_equal_those_of_stanza(changes: Mapping[str, Any]) -> None:
     found, expected = both_labels(random_trainer(changes), paragraphs_of(TEXTS["prose"], TEXTS["long_paragraph"], "a"))

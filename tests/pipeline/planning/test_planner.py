@@ -100,6 +100,7 @@ def parts(output: Path) -> dict[Path, tuple[int, bytes]]:
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for name in TABLES for path in (output / name).glob("*")}
 
 
+@pytest.mark.slow
 def test_only_new_and_changed_documents_are_annotated(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = runs.run_job(job(archive))
     before = parts(runs.folder_of(first))
@@ -171,6 +172,7 @@ def test_new_tagger_reuses_the_stored_parses(archive: Path, monkeypatch: pytest.
     assert verify(first.output) == []
 
 
+@pytest.mark.slow
 def test_another_list_of_terms_tags_all_documents_again(archive: Path) -> None:
     terms = archive.parent / "terms.jsonl"
     terms.write_text('{"label": "PER", "pattern": "Anna"}\n')
@@ -190,6 +192,7 @@ def test_another_list_of_terms_tags_all_documents_again(archive: Path) -> None:
         runs.run_job(job(archive, tagger={"terms": str(terms)}))
 
 
+@pytest.mark.slow
 def test_texts_are_stored_when_the_job_wants_them(archive: Path) -> None:
     first = runs.run_job(job(archive))
     rows = rows_of(runs.folder_of(first))

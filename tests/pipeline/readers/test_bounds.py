@@ -37,6 +37,7 @@ def test_larger_record_is_annotated_by_a_retry_with_a_larger_bound(tmp_path: Pat
     assert (retried.annotated, retried.unchanged, errors(retried.output)) == (1, 1, [])
 
 
+@pytest.mark.slow
 def test_rest_of_a_file_is_annotated_by_a_retry_with_a_larger_ratio(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,8 @@ from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.training import calibrate, train
 from concord.workflows.training.job import DataConfig, TrainJob
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = CHECKOUT / "examples/train"
 DEV, PROMOTION = EXAMPLES / "dev.conllu", EXAMPLES / "promotion.conll"
 TEXT = "Zorba Quux saw Geneva . The Quux firm of Leeds fell silent on Monday ."
