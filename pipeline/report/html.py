@@ -14,20 +14,24 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.plan import Plan
 from concord.pipeline.report.dependency_arcs import draw_tree
-from concord.pipeline.report.statistics import BIN_WIDTH, Quality, RecurringName, ShownSentence, measure_quality
+from concord.pipeline.report.statistics import (
+    BIN_WIDTH,
+    DEFAULT_LIMITS,
+    Limits,
+    Quality,
+    RecurringName,
+    ShownSentence,
+    measure_quality,
+)
 from concord.pipeline.report.templates import format_count, lay_out_bars, load_template, type_colours, write_page
 from concord.pipeline.storage.output_paths import OutputPath, staging_folder
 
 REPORT_NAME = "report.html"
-SHOWN_SENTENCES = 60
-"""Of a whole document; the report says how many more there are."""
-SHOWN_CHANGES = 20
-"""Kinds of change shown with examples; the others are only counted."""
 CONTEXT_WORDS = 8
 """Words shown on each side of an example."""
 
 
-def write_report(output: OutputPath) -> OutputPath:
+def write_report(output: OutputPath, limits: Limits = DEFAULT_LIMITS) -> OutputPath:
     """Write ``_run/report.html`` atomically, replacing any existing one, and return its path.
 
     Raises:
@@ -38,13 +42,13 @@ def write_report(output: OutputPath) -> OutputPath:
     """
     OutputFolder(output.absolute()).generations.check_whole()
     run = output.absolute() / "_run"
-    content = render_report(measure_quality(output), stats=_read_json(run / "stats.json"))
+    content = render_report(measure_quality(output, limits), stats=_read_json(run / "stats.json"), limits=limits)
     path = run / REPORT_NAME
     write_page(path, content, staging=staging_folder(output.absolute()))
     return path
 
 
-def render_report(quality: Quality, *, stats: Mapping[str, Any]) -> str:
+def render_report(quality: Quality, *, stats: Mapping[str, Any], limits: Limits) -> str:
     """Render the report as HTML; ``stats`` is the content of stats.json, of which missing keys are not shown."""
     plan, manifest = quality.plan, quality.manifest
     threshold = _threshold(plan)
@@ -65,12 +69,12 @@ def render_report(quality: Quality, *, stats: Mapping[str, Any]) -> str:
         colours=type_colours(kind.label for kind in quality.types),
         changes=[
             {"change": change, "examples": [_excerpt(*example) for example in change.examples]}
-            for change in quality.changes[:SHOWN_CHANGES]
+            for change in quality.changes[: limits.changes]
         ],
-        other_changes=sum(change.count for change in quality.changes[SHOWN_CHANGES:]),
+        other_changes=sum(change.count for change in quality.changes[limits.changes :]),
         names=[_name_view(name) for name in quality.least_consistent],
         uncertain=[_uncertain_view(sentence, darkest) for sentence in quality.uncertain_sentences],
-        documents=[_document_view(document) for document in quality.whole_documents],
+        documents=[_document_view(document, most=limits.document_sentences) for document in quality.whole_documents],
         outside=OUTSIDE,
     )
 
@@ -190,18 +194,18 @@ def _uncertain_view(sentence: ShownSentence, darkest: float) -> dict[str, Any]:
     }
 
 
-def _document_view(document: CollectedDocument) -> dict[str, Any]:
+def _document_view(document: CollectedDocument, *, most: int) -> dict[str, Any]:
     """Return the first sentences of a document, each with its tree."""
-    sentences = []
-    for sentence in document.sentences[:SHOWN_SENTENCES]:
+    shown = []
+    for sentence in document.sentences[:most]:
         words = [_Word(gap=gap, text=text) for gap, text in words_with_spaces(sentence.tokens)]
         segments = _segments(sentence.tokens, words)
-        sentences.append({"number": sentence.row.sent_id + 1, "segments": segments, "tree": draw_tree(sentence.tokens)})
+        shown.append({"number": sentence.row.sent_id + 1, "segments": segments, "tree": draw_tree(sentence.tokens)})
     return {
         "row": document.row,
         "title": _title(document.row.meta) or document.row.doc_id,
-        "sentences": sentences,
-        "more": len(document.sentences) - len(sentences),
+        "sentences": shown,
+        "more": len(document.sentences) - len(shown),
     }
 
 

@@ -30,14 +30,30 @@ from concord.pipeline.storage.output_paths import OutputPath
 BIN_WIDTH = 0.05
 """Width in nats of a bar of the uncertainty histogram."""
 NAMES_A_TYPE = 15
-UNCERTAIN_SENTENCES = 50
 LEAST_CONSISTENT_NAMES = 20
 EXAMPLES = 3
-WHOLE_DOCUMENTS = 3
-LONG_DOCUMENT_TOKENS = 1500
-"""A longer document is shown whole only if there are too few shorter ones."""
-DISTINCT_NAMES = 400_000
-"""When there are more distinct names than this, the rarer half is dropped from the counts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How much a report shows.
+
+    Attributes:
+        long_document_tokens: a longer document is shown whole only if there are too few shorter ones.
+        document_sentences: of a whole document; the report says how many more there are.
+        changes: kinds of change shown with examples; the others are only counted.
+        distinct_names: when there are more than this, the rarer half is dropped from the counts.
+    """
+
+    uncertain_sentences: int = 50
+    whole_documents: int = 3
+    long_document_tokens: int = 1500
+    document_sentences: int = 60
+    changes: int = 20
+    distinct_names: int = 400_000
+
+
+DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,17 +136,18 @@ class Quality:
     whole_documents: tuple[CollectedDocument, ...]
 
 
-def measure_quality(output: OutputPath) -> Quality:
+def measure_quality(output: OutputPath, limits: Limits = DEFAULT_LIMITS) -> Quality:
     """Read a finished run's output and compute what the report shows; raises what ``write_report`` raises."""
     collection = open_collection(output)
     manifest = collection.manifest
     check_equation(manifest, where=str(output))
-    names, uncertainty, changes, recurring = _Names(), _Uncertainty(), _Changes(), _Recurring()
-    richest = _Top[CollectedDocument](WHOLE_DOCUMENTS)
+    names, uncertainty = _Names(limits.distinct_names), _Uncertainty(limits.uncertain_sentences)
+    changes, recurring = _Changes(), _Recurring()
+    richest = _Top[CollectedDocument](limits.whole_documents)
     count = 0
     for document in read_collection(collection):
         count += 1
-        richest.add(_display_rank(document), document)
+        richest.add(_display_rank(document, longest=limits.long_document_tokens), document)
         labels = _Labels(document)
         names.add(labels)
         uncertainty.add(document)
@@ -158,10 +175,10 @@ def measure_quality(output: OutputPath) -> Quality:
     )
 
 
-def _display_rank(document: CollectedDocument) -> tuple[float, ...]:
+def _display_rank(document: CollectedDocument, *, longest: int) -> tuple[float, ...]:
     """Rank documents that are not long by their entities, before long ones; then by their length, shortest first."""
     row = document.row
-    return (0, -row.n_tokens) if row.n_tokens > LONG_DOCUMENT_TOKENS else (1, row.n_entities, -row.n_tokens)
+    return (0, -row.n_tokens) if row.n_tokens > longest else (1, row.n_entities, -row.n_tokens)
 
 
 def _reasons(parts: Sequence[OutputPath]) -> tuple[Reason, ...]:
@@ -218,9 +235,10 @@ class _Top(Generic[ItemT]):
 
 
 class _Names:
-    """Entities by type, and their names."""
+    """Entities by type, and their names; at most ``most`` different ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self.final: Counter[str] = Counter()
         self.drafted: Counter[str] = Counter()
         self.exact = True
@@ -231,9 +249,9 @@ class _Names:
         self.drafted.update(span.label for span in labels.draft_spans)
         entities = zip(labels.final_spans, labels.entity_words, strict=True)
         self._names.update((span.label, join_words(words)) for span, words in entities)
-        if len(self._names) > DISTINCT_NAMES:
+        if len(self._names) > self._most:
             self.exact = False
-            self._names = Counter(dict(self._names.most_common(DISTINCT_NAMES // 2)))
+            self._names = Counter(dict(self._names.most_common(self._most // 2)))
 
     def types(self) -> tuple[EntityType, ...]:
         top: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
@@ -249,10 +267,10 @@ class _Names:
 class _Uncertainty:
     """The histogram and the most uncertain sentences."""
 
-    def __init__(self) -> None:
+    def __init__(self, shown: int) -> None:
         self.sentences = 0
         self.tokens = 0
-        self.most_uncertain = _Top[ShownSentence](UNCERTAIN_SENTENCES)
+        self.most_uncertain = _Top[ShownSentence](shown)
         self._bins: Counter[int] = Counter()
 
     def add(self, document: CollectedDocument) -> None:

@@ -13,8 +13,8 @@ from concord_testing.viewing import DEAD_LETTER, chromium
 from typing_extensions import override
 
 from concord.pipeline.documents import DeadLetter
-from concord.pipeline.report import html as report
 from concord.pipeline.report.html import write_report
+from concord.pipeline.report.statistics import DEFAULT_LIMITS, Limits
 
 FinishRun = Callable[..., Path]
 
@@ -79,8 +79,8 @@ class Page(HTMLParser):
         return " ".join(self.text[section].split())
 
 
-def page_of(output: Path) -> Page:
-    return Page(stores.local(write_report(output)).read_text(encoding="utf-8"))
+def page_of(output: Path, limits: Limits = DEFAULT_LIMITS) -> Page:
+    return Page(stores.local(write_report(output, limits)).read_text(encoding="utf-8"))
 
 
 def test_report_states_the_equation(finish_run: FinishRun) -> None:
@@ -110,18 +110,13 @@ def test_report_draws_entities_and_trees_of_whole_documents(finish_run: FinishRu
     assert len(trees) == 5
 
 
-def test_report_says_how_many_sentences_of_a_long_document_are_not_shown(
-    finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(report, "SHOWN_SENTENCES", 1)
-    assert "2 more sentences are not shown" in page_of(finish_run(NEWS)).words("documents")
+def test_report_says_how_many_sentences_of_a_long_document_are_not_shown(finish_run: FinishRun) -> None:
+    page = page_of(finish_run(NEWS), Limits(document_sentences=1))
+    assert "2 more sentences are not shown" in page.words("documents")
 
 
-def test_report_counts_the_rarer_changes_without_examples(
-    finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(report, "SHOWN_CHANGES", 1)
-    assert "1 more word changed in rarer ways" in page_of(finish_run(NEWS)).words("stage-two")
+def test_report_counts_the_rarer_changes_without_examples(finish_run: FinishRun) -> None:
+    assert "1 more word changed in rarer ways" in page_of(finish_run(NEWS), Limits(changes=1)).words("stage-two")
 
 
 @pytest.mark.parametrize(

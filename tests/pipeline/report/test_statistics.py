@@ -8,8 +8,7 @@ from concord_testing import runs
 from concord.models.evaluation.consistency import Consistency
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import PlanError, ReconciliationError
-from concord.pipeline.report import statistics as quality
-from concord.pipeline.report.statistics import measure_quality
+from concord.pipeline.report.statistics import Limits, measure_quality
 
 FinishRun = Callable[..., Path]
 
@@ -70,33 +69,24 @@ def test_quality_orders_sentences_by_their_most_uncertain_word(finish_run: Finis
     assert (found.histogram[0], found.histogram[8], found.histogram[12], found.histogram[-1]) == (17, 2, 1, 1)
 
 
-def test_quality_keeps_only_the_most_uncertain_sentences(
-    finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(quality, "UNCERTAIN_SENTENCES", 2)
-    found = measure_quality(finish_run(NEWS))
+def test_quality_keeps_only_the_most_uncertain_sentences(finish_run: FinishRun) -> None:
+    found = measure_quality(finish_run(NEWS), Limits(uncertain_sentences=2))
     assert [(item.doc_id, item.sent_id) for item in found.uncertain_sentences] == [("yard", 0), ("fair", 0)]
 
 
 @pytest.mark.slow
-def test_quality_picks_the_documents_richest_in_entities_that_are_not_long(
-    finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quality_picks_the_documents_richest_in_entities_that_are_not_long(finish_run: FinishRun) -> None:
     assert [item.row.doc_id for item in measure_quality(finish_run(NEWS)).whole_documents] == [
         "yard",
         "fair",
         "coda",
     ]
-    monkeypatch.setattr(quality, "LONG_DOCUMENT_TOKENS", 8)
-    monkeypatch.setattr(quality, "WHOLE_DOCUMENTS", 2)
-    assert [item.row.doc_id for item in measure_quality(finish_run(NEWS)).whole_documents] == ["fair", "coda"]
+    limits = Limits(long_document_tokens=8, whole_documents=2)
+    assert [item.row.doc_id for item in measure_quality(finish_run(NEWS), limits).whole_documents] == ["fair", "coda"]
 
 
-def test_quality_drops_rare_names_when_there_are_too_many(
-    finish_run: FinishRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(quality, "DISTINCT_NAMES", 2)
-    found = measure_quality(finish_run(NEWS))
+def test_quality_drops_rare_names_when_there_are_too_many(finish_run: FinishRun) -> None:
+    found = measure_quality(finish_run(NEWS), Limits(distinct_names=2))
     assert not found.names_are_exact
     assert [kind.count for kind in found.types] == [3, 2, 2]
 
