@@ -40,7 +40,7 @@ work_option = click.option(
 grid_option = click.option("--grid", "conf", type=PATH, default=CONF, help="The grid.")
 
 
-@main.command()
+@main.command(name="run")
 @click.option("--data", type=click.Path(path_type=Path, exists=True), required=True, help="Folder of the corpora.")
 @click.option("--threads", type=click.IntRange(min=1), default=1)
 @click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu")
