@@ -17,7 +17,6 @@ from concord.pipeline.storage.files import file_sha256
 BUNDLE = "bundle"
 """Folder of a packed bundle in an MLflow model."""
 MANIFEST_NAME = "manifest.json"
-FORMAT_VERSION = 1
 # Nothing executable is packed, and nothing unrelated that is in the folder.
 _DATA_SUFFIXES = {".json", ".safetensors", ".md", ".txt"}
 
@@ -105,12 +104,6 @@ def _parser(folder: Path) -> str:
 
 def _read(path: Path) -> BundleManifest:
     try:
-        values = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: expected the manifest of a registered bundle: {error}") from error
-    if not isinstance(values, dict) or values.get("format_version") != FORMAT_VERSION:
-        raise ModelError(f"{path}: expected format_version {FORMAT_VERSION}; register the bundle again")
-    try:
-        return BundleManifest.from_mapping(values, where=str(path))
-    except ConfigError as error:
-        raise ModelError(str(error)) from error
+        return BundleManifest.read_json(path)
+    except ModelError as error:
+        raise ModelError(f"{path}: expected the manifest of a bundle; register the bundle again: {error}") from error

@@ -147,11 +147,7 @@ def document_hash(document: Sequence[Sentence]) -> str:
 
 def write_provenance(folder: Path, provenance: Provenance) -> None:
     """Write the provenance into a bundle, replacing any existing one."""
-    text = json.dumps(
-        provenance.model_dump(mode="json", exclude=None if provenance.teachers else {"teachers"}),
-        indent=1,
-        sort_keys=True,
-    )
+    text = json.dumps(provenance.model_dump(mode="json"), indent=1, sort_keys=True)
     (folder / PROVENANCE_NAME).write_text(text + "\n", encoding="utf-8")
 
 
