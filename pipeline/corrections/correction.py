@@ -150,19 +150,13 @@ class Correction(Config):
 
     @property
     def anchor(self) -> Mark:
-        """The mark by which the place is found: the old one, or the new one where there is no old."""
-        mark = self.old or self.new
-        if mark is None:
-            raise ValueError("an undo has no mark")
-        return mark
+        """The mark by which the place is found: the old one, or the new one where there is no old; not of an undo."""
+        return self.marks[0]
 
     @property
     def result(self) -> Mark:
-        """The mark whose words the correction decides: the new one, or the old one where it is dropped."""
-        mark = self.new or self.old
-        if mark is None:
-            raise ValueError("an undo has no mark")
-        return mark
+        """The mark whose words the correction decides: the new one, or the old one if dropped; not of an undo."""
+        return self.marks[-1]
 
     @property
     def description(self) -> str:

@@ -59,7 +59,8 @@ class FolderGenerations(Generations):
                 break
             if generation := self._generation(Path(target).name):
                 # A run that was killed or stopped may have made it current long after it was complete.
-                return replace(generation, finished=max(generation.finished, _changed(self._link)))
+                status = _status(self._link)
+                return replace(generation, finished=max(generation.finished, status.st_mtime if status else 0.0))
             # Superseded and removed since the link was read.
         # The collection was copied by a tool that follows links, or this is the folder of a single generation.
         return _at(self._link) or _at(self.output)
@@ -122,11 +123,8 @@ class FolderGenerations(Generations):
 
     def _generation(self, name: str) -> Generation | None:
         root = self._folder / name
-        try:
-            finished = (root / MANIFEST).stat().st_mtime
-        except FileNotFoundError:
-            return None
-        return Generation(name=name, root=root, manifest_path=root / MANIFEST, plan_path=root / PLAN, finished=finished)
+        status = _status(root / MANIFEST)
+        return None if status is None else _generation_in(root, name, finished=status.st_mtime)
 
     def _is_newest(self) -> bool:
         generations = self.history()
@@ -190,10 +188,11 @@ class FolderGenerations(Generations):
     def _link_parts(self, parts: list[PartFile], root: Path) -> None:
         for part in parts:
             target = root / part.path
-            if _size(target) == part.size:
+            status = _status(target)
+            if status is not None and status.st_size == part.size:
                 continue
             source = self.find_part(part.path)
-            if not target.exists():
+            if status is None:
                 with suppress(FileExistsError):
                     hard_link(source, target)
             elif not source.samefile(target):
@@ -221,10 +220,11 @@ def _local(path: OutputPath) -> Path:
 def _at(root: Path) -> Generation | None:
     """Return the generation in a folder that is not in ``generations``, if there is one."""
     manifest = read_manifest(root / MANIFEST)
-    if manifest is None:
-        return None
-    name = generation_name(manifest.generation)
-    return Generation(name=name, root=root, manifest_path=root / MANIFEST, plan_path=root / PLAN)
+    return None if manifest is None else _generation_in(root, generation_name(manifest.generation), finished=0.0)
+
+
+def _generation_in(root: Path, name: str, *, finished: float) -> Generation:
+    return Generation(name=name, root=root, manifest_path=root / MANIFEST, plan_path=root / PLAN, finished=finished)
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -234,15 +234,9 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def _changed(link: Path) -> float:
+def _status(path: Path) -> os.stat_result | None:
+    """Return the status of a file or of a link itself; None if there is none."""
     try:
-        return link.lstat().st_mtime
-    except FileNotFoundError:
-        return 0.0
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
+        return path.lstat()
     except FileNotFoundError:
         return None
