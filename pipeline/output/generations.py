@@ -136,7 +136,8 @@ class Generations(ABC):
 
     def check_whole(self) -> None:
         """Raise PlanError for the folder of a single generation, which can be read, but not verified or changed."""
-        if not self.history() and self.current() is not None:
+        # In this order: another driver may publish the first generation in between.
+        if self.current() is not None and not self.history():
             raise PlanError(
                 f"{self.output}: is one generation of a collection, which can only be read; expected the collection's "
                 "own folder"
