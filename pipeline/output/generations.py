@@ -272,3 +272,5 @@ def read_plan(path: OutputPath) -> Plan:
         return Plan.from_json(path.read_bytes())
     except FileNotFoundError:
         raise PlanError(f"expected {path}, found no such file") from None
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from None

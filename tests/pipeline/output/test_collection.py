@@ -47,3 +47,15 @@ def test_open_collection_refuses_a_folder_without_a_finished_run(finish_run: Fin
     runs.unfinish(output)
     with pytest.raises(PlanError, match="not finished"):
         open_collection(output)
+
+
+def test_collection_of_another_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    job = runs.job(runs.write_collection(tmp_path / "in.jsonl"), tmp_path / "out")
+    output = runs.folder_of(runs.run_job(job))
+    plan = output / "current" / "plan.json"
+    plan.write_bytes(plan.read_bytes().replace(b'"plan_version":3', b'"plan_version":2'))
+    before = runs.committed_bytes(output)
+    for refused in (lambda: runs.run_job(job), lambda: open_collection(output)):
+        with pytest.raises(PlanError, match=r"expected a plan of version 3.*annotate the input again"):
+            refused()
+    assert runs.committed_bytes(output) == before
