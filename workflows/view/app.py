@@ -57,14 +57,10 @@ def build_app(
     who: str | None = None,
     quotas: Quotas = QUOTAS,
 ) -> Guard:
-    """Return the application for one collection.
+    """Return the application for one collection, for a server on a port; see ``serve`` for the other options.
 
     Args:
         token: which the browser must know.
-        port: that the server listens on.
-        against: another collection, with which this one can be compared.
-        who: corrects the collection; without a name it can only be read.
-        quotas: of the queue of sentences to review.
     """
     viewer = Viewer(
         opened=opened,

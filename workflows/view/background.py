@@ -17,7 +17,7 @@ class Background(Generic[ValueT]):
 
     Attributes:
         value: None until it is computed, or if it cannot be.
-        fault: why it cannot be computed.
+        fault: why it cannot be computed; empty until then.
     """
 
     def __init__(self, compute: Callable[[], ValueT], *, failure: str) -> None:
@@ -25,11 +25,6 @@ class Background(Generic[ValueT]):
         self.value: ValueT | None = None
         self.fault = ""
         Thread(target=self._run, args=[compute, failure], name="background", daemon=True).start()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether there is a value or a fault."""
-        return self.value is not None or bool(self.fault)
 
     def _run(self, compute: Callable[[], ValueT], failure: str) -> None:
         try:

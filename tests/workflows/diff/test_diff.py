@@ -281,32 +281,32 @@ def compare_by_enumeration(first: Path, second: Path) -> list[tuple[Any, ...]]:
     def position(row: dict[str, Any]) -> tuple[str, int, int]:
         return row["doc_id"], row["start_char"], row["end_char"]
 
-    found = []
+    pairs = []
     spans = [{position(row): row for row in side} for side in entities]
     for key in spans[0].keys() & spans[1].keys():
         one, other = spans[0].pop(key), spans[1].pop(key)
         kind = "same" if one["label"] == other["label"] else "relabelled"
-        found.append((kind, one, other))
+        pairs.append((kind, one, other))
     left = [sorted(side.values(), key=position) for side in spans]
     for one in list(left[0]):
         partner = next((other for other in left[1] if overlap(one, other)), None)
         if partner and next(row for row in left[0] if overlap(row, partner)) is one:
-            found.append(("moved", one, partner))
-    paired = [[id(pair[side]) for pair in found] for side in (1, 2)]
+            pairs.append(("moved", one, partner))
+    paired = [[id(pair[side]) for pair in pairs] for side in (1, 2)]
 
     def outside(row: dict[str, Any], side: int) -> dict[str, Any]:
         under = [word for word in words[side] if overlap(row, word)]
         confidence = min(word["ner_prob"] for word in under)
         return row | {"label": "O", "confidence": confidence, "refined": any(word["refined"] for word in under)}
 
-    found += [("lost", row, outside(row, 1)) for row in left[0] if id(row) not in paired[0]]
-    found += [("gained", outside(row, 0), row) for row in left[1] if id(row) not in paired[1]]
+    pairs += [("lost", row, outside(row, 1)) for row in left[0] if id(row) not in paired[0]]
+    pairs += [("gained", outside(row, 0), row) for row in left[1] if id(row) not in paired[1]]
     return [
         (
             kind,
             *((*position(row), row["label"], round(row["confidence"], 4), row["refined"]) for row in (one, other)),
         )
-        for kind, one, other in found
+        for kind, one, other in pairs
     ]
 
 

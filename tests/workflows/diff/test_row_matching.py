@@ -25,7 +25,7 @@ def test_match_rows_matches_the_kth_rows_of_a_key(first: list[tuple[int, str]], 
     for row, key in enumerate(second):
         unmatched[key].append(row)
     pairs = [(row, unmatched[key].pop(0)) for row, key in enumerate(first) if unmatched[key]]
-    found = match_rows(table(first), table(second), keys=["number", "name"])
-    assert list(zip(found.first.tolist(), found.second.tolist(), strict=True)) == pairs
-    assert found.only_first.tolist() == sorted(set(range(len(first))) - {row for row, _ in pairs})
-    assert found.only_second.tolist() == sorted(row for rows in unmatched.values() for row in rows)
+    matches = match_rows(table(first), table(second), keys=["number", "name"])
+    assert list(zip(matches.first.tolist(), matches.second.tolist(), strict=True)) == pairs
+    assert matches.only_first.tolist() == sorted(set(range(len(first))) - {row for row, _ in pairs})
+    assert matches.only_second.tolist() == sorted(row for rows in unmatched.values() for row in rows)

@@ -55,23 +55,28 @@ class Window:
     @property
     def entities(self) -> list[tuple[int, int, str]]:
         """The entities of the text, and the names that are not labelled."""
-        found = ENTITY.findall(self.page)
-        return list(dict.fromkeys((int(start), int(end), unescape(label)) for start, end, label in found))
+        matches = ENTITY.findall(self.page)
+        return list(dict.fromkeys((int(start), int(end), unescape(label)) for start, end, label in matches))
+
+    @property
+    def ticked(self) -> list[str]:
+        """The changes that are ticked, or that a button makes."""
+        return [unescape(value) for value in re.findall(r'name="change" value="([^"]*)"', self.page)]
 
     def hidden(self, name: str) -> str:
         """Return a hidden field of the first form that has it."""
-        found = re.search(f'name="{name}" value="([^"]*)"', self.page)
-        assert found is not None, name
-        return unescape(found[1])
+        match = re.search(f'name="{name}" value="([^"]*)"', self.page)
+        assert match is not None, name
+        return unescape(match[1])
 
     def send(self, path: str, *, status: int = 303, **fields: Any) -> str:
         """Send a form of the page with some fields, and return the text of the answer."""
-        own = {
+        hidden = {
             name: self.hidden(name)
             for name in ("key", "generation", "seen", "back", "id", "step")
             if f'"{name}"' in self.page
         }
-        answer = self.client.post(path, data={**own, **fields}, headers=ORIGIN, follow_redirects=False)
+        answer = self.client.post(path, data={**hidden, **fields}, headers=ORIGIN, follow_redirects=False)
         assert answer.status_code == status, answer.text
         return unescape(re.sub(r"<(style|script)\b.*?</\1>", "", answer.text, flags=re.DOTALL))
 
@@ -94,7 +99,7 @@ def client(output: Path, tmp_path: Path) -> TestClient:
 
 
 def actions(output: Path) -> list[str]:
-    return [one.action for one in read_log(log_path(output))]
+    return [line.action for line in read_log(log_path(output))]
 
 
 def test_a_reader_accepts_relabels_drops_and_adds(client: TestClient, output: Path) -> None:
@@ -113,7 +118,7 @@ def test_a_reader_accepts_relabels_drops_and_adds(client: TestClient, output: Pa
     assert window.entities[:3] == [(0, 6, "ORG"), (18, 22, "LOC"), (24, 35, "ORG")]
     assert (41, 47, "") in window.entities
     assert "Alan Baxter: PER to ORG ada Undo" in window.words
-    assert {one.state for one in list_statuses(output)} == {"waiting"}
+    assert {status.state for status in list_statuses(output)} == {"waiting"}
     assert "4 corrections" in Window(client, "/corrections").words
 
 
@@ -126,7 +131,7 @@ def test_a_correction_is_undone_and_redone(client: TestClient, output: Path) -> 
     window.open("/document?id=yard")
     assert window.entities == before
     window.send("/undo", status=409)
-    [line] = [one for one in read_log(log_path(output)) if one.action != "undo"]
+    [line] = [line for line in read_log(log_path(output)) if line.action != "undo"]
     window.send("/undo", line=line.id)
     window.send("/undo", line=line.id, redo="1")
     window.send("/undo", line=line.id, redo="1")
@@ -158,7 +163,7 @@ def test_enter_in_another_type_presses_no_type(client: TestClient, output: Path)
     assert pressed is not None
     assert "name=" not in pressed[0]
     window.send("/correct", start=0, end=6, other="SHIP")
-    assert [one.result.type for one in read_log(log_path(output))] == ["SHIP"]
+    assert [line.result.type for line in read_log(log_path(output))] == ["SHIP"]
 
 
 def test_undoing_the_last_step_twice_undoes_one(client: TestClient, output: Path) -> None:
@@ -183,7 +188,7 @@ def test_an_entity_becomes_two(client: TestClient, output: Path) -> None:
     window.open("/document?id=yard")
     assert window.entities[1:3] == [(24, 28, "PER"), (29, 35, "PER")]
     assert actions(output) == ["relabel", "add"]
-    assert all(one.state == "waiting" for one in list_statuses(output))
+    assert all(status.state == "waiting" for status in list_statuses(output))
 
 
 def test_a_request_that_comes_twice_writes_one_line(client: TestClient, output: Path) -> None:
@@ -288,7 +293,7 @@ def test_equal_words_everywhere_are_listed_before_they_are_corrected(client: Tes
     assert "2 places are not that yet" in window.words
     window.open("/everywhere?text=Goole&label=LOC")
     assert "4 places are not that yet" in window.words
-    ticked = [unescape(value) for value in re.findall(r'name="change" value="([^"]*)"', window.page)]
+    ticked = window.ticked
     window.send("/correct-places", change=ticked[:3])
     assert sorted(actions(output)) == ["accept", "accept", "add"]
     window.open("/everywhere?text=Goole&label=LOC")
@@ -297,9 +302,7 @@ def test_equal_words_everywhere_are_listed_before_they_are_corrected(client: Tes
     Window(client, "/document?id=yard").send("/undo")
     assert actions(output)[3:] == ["undo"] * 3
     window.open("/everywhere?text=Goole")
-    window.send(
-        "/correct-places", change=[unescape(one) for one in re.findall(r'name="change" value="([^"]*)"', window.page)]
-    )
+    window.send("/correct-places", change=window.ticked)
     window.open("/document?id=fair")
     assert window.entities == [(0, 5, ""), (28, 33, "")]
     assert "No other place is left" in Window(client, "/everywhere?text=Goole").words
@@ -319,11 +322,11 @@ def test_tables_with_corrections_show_the_tagger_again_when_they_are_undone(tmp_
     window.correct(5, 8, "")
     runs.run_job(runs.job(source, tmp_path / "out"))
     window = Window(viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada"), "/document?id=d0")
-    assert [one for one in window.entities if one[2]] != before
+    assert [entity for entity in window.entities if entity[2]] != before
     for _ in range(2):
         window.send("/undo")
         window.open("/document?id=d0")
-    assert [one for one in window.entities if one[2]] == before
+    assert [entity for entity in window.entities if entity[2]] == before
 
 
 def test_what_stage_two_would_move_is_shown_and_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,11 +336,11 @@ def test_what_stage_two_would_move_is_shown_and_accepted(tmp_path: Path, monkeyp
     client = viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada")
     assert "Nothing is corrected in this document yet" in Window(client, "/moves?id=d0").words
     window = Window(client, "/document?id=d0")
-    before = [one for one in window.entities if one[2]]
+    before = [entity for entity in window.entities if entity[2]]
     window.correct(*before[0])
     window.open("/moves?id=d0")
     assert f"Stage two would change {len(before) - 1} more" in window.words
-    ticked = [unescape(value) for value in re.findall(r'name="change" value="([^"]*)"', window.page)]
+    ticked = window.ticked
     window.send("/correct-places", change=ticked)
     assert actions(tmp_path / "out") == ["accept"] + ["drop"] * (len(before) - 1)
     assert "would change nothing else" in Window(client, "/moves?id=d0").words
@@ -474,10 +477,10 @@ def test_the_queue_is_walked_from_sentence_to_sentence(client: TestClient, outpu
     window = open_queue(client)
     assert "said something about 0 of 6" in window.words
     assert "ORG 'Baxter' with probability 0.60" in window.words
-    first, second = (unescape(one) for one in re.findall(r'<a data-item href="([^"#]*)', window.page)[:2])
+    first, second = (unescape(value) for value in re.findall(r'<a data-item href="([^"#]*)', window.page)[:2])
     window.open(first)
     assert "Sentence 1 of 6 in the queue" in window.words
-    ticked = [unescape(one) for one in re.findall(r'name="change" value="([^"]*)"', window.page)]
+    ticked = window.ticked
     answer = client.post(
         "/correct-places",
         data={name: window.hidden(name) for name in ("key", "generation", "seen")} | {"change": ticked, "back": second},
@@ -497,27 +500,27 @@ def queued_page(client: TestClient, rank: int) -> str:
     """Return the address of a sentence of the queue, once it is selected."""
     for _ in range(200):
         page = Window(client, "/review").page
-        if found := re.findall(r'<a data-item href="([^"#]*)', page):
-            return unescape(found[rank])
+        if addresses := re.findall(r'<a data-item href="([^"#]*)', page):
+            return unescape(addresses[rank])
     raise AssertionError("no queue")
 
 
 def test_accept_all_accepts_the_sentence_that_is_shown(client: TestClient) -> None:
     addresses = (queued_page(client, rank) for rank in range(6))
-    address = next(one for one in addresses if "sentence=0" not in one and "id=yard" in one)
+    address = next(candidate for candidate in addresses if "sentence=0" not in candidate and "id=yard" in candidate)
     window = Window(client, address)
-    ticked = re.findall(r'name="change" value="([^"]*)"', window.page)
+    ticked = window.ticked
     assert ticked
     # Links to entities and trees keep the rank and drop the sentence.
     window.open(re.sub(r"&sentence=\d+", "", address))
-    assert re.findall(r'name="change" value="([^"]*)"', window.page) == ticked
+    assert window.ticked == ticked
 
 
 def test_a_sentence_without_entities_is_said_to_be_right(client: TestClient, output: Path) -> None:
     number = next(number for number in range(6) if "id=yard&sentence=3" in queued_page(client, number))
     window = Window(client, queued_page(client, number))
     assert "Nothing to correct here, and go on" in window.words
-    [change] = map(unescape, re.findall(r'name="change" value="([^"]*)"', window.page))
+    [change] = window.ticked
     for _ in range(2):
         window.send("/correct-places", change=change)
     [line] = read_log(log_path(output))
@@ -530,7 +533,7 @@ def test_a_sentence_without_entities_is_said_to_be_right(client: TestClient, out
     window.correct(start + 14, start + 19, "LOC")
     window.open("/document?id=yard")
     assert (start + 14, start + 19, "LOC") in window.entities
-    assert "no entity" not in "".join(one.reason for one in list_statuses(output))
+    assert "no entity" not in "".join(status.reason for status in list_statuses(output))
     assert actions(output) == ["drop", "add"]
 
 
@@ -540,7 +543,7 @@ def test_selected_words_without_an_entity_are_said_to_be_none(client: TestClient
     for _ in range(2):
         window.correct(18, 22, "")
         window.open("/document?id=yard")
-    assert [(one.action, one.result.type, one.result.text) for one in read_log(log_path(output))] == [
+    assert [(line.action, line.result.type, line.result.text) for line in read_log(log_path(output))] == [
         ("drop", "O", "yard")
     ]
     assert window.entities == before
@@ -625,10 +628,8 @@ def test_ids_with_line_ends_are_corrected(tmp_path: Path) -> None:
     )
     window.correct(0, 6, "PER")
     window.open("/everywhere?text=Baxter&label=ORG")
-    window.send(
-        "/correct-places", change=[unescape(one) for one in re.findall(r'name="change" value="([^"]*)"', window.page)]
-    )
-    assert {one.doc_id for one in read_log(log_path(output))} == {doc_id}
+    window.send("/correct-places", change=window.ticked)
+    assert {line.doc_id for line in read_log(log_path(output))} == {doc_id}
 
 
 @pytest.mark.slow

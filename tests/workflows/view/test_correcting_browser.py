@@ -37,8 +37,8 @@ def address(output: Path, tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def said(output: Path) -> list[tuple[str, str]]:
-    return [(one.action, "" if one.action == "undo" else one.result.text) for one in read_log(log_path(output))]
+def logged(output: Path) -> list[tuple[str, str]]:
+    return [(line.action, "" if line.action == "undo" else line.result.text) for line in read_log(log_path(output))]
 
 
 def pressed(page: Page, *keys: str) -> None:
@@ -59,7 +59,7 @@ def test_a_name_is_corrected_and_undone_by_mouse(visit: Visit, output: Path) -> 
     expect(page.locator("#correct li")).to_contain_text("Alan Baxter: PER to ORG")
     page.get_by_role("button", name="Undo the last step").click()
     expect(page.locator("a.e", has_text="Alan Baxter")).to_contain_text("PER")
-    assert said(output) == [("relabel", "Alan Baxter"), ("undo", "")]
+    assert logged(output) == [("relabel", "Alan Baxter"), ("undo", "")]
 
 
 def test_enter_uses_the_other_type(visit: Visit, output: Path) -> None:
@@ -67,7 +67,7 @@ def test_enter_uses_the_other_type(visit: Visit, output: Path) -> None:
     page.get_by_label("Another type").fill("SHIP")
     page.get_by_label("Another type").press("Enter")
     expect(page.locator("a.e", has_text="Alan Baxter")).to_contain_text("SHIP corrected")
-    assert said(output) == [("relabel", "Alan Baxter")]
+    assert logged(output) == [("relabel", "Alan Baxter")]
 
 
 def test_words_are_selected_and_added(visit: Visit, output: Path) -> None:
@@ -76,7 +76,7 @@ def test_words_are_selected_and_added(visit: Visit, output: Path) -> None:
     expect(page.locator("#chosen")).to_contain_text("Nobody ca")
     page.locator("#correct").get_by_role("button", name="PER").click()
     expect(page.locator("a.e", has_text="Nobody called")).to_contain_text("PER corrected")
-    assert said(output) == [("add", "Nobody called")]
+    assert logged(output) == [("add", "Nobody called")]
 
 
 def test_everything_is_corrected_by_keys_alone(visit: Visit, output: Path) -> None:
@@ -92,7 +92,7 @@ def test_everything_is_corrected_by_keys_alone(visit: Visit, output: Path) -> No
     expect(page.locator("#chosen")).to_contain_text("Nobody called")
     pressed(page, "3")
     expect(page.locator("a.e", has_text="Nobody called")).to_contain_text("PER corrected")
-    assert [action for action, _ in said(output)] == ["accept", "drop", "undo", "add"]
+    assert [action for action, _ in logged(output)] == ["accept", "drop", "undo", "add"]
     page.locator("a.e", has_text="Baxter").first.focus()
     pressed(page, "e")
     expect(page.get_by_role("heading", level=1)).to_have_text("Baxter as ORG")
@@ -105,15 +105,15 @@ def test_a_key_that_is_held_down_writes_once(visit: Visit, output: Path) -> None
     pressed(page, "j", "a", "j", "a")
     page.dispatch_event("body", "keydown", {"key": "u", "repeat": True, "bubbles": True})
     pressed(page, "u")
-    assert [action for action, _ in said(output)] == ["accept", "accept", "undo"]
+    assert [action for action, _ in logged(output)] == ["accept", "accept", "undo"]
     page.dispatch_event("body", "keydown", {"key": "u", "repeat": True, "bubbles": True})
     page.wait_for_timeout(300)
-    assert [action for action, _ in said(output)] == ["accept", "accept", "undo"]
+    assert [action for action, _ in logged(output)] == ["accept", "accept", "undo"]
 
 
 def test_two_windows_see_each_other(browser: Browser, address: str, output: Path) -> None:
-    with browser.new_context() as one, browser.new_context() as other:
-        first, second = (Visit(context, address).open("/document?id=yard") for context in (one, other))
+    with browser.new_context() as ada, browser.new_context() as bob:
+        first, second = (Visit(context, address).open("/document?id=yard") for context in (ada, bob))
         for page in (first, second):
             page.locator("a.e").first.focus()
         pressed(first, "3")
@@ -122,7 +122,7 @@ def test_two_windows_see_each_other(browser: Browser, address: str, output: Path
         expect(second.get_by_text("ada has changed 'Baxter'")).to_be_visible()
         second.get_by_role("link", name="Back").click()
         expect(second.locator("a.e").first).to_contain_text("PER corrected")
-    assert said(output) == [("relabel", "Baxter")]
+    assert logged(output) == [("relabel", "Baxter")]
 
 
 def test_a_reader_without_scripts_corrects_entities(browser: Browser, address: str, output: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_reader_without_scripts_corrects_entities(browser: Browser, address: s
         page.get_by_role("button", name="List").click()
         page.get_by_role("button", name="Correct those that are ticked").click()
         expect(page.get_by_text("No other place is left")).to_be_visible()
-    assert [action for action, _ in said(output)] == ["accept", "add", "add"]
+    assert [action for action, _ in logged(output)] == ["accept", "add", "add"]
 
 
 def test_the_queue_is_walked_by_keys(visit: Visit, output: Path) -> None:
@@ -149,7 +149,7 @@ def test_the_queue_is_walked_by_keys(visit: Visit, output: Path) -> None:
     expect(page.get_by_text("Sentence 3 of 6")).to_be_visible()
     visit.open("/review")
     expect(page.get_by_text("about 1 of 6")).to_be_visible()
-    assert {action for action, _ in said(output)} == {"accept"}
+    assert {action for action, _ in logged(output)} == {"accept"}
 
 
 def test_hostile_words_are_corrected_and_run_nothing(browser: Browser, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_hostile_words_are_corrected_and_run_nothing(browser: Browser, tmp_path:
         page.evaluate(SELECT, ["\u05e2\u05d9\u05e8", 1])
         expect(page.locator("#chosen b")).to_have_text("\u05e2")
         pressed(page, "2")
-        assert said(output)[-1] == ("add", "\u05e2\u05d9\u05e8")
+        assert logged(output)[-1] == ("add", "\u05e2\u05d9\u05e8")
         page.locator("a.e", has_text=viewing.SCRIPT).first.focus()
         pressed(page, "E")
         assert page.evaluate("document.body.dataset.ran") is None
@@ -193,4 +193,4 @@ def test_a_document_of_ten_thousand_entities_is_corrected(browser: Browser, tmp_
         page.goto(url.partition("/?")[0] + "/everywhere?text=Baxter&label=LOC&id=long")
         page.get_by_role("button", name="Correct those that are ticked").click()
         expect(page.get_by_text("and more, which are listed when these are done")).to_be_visible()
-    assert len(said(output)) == 501
+    assert len(logged(output)) == 501

@@ -109,8 +109,8 @@ class CorrectionLog:
 
     def read(self, index: sqlite3.Connection, document: IndexedDocument, state: LogState) -> CurrentDocument:
         """Return a document of the index with its corrections; UnavailableError if its text cannot be read."""
-        corrections, lines = (state.current.get(document.doc_id, ()), state.by_document.get(document.doc_id, ()))
-        return read_current(self._opened, index, document, corrections=corrections, lines=lines)
+        current, lines = (lines.get(document.doc_id, ()) for lines in (state.current, state.by_document))
+        return read_current(self._opened, index, document, corrections=current, lines=lines)
 
     def correct(self, changes: Sequence[Change], *, seen: int, generation: int) -> None:
         """Append what makes some changes to the log, all or nothing.

@@ -321,7 +321,7 @@ def places_of_name(
     return lines, count_rows(index, f"entities e WHERE {where}", values)
 
 
-def search(
+def find_words(
     index: sqlite3.Connection,
     text: str,
     *,

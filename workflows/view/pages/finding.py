@@ -14,11 +14,11 @@ from concord.workflows.view.index.finding import (
     find_document,
     find_documents,
     find_names,
+    find_words,
     labels_of_names,
     places_of_name,
     select,
 )
-from concord.workflows.view.index.finding import search as find_words
 from concord.workflows.view.index.search_index import BANDS
 from concord.workflows.view.page import NotFoundError, Page, Paging, Query
 from concord.workflows.view.viewer import Viewer

@@ -16,10 +16,10 @@ from concord.workflows.view.index.finding import (
     Line,
     all_labels,
     find_document,
+    find_words,
     names_of_document,
     neighbours,
     places_of_name,
-    search,
     select,
 )
 from concord.workflows.view.page import NotFoundError, Page, Query
@@ -106,7 +106,7 @@ def _unlabelled(index: sqlite3.Connection, name: str, document: IndexedDocument)
     ):
         within[sent_id] += longer.count(name)
     places: list[Line] = []
-    for line in search(index, name, column="forms", document=document)[0]:
+    for line in find_words(index, name, column="forms", document=document)[0]:
         if line.match == name and within[line.sent_id]:
             within[line.sent_id] -= 1
         elif line.match == name:
