@@ -112,8 +112,7 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
     # A layer of an impossible size is one of the others.
     except (ConcordError, ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
         raise ModelError(f"{folder / CONFIG_NAME}: {error or type(error).__name__}") from error
-    if "trees" in saved.model_fields_set:
-        tagger.trees = saved.trees
+    tagger.trees = saved.trees
     _load_first_pass(tagger, folder)
     try:
         weights = {name: value.float() for name, value in load_file(folder / WEIGHTS_NAME).items()}

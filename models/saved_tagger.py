@@ -31,8 +31,8 @@ class SavedTagger(Config):
     """Checked by the configuration class of the tagger."""
     vocabulary: dict[str, Any]
     """Checked by Vocabulary.from_mapping."""
-    trees: str | None = None
-    """As Tagger.trees; old files lack it."""
+    trees: str | None
+    """As Tagger.trees."""
 
 
 def read_saved(folder: Path) -> SavedTagger:

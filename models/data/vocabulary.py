@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Any, Literal
 
@@ -24,11 +24,10 @@ class SavedVocabulary(Config):
     labels: tuple[str, ...]
     scheme: SchemeName
     lowercase: bool
+    digits: DigitRule
     rare_words: int = Field(ge=0)
-    # Old files lack these.
-    digits: DigitRule = "each"
-    tags: tuple[str, ...] = ()
-    relations: tuple[str, ...] = ()
+    tags: tuple[str, ...]
+    relations: tuple[str, ...]
 
 
 _DIGIT = re.compile(r"\d")
@@ -138,24 +137,14 @@ class Vocabulary:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "words": list(self.words),
-            "characters": "".join(self.characters),
-            "labels": list(self.labels),
-            "scheme": self.scheme.name,
-            "lowercase": self.lowercase,
-            "digits": self.digits,
-            "rare_words": self.rare_words,
-            "tags": list(self.tags),
-            "relations": list(self.relations),
-        }
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return values | {"characters": "".join(self.characters), "scheme": self.scheme.name}
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Vocabulary":
         """Restore a vocabulary from ``to_mapping``; raise ConfigError, naming the key, for other values."""
         saved = SavedVocabulary.from_mapping(values, where="vocabulary")
-        fields = saved.model_dump() | {"characters": tuple(saved.characters), "scheme": label_scheme(saved.scheme)}
-        return cls(**fields)
+        return cls(**saved.model_dump() | {"characters": tuple(saved.characters), "scheme": label_scheme(saved.scheme)})
 
 
 def _word_form(word: str, *, lowercase: bool, digits: DigitRule) -> str:

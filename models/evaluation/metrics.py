@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels import Span, split_label
+from concord.models.labels import Span
 from concord.models.schemes import BIO, TOKENS, LabelScheme
 
 Labels = Sequence[Sequence[str]]
@@ -114,35 +114,6 @@ def token_scores(gold: Labels, predicted: Labels) -> TokenScores:
     by_label = grouped_scores(gold, predicted, lambda _, span: span.label, scheme=TOKENS)
     total = sum(by_label.values(), Scores())
     return TokenScores(words=total.gold, correct=total.correct, by_label=by_label)
-
-
-def lenient_scores(gold: Labels, predicted: Labels) -> Scores:
-    """Score BIOES label sequences by NCRF++'s rules, by which Ye et al. and Cui and Zhang scored theirs.
-
-    An entity has the type of its ``B-``. It ends with the next ``E-`` of whatever type, or before the next ``B-`` or
-    ``S-``; other labels in between are skipped. One that is open at the end of the sentence is its first word alone. So
-    malformed entities count, which the strict score drops. Both scores are equal where no entity is malformed.
-    """
-    counts = Scores()
-    for wanted, found in zip(gold, predicted, strict=True):
-        right, guessed = set(_lenient_spans(wanted)), set(_lenient_spans(found))
-        counts += Scores(gold=len(right), predicted=len(guessed), correct=len(right & guessed))
-    return counts
-
-
-def _lenient_spans(labels: Sequence[str]) -> Iterator[Span]:
-    start, open_kind = 0, ""
-    for place, label in enumerate(labels):
-        prefix, kind = split_label(label)
-        if open_kind and prefix in {"B", "S", "E"}:
-            yield Span(start, place + 1 if prefix == "E" else place, open_kind)
-            open_kind = ""
-        if prefix == "S":
-            yield Span(place, place + 1, kind)
-        elif prefix == "B":
-            start, open_kind = place, kind
-    if open_kind:
-        yield Span(start, start + 1, open_kind)
 
 
 def seqeval_f1(gold: Labels, predicted: Labels) -> float:

@@ -18,7 +18,7 @@ ALL_SWAPS = 16
 _RESAMPLES_AT_ONCE = 250
 _ROUNDS_AT_ONCE = 1000
 # Scores that differ by rounding errors are ties.
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,17 +100,6 @@ def resampled_differences(
     return np.concatenate(drawn)
 
 
-def bootstrap_p(differences: np.ndarray) -> float:
-    """Return the two-sided p-value of no difference, from resampled differences of shape ``(resamples,)``.
-
-    It inverts the percentile interval (Efron and Tibshirani, 1993, chapter 15): twice the share of differences on the
-    rarer side of 0, those that are 0 included. So it is below alpha where the interval of ``1 - alpha`` excludes 0. The
-    observed difference counts as a resample, which keeps p above 0.
-    """
-    rarer = min(int((differences <= _ROUNDING).sum()), int((differences >= -_ROUNDING).sum()))
-    return min(1.0, 2 * (rarer + 1) / (len(differences) + 1))
-
-
 def randomisation_test(first: UnitCounts, second: UnitCounts, *, rounds: int = 10_000, seed: int = 1) -> float:
     """Return the two-sided p-value of the difference in F1 between two systems.
 
@@ -127,7 +116,7 @@ def randomisation_test(first: UnitCounts, second: UnitCounts, *, rounds: int = 1
     # Swapping a unit moves its gain from one side to the other.
     gains = (second - first)[(first != second).any(axis=1)].astype(float)
     base, total = first.sum(axis=0).astype(float), (first + second).sum(axis=0)
-    observed = abs(float(f1(second.sum(axis=0)) - f1(first.sum(axis=0)))) - _ROUNDING
+    observed = abs(float(f1(second.sum(axis=0)) - f1(first.sum(axis=0)))) - ROUNDING
 
     def extreme(swaps: np.ndarray) -> int:
         sums = base + swaps @ gains

@@ -1,17 +1,12 @@
 """Contextual features of words from a pretrained encoder that is not trained."""
 
-import json
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from concord.models.errors import EncoderMissingError
-from concord.models.tensor_files import write_tensors
 from concord.models.words.encoder import mean_states, read_frozen_encoder
 from concord.models.words.encoder_config import EncoderConfig
 from concord.models.words.subwords import SubwordWindow, pack_passes
@@ -29,7 +24,8 @@ class FrozenEncoder:
         self._reader = loaded.reader
         self._states = loaded.states
         self.width = loaded.width
-        self._cache: dict[tuple[str, ...], Tensor] = {}
+        self.kept: dict[tuple[str, ...], Tensor] = {}
+        """The features that ``cache`` keeps, by the words of their sentence."""
 
     def features(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
         """Encode sentences, each on its own; one tensor per sentence, shape ``(words, width)``, float32.
@@ -37,33 +33,14 @@ class FrozenEncoder:
         Equal sentences are encoded once and share a tensor.
         """
         keys = [tuple(words) for words in sentences]
-        missing = list(dict.fromkeys(key for key in keys if key not in self._cache))
+        missing = list(dict.fromkeys(key for key in keys if key not in self.kept))
         computed = dict(zip(missing, self._encode(missing), strict=True))
-        return [computed[key] if key in computed else self._cache[key] for key in keys]
+        return [computed[key] if key in computed else self.kept[key] for key in keys]
 
     def cache(self, sentences: Sequence[Sequence[str]]) -> None:
         """Compute features and cache them in memory, for training on the same sentences in every epoch."""
-        distinct = sorted({tuple(words) for words in sentences} - self._cache.keys())
-        self._cache.update(zip(distinct, self._encode(distinct), strict=True))
-
-    def write_cache(self, path: Path) -> None:
-        """Write the cached features to a safetensors file for other trainings."""
-        words = list(self._cache)
-        write_tensors(
-            {"features": torch.cat([self._cache[key] for key in words])},
-            path,
-            metadata={"words": json.dumps(words), "encoder": self._config.model_dump_json()},
-        )
-
-    def read_cache(self, path: Path) -> None:
-        """Add the features that ``write_cache`` wrote; raise EncoderMissingError if they are from another encoder."""
-        with safe_open(path, framework="pt") as stored:
-            metadata = stored.metadata()
-            if EncoderConfig.from_mapping(json.loads(metadata["encoder"]), where=str(path)) != self._config:
-                raise EncoderMissingError(f"{path}: expected features of {self._config}, got {metadata['encoder']}")
-            words = [tuple(key) for key in json.loads(metadata["words"])]
-            parts = stored.get_tensor("features").split([len(key) for key in words])
-        self._cache.update(zip(words, parts, strict=True))
+        distinct = sorted({tuple(words) for words in sentences} - self.kept.keys())
+        self.kept.update(zip(distinct, self._encode(distinct), strict=True))
 
     @torch.inference_mode()
     def _encode(self, sentences: Sequence[tuple[str, ...]]) -> list[Tensor]:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from concord.models.evaluation.significance import Difference, bootstrap_p, f1, holm, resampled_differences
+from concord.models.evaluation.significance import Difference, f1, holm, resampled_differences
 from research.grid.config import ClaimConfig, GridConfig, TableConfig
 from research.grid.records import Record
 from research.grid.rows import RowRecords, row_records
+from research.grid.scores import bootstrap_p
 
 NOT_RUN = "not run"
 RESAMPLES = 10_000

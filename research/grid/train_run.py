@@ -14,10 +14,10 @@ import torch
 from safetensors import safe_open
 
 from concord.models.checkpoint import load_tagger, pick_device
-from concord.models.evaluation.document_counts import counts_by_document, label_counts_by_document
-from concord.models.evaluation.metrics import lenient_scores
+from concord.models.errors import EncoderMissingError
 from concord.models.schemes import BIOES
 from concord.models.tagger import Tagger
+from concord.models.tensor_files import write_tensors
 from concord.models.training.fit import STATE_NAME
 from concord.models.words.encoder_config import EncoderConfig
 from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
@@ -29,6 +29,7 @@ from concord.workflows.training import train
 from concord.workflows.training.job import TrainJob, read_train_job
 from research.grid.config import GridConfig, Run
 from research.grid.corpus_files import SPLITS, corpus_folder, split_file
+from research.grid.scores import counts_by_document, label_counts_by_document, lenient_scores
 from research.grid.settings import TRAIN_FOLDER, overrides_of, settings_of
 
 COMMAND = "make grid CORPORA=<folder of the corpora>"
@@ -92,21 +93,43 @@ def _load_features(job: TrainJob, path: Path, device: str) -> None:
     values = job.model.get("encoder")
     if values is None or values.get("tuned"):
         return
-    encoder = load_encoder(EncoderConfig.from_mapping(values), pick_device(device))
+    config = EncoderConfig.from_mapping(values)
+    encoder = load_encoder(config, pick_device(device))
     if path.exists():
-        _read_features(encoder, path)
+        _read_once(encoder, config, path)
         return
     documents = read_corpora([*job.data.paths("train"), *job.data.paths("dev")], labels={})
     encoder.cache([sentence.words for document in documents for sentence in document if sentence.words])
     staged = path.with_suffix(".staged")
-    encoder.write_cache(staged)
+    write_features(encoder, config, staged)
     staged.replace(path)
 
 
 @cache
-def _read_features(encoder: FrozenEncoder, path: Path) -> None:
+def _read_once(encoder: FrozenEncoder, config: EncoderConfig, path: Path) -> None:
     """Read features once a process: its runs share the encoder, and a file has hundreds of megabytes."""
-    encoder.read_cache(path)
+    read_features(encoder, config, path)
+
+
+def write_features(encoder: FrozenEncoder, config: EncoderConfig, path: Path) -> None:
+    """Write the features that an encoder keeps to a safetensors file for other trainings."""
+    words = list(encoder.kept)
+    write_tensors(
+        {"features": torch.cat([encoder.kept[key] for key in words])},
+        path,
+        metadata={"words": json.dumps(words), "encoder": config.model_dump_json()},
+    )
+
+
+def read_features(encoder: FrozenEncoder, config: EncoderConfig, path: Path) -> None:
+    """Add the features of ``write_features``; raise EncoderMissingError if they are from another encoder."""
+    with safe_open(path, framework="pt") as stored:
+        metadata = stored.metadata()
+        if EncoderConfig.from_mapping(json.loads(metadata["encoder"]), where=str(path)) != config:
+            raise EncoderMissingError(f"{path}: expected features of {config}, got {metadata['encoder']}")
+        words = [tuple(key) for key in json.loads(metadata["words"])]
+        parts = stored.get_tensor("features").split([len(key) for key in words])
+    encoder.kept.update(zip(words, parts, strict=True))
 
 
 def _remove_other_training(folder: Path, job: TrainJob) -> None:

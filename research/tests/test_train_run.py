@@ -6,13 +6,19 @@ from math import ceil
 from pathlib import Path
 
 import pytest
+import torch
 from concord_testing.checkout import CHECKOUT
 
+from concord.models.errors import EncoderMissingError
+from concord.models.words.encoder_config import EncoderConfig
+from concord.models.words.frozen_encoder import FrozenEncoder
 from concord.pipeline.corpora.read_corpus import read_gold
 from research.grid.config import CorpusConfig, RowConfig, Run, read_grid, runs_of
 from research.grid.settings import changes
-from research.grid.train_run import job_of, train_run
+from research.grid.train_run import job_of, read_features, train_run, write_features
 from research.tests.grids import small_grid
+
+WORDS = ("ada", "laughed", "letters", "paris", "unheardof")
 
 
 @pytest.mark.slow
@@ -85,3 +91,16 @@ def test_halves_are_scored_as_dev_and_test_and_another_corpus_in_its_place(tmp_p
     assert (every[::2], every[1::2]) == (parts[0], parts[1])
     assert whole["settings"]["corpus"]["scored_on"] == "whole"
     assert halved["best"]["dev_f1"] == whole["best"]["dev_f1"]
+
+
+@pytest.mark.encoder
+def test_cache_is_read_back_from_a_file_of_the_same_encoder_only(tmp_path: Path) -> None:
+    config = EncoderConfig()
+    first, second = FrozenEncoder(config), FrozenEncoder(config)
+    first.cache([WORDS, ("paris",)])
+    write_features(first, config, tmp_path / "features.safetensors")
+    read_features(second, config, tmp_path / "features.safetensors")
+    assert all(map(torch.equal, first.features([WORDS, ("paris",)]), second.features([WORDS, ("paris",)])))
+    other = config.model_copy(update={"last_layers": 1})
+    with pytest.raises(EncoderMissingError, match=r"features\.safetensors: expected features of"):
+        read_features(FrozenEncoder(other), other, tmp_path / "features.safetensors")

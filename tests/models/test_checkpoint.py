@@ -37,8 +37,6 @@ def test_saved_tagger_records_the_source_of_its_trees(build: Build, tmp_path: Pa
     tagger.trees = "a_parser@1234"
     save_tagger(tagger, tmp_path)
     assert load_tagger(tmp_path).trees == "a_parser@1234"
-    change_config(tmp_path, lambda values: values.pop("trees"))
-    assert load_tagger(tmp_path).trees == "unknown"
 
 
 def test_saved_folder_has_two_files_and_no_class_path(saved: Path) -> None:

@@ -1,7 +1,6 @@
 """Sentences, vocabularies and batches; training of the unknown word."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,12 +73,6 @@ def test_vocabulary_replaces_runs_of_digits_in_words_but_not_characters_when_con
     spelled = ["", *vocabulary.characters]
     assert "".join(spelled[number - 1] for number in batch.forms.characters[2].tolist()) == "a1-23"
     assert Vocabulary.from_mapping(vocabulary.to_mapping()) == vocabulary
-
-
-def test_vocabulary_from_mapping_without_digit_rule_replaces_each_digit(vocabulary: Vocabulary) -> None:
-    values = vocabulary.to_mapping()
-    del values["digits"]
-    assert Vocabulary.from_mapping(values) == vocabulary
 
 
 def test_vocabulary_adds_entity_types_missing_from_the_sentences(sentence: Tagged) -> None:
@@ -159,12 +152,6 @@ def test_batch_numbers_tags_and_relations_with_unknown_and_padding() -> None:
     bare = BatchEncoder(vocabulary).encode_batch([known, Sentence(words=("a",))])
     assert bare.tags is None
     assert bare.relations is None
-
-
-def test_vocabulary_from_mapping_loads_without_tags_and_relations(vocabulary: Vocabulary) -> None:
-    earlier = vocabulary.to_mapping()
-    del earlier["tags"], earlier["relations"]
-    assert Vocabulary.from_mapping(earlier) == replace(vocabulary, tags=(), relations=())
 
 
 def test_batch_has_each_distinct_word_once(sentence: Tagged, vocabulary: Vocabulary) -> None:

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.document_counts import (
     consistency_counts_by_document,
-    counts_by_document,
     group_counts_by_document,
-    label_counts_by_document,
 )
 from concord.models.evaluation.metrics import span_scores
 
@@ -23,25 +21,6 @@ _label_lists = st.integers(1, 12).flatmap(
     lambda length: st.tuples(*[st.lists(st.sampled_from(LABELS), min_size=length, max_size=length)] * 2)
 )
 label_pairs = st.lists(_label_lists, min_size=1, max_size=6)
-
-
-def test_names_are_counted_by_document() -> None:
-    document = [
-        Sentence(words=("Ada", "King", "met", "Ford"), labels=("B-PER", "I-PER", "O", "B-PER")),
-        Sentence(words=("FORD", "left", "Rome"), labels=("B-PER", "O", "B-LOC")),
-    ]
-    predicted = [("B-PER", "I-PER", "O", "B-ORG"), ("B-PER", "O", "B-LOC")]
-    assert counts_by_document([document, []], [predicted, []]) == {
-        "all": [[4, 4, 3], [0, 0, 0]],
-        "multi_word": [[1, 1, 1], [0, 0, 0]],
-        "recurring": [[2, 2, 1], [0, 0, 0]],
-        "once": [[2, 2, 2], [0, 0, 0]],
-    }
-
-
-def test_correct_labels_are_counted_by_document() -> None:
-    document = [Sentence(words=("Dogs", "bark"), labels=("NNS", "VBP")), Sentence(words=("Stop",), labels=("VB",))]
-    assert label_counts_by_document([document, []], [[("NNS", "VB"), ("VB",)], []]) == {"all": [[3, 3, 2], [0, 0, 0]]}
 
 
 @pytest.mark.slow
@@ -66,9 +45,3 @@ def test_consistency_by_document_counts_recurring_gold_names(sentence: Callable[
     predicted = [[["B-PER", "O", "B-LOC"], ["B-PER", "O"]], [["B-PER", "O", "O"]]]
     assert consistency_counts_by_document([first, second], predicted).tolist() == [[3, 3, 2], [0, 0, 0]]
     assert consistency_counts_by_document([], []).shape == (0, 3)
-
-
-def test_label_counts_by_document_reject_a_wrong_number_of_labels() -> None:
-    document = [Sentence(words=("Dogs", "bark"), labels=("NNS", "VBP"))]
-    with pytest.raises(ValueError, match="sentence 0: expected 2 labels, got 1"):
-        label_counts_by_document([document], [[("NNS",)]])

@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 
 from concord.models.evaluation.significance import (
     Difference,
-    bootstrap_p,
     detectable_difference,
     f1,
     holm,
     paired_bootstrap,
     randomisation_test,
-    resampled_differences,
 )
 
 
@@ -214,26 +212,3 @@ def test_detectable_difference_shrinks_with_more_documents() -> None:
     assert once is not None
     assert nine_times == pytest.approx(once / 3, rel=0.01)
     assert detectable_difference(first[:1], second[:1]) is None
-
-
-def test_p_of_the_bootstrap_is_below_alpha_where_the_interval_excludes_zero() -> None:
-    chance = np.random.default_rng(11)
-    for _ in range(30):
-        first, second = (counts([list(chance.integers(0, 5, 12))]) for _ in range(2))
-        drawn = resampled_differences(first, second, resamples=2000)
-        low, high = np.percentile(drawn, [2.5, 97.5])
-        p = bootstrap_p(drawn)
-        if abs(p - 0.05) > 0.002:  # within the grain of 2,000 resamples either may be
-            assert (p < 0.05) == (low > 0 or high < 0), (p, low, high)
-
-
-def test_p_of_the_bootstrap_is_that_of_all_resamples() -> None:
-    """Four units have 256 ordered resamples, each as likely."""
-    first, second = counts([[4, 3, 1, 4]]), counts([[2, 2, 3, 1]])
-    every = np.array([[f1(side[0, list(rows)].sum(axis=0)) for side in (first, second)]
-                      for rows in product(range(4), repeat=4)])  # fmt: skip
-    gains = every[:, 0] - every[:, 1]
-    exact = 2 * min((gains <= 1e-9).mean(), (gains >= -1e-9).mean())
-    assert bootstrap_p(resampled_differences(first, second, resamples=20_000)) == pytest.approx(exact, abs=0.01)
-    assert bootstrap_p(np.zeros(50)) == 1.0
-    assert bootstrap_p(np.ones(99)) == pytest.approx(0.02)

@@ -159,18 +159,6 @@ def test_cached_features_equal_computed_ones(config: EncoderConfig) -> None:
 
 
 @pytest.mark.encoder
-def test_cache_is_read_back_from_a_file_of_the_same_encoder_only(config: EncoderConfig, tmp_path: Path) -> None:
-    first, second = FrozenEncoder(config), FrozenEncoder(config)
-    first.cache([WORDS, ("paris",)])
-    first.write_cache(tmp_path / "features.safetensors")
-    second.read_cache(tmp_path / "features.safetensors")
-    assert all(map(torch.equal, first.features([WORDS, ("paris",)]), second.features([WORDS, ("paris",)])))
-    other = FrozenEncoder(config.model_copy(update={"last_layers": 1}))
-    with pytest.raises(EncoderMissingError, match=r"features\.safetensors: expected features of"):
-        other.read_cache(tmp_path / "features.safetensors")
-
-
-@pytest.mark.encoder
 def test_taggers_in_a_process_share_one_encoder(config: EncoderConfig) -> None:
     assert load_encoder(config, "cpu") is load_encoder(config.model_copy(), "cpu")
 
