@@ -20,7 +20,7 @@ import torch
 from environment import environment
 from scipy.stats import binom, binomtest, kstest
 
-from concord.models.evaluation.document_counts import group_counts_by_document
+from concord.models.evaluation.metrics import group_counts_by_document
 from concord.models.evaluation.significance import detectable_difference, f1, randomisation_test
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.evaluation.compare import CompareJob, compare

@@ -9,13 +9,14 @@ tagger of its own, in the folder `first_pass`; the map of its states is among th
 """
 
 import json
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import init
 from torch.overrides import TorchFunctionMode
@@ -35,7 +36,6 @@ from concord.models.saved_tagger import (
     with_own_encoder,
 )
 from concord.models.tagger import Tagger
-from concord.models.tensor_files import write_tensors
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.models.words import encoder_config
 from concord.models.words.encoder import read_difference
@@ -45,7 +45,7 @@ from concord.models.words.tuned_encoder import TunedEncoder
 _ENCODER_PREFIX = "tuned_encoder."
 _FIRST_PASS_PREFIX = "first_pass.tagger."
 _PREFIXES = (_ENCODER_PREFIX, _FIRST_PASS_PREFIX)
-"""Of weights that are saved in a folder of their own."""
+"""Prefixes of weights that are saved in a folder of their own."""
 
 
 _DRAWS = frozenset({init.kaiming_uniform_, init.normal_, init.uniform_, Tensor.normal_, Tensor.uniform_})
@@ -146,6 +146,18 @@ def pick_device(device: str, *, key: str = "device") -> Literal["cpu", "cuda"]:
     if device == "cuda" and not available:
         raise ConfigError(f"{key}: expected a CUDA device, found none; use {key}=auto or cpu")
     return "cuda" if device != "cpu" and available else "cpu"
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: Path, *, metadata: Mapping[str, str] | None = None) -> None:
+    """Atomically write tensors, replacing an existing file, which may still be mapped into memory."""
+    staged = path.with_name(f"{path.name}.staged")
+    staged.unlink(missing_ok=True)
+    # The library makes files that only their owner can read; a new file has the mode that the umask allows.
+    staged.touch()
+    mode = stat.S_IMODE(staged.stat().st_mode)
+    save_file(dict(tensors), staged, metadata=None if metadata is None else dict(metadata))
+    staged.chmod(mode)
+    staged.replace(path)
 
 
 def is_half(folder: Path) -> bool:

@@ -32,7 +32,7 @@ from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 from concord.models.words.tuned_encoder import TunedEncoder
 
 UNKNOWN_TREES = "unknown"
-# A network reads the distinct words of so many words at once; what it computes of them is kept meanwhile (for the
+# A network reads the distinct words of this many words at once; what it computes of them is kept meanwhile (for the
 # bundled small tagger 40 MB).
 _SHARED_WORDS = 2**16
 
@@ -298,7 +298,7 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
 
 
 def _first_sentences(windows: Sequence[Window], *, words: int) -> list[Sentence]:
-    """Return the sentences of the first windows, until they have so many words."""
+    """Return the sentences of the first windows, until they have this many words."""
     totals = accumulate((len(window.sentence.words) for window in windows), initial=0)
     return [window.sentence for window, total in zip(windows, totals, strict=False) if total < words]
 

@@ -38,7 +38,7 @@ class KeptWords:
         return cls(rows=(firsts + words)[kept], cells=kept.flatten().nonzero()[:, 0])
 
     def take(self, values: Tensor) -> Tensor:
-        """Take these words out of a batch of values, on the CPU; shape ``(B, T, ...)`` to ``(K, ...)``."""
+        """Select these words from a batch of values, on the CPU; shape ``(B, T, ...)`` to ``(K, ...)``."""
         return values.flatten(0, 1).cpu()[self.cells]
 
     def where(self, chosen: Tensor) -> "KeptWords":
@@ -56,7 +56,7 @@ class TokenTable:
     label: Tensor
     """Draft and label: numbers of stage one's label and of the final one, shape ``(N,)``, int64."""
     probability: Tensor
-    """Of the label, by the deciding stage and as calibrated, shape ``(N,)``, float32, 0..1."""
+    """Probability of the label, by the deciding stage and as calibrated, shape ``(N,)``, float32, 0..1."""
     margin: Tensor
     """The smallest margin of the stages that labelled the word, shape ``(N,)``, float32, 0..1."""
     uncertainty: Tensor
@@ -70,7 +70,7 @@ class TokenTable:
     probability of that part; 1 elsewhere. The probability of an entity is the product over its words. Shape ``(N,)``,
     float32, 0..1, not calibrated."""
     calibration: Calibration | None = None
-    """Of the probabilities; None leaves them as they are."""
+    """Calibration of the probabilities; None leaves them as they are."""
     distributions: Tensor | None = None
     """Label probabilities of the deciding stage, not calibrated, shape ``(N, L)``, float32; None unless requested."""
 

@@ -157,7 +157,7 @@ class BatchEncoder:
         """Build the tables.
 
         Args:
-            max_characters: longer words, such as web addresses, are truncated to so many characters.
+            max_characters: longer words, such as web addresses, are truncated to this many characters.
             trees: whether batches have tags and relations.
         """
         self._vocabulary = vocabulary

@@ -84,7 +84,7 @@ class Vocabulary:
         Args:
             pretrained_words: words with a vector; they are added even if training lacks them, except words that
                 change when looked up (lower-cased, digits as 0), since the changed form has no vector.
-            most_words: only so many words of the sentences, the most frequent ones, get a number.
+            most_words: only this many words of the sentences, the most frequent ones, get a number.
             entity_types: types to make labels for in addition to those in the sentences.
         """
         words, characters, tags, relations = (Counter[str]() for _ in range(4))

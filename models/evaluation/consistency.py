@@ -4,6 +4,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from concord.models.data.sentence import Sentence
+from concord.models.evaluation.metrics import Labels, gold_sequences
 from concord.models.labels import OUTSIDE, Span, decode_spans
 
 LabelledSentence = tuple[Sequence[str], Sequence[str]]
@@ -95,6 +99,19 @@ def name_labels(
     for _, name, label in sorted(found):
         labels_of_names[name][label] += 1
     return dict(labels_of_names)
+
+
+def consistency_counts_by_document(documents: Sequence[Sequence[Sentence]], predicted: Sequence[Labels]) -> np.ndarray:
+    """Count the occurrences of recurring gold names twice, and those that agree, by document, shape ``(documents, 3)``.
+
+    The F1 of the counts is the share of occurrences that agree, in percent.
+    """
+    rows = []
+    for document, labels in zip(documents, predicted, strict=True):
+        labelled = [(sentence.words, own) for sentence, own in zip(document, labels, strict=True)]
+        found = consistency(name_labels(labelled, naming=gold_sequences([document])))
+        rows.append((found.occurrences, found.occurrences, found.agreeing))
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
 def name_key(words: Sequence[str]) -> tuple[str, ...]:

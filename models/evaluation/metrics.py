@@ -1,9 +1,11 @@
 """Scores: strict span F1, with seqeval's as a second opinion, for entities; accuracy for token labels."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeVar
+
+import numpy as np
 
 from concord.models.data.sentence import Sentence
 from concord.models.labels import Span
@@ -12,6 +14,7 @@ from concord.models.schemes import BIO, TOKENS, LabelScheme
 Labels = Sequence[Sequence[str]]
 """One sequence of labels per sentence. Functions of two raise ValueError if sentences or words differ in number."""
 
+Group = TypeVar("Group", bound=Hashable)
 Grouping = Callable[[int, Span], str]
 """Maps the index of a sentence and a span of it to the name of the span's group."""
 
@@ -107,6 +110,28 @@ def paired_spans(gold: Labels, predicted: Labels, *, scheme: LabelScheme) -> Ite
         if len(wanted) != len(found):
             raise ValueError(f"sentence {number}: expected {len(wanted)} labels, got {len(found)}")
         yield set(scheme.scored_spans(wanted)), set(scheme.scored_spans(found))
+
+
+def group_counts_by_document(
+    gold: Sequence[Labels],
+    predicted: Sequence[Labels],
+    groups: Callable[[int, int, Span], Iterable[Group]],
+    *,
+    scheme: LabelScheme = BIO,
+) -> dict[Group, np.ndarray]:
+    """Count gold, predicted and correct spans of each document for every group: shape ``(documents, 3)``, int64.
+
+    Args:
+        gold, predicted: the labels of each document's sentences; ValueError if they differ in number.
+        groups: maps the index of a document, the index of a sentence in it and a span of that to the span's groups.
+    """
+    counts: defaultdict[Group, np.ndarray] = defaultdict(lambda: np.zeros((len(gold), 3), dtype=np.int64))
+    for document, sides in enumerate(zip(gold, predicted, strict=True)):
+        for sentence, (wanted, found) in enumerate(paired_spans(*sides, scheme=scheme)):
+            for span in wanted | found:
+                for group in groups(document, sentence, span):
+                    counts[group][document] += (span in wanted, span in found, span in wanted & found)
+    return dict(counts)
 
 
 def token_scores(gold: Labels, predicted: Labels) -> TokenScores:

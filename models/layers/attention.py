@@ -1,6 +1,9 @@
-"""Attention over the words of a sentence."""
+"""Attention over the words of a sentence, and what captures attention weights for figures."""
 
 import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from pydantic import Field
@@ -99,3 +102,20 @@ class GlobalAttention(nn.Module):
     def forward(self, states: Tensor, query: Tensor, mask: Tensor) -> Tensor:
         """Return z, shape ``(B, T, H)``; zeros where padded."""
         return self.weights(states, query, mask)[:, :, None].to(states.dtype) * states
+
+
+@contextmanager
+def capture_outputs(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
+    """Yield a mapping from name to last output of each module; a module that does not run has no entry."""
+    outputs: dict[str, Tensor] = {}
+
+    def store(name: str, module: nn.Module, arguments: object, output: Tensor) -> None:
+        del module, arguments
+        outputs[name] = output
+
+    handles = [module.register_forward_hook(partial(store, name)) for name, module in modules.items()]
+    try:
+        yield outputs
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -156,7 +156,7 @@ def _by_step(lengths: Tensor, width: int) -> tuple[Tensor, list[int]]:
 
 
 def _blocks(sizes: list[int], *, words: int) -> Iterator[list[int]]:
-    """Split the sizes of steps into blocks of at least so many words, but for the last."""
+    """Split the sizes of steps into blocks of at least this many words; the last may be smaller."""
     block: list[int] = []
     for size in sizes:
         block.append(size)

@@ -53,7 +53,7 @@ class LstmSample(nn.Module):
     """One weight sample: plain LSTM layers with the masks folded into their weights, and the mask of the output."""
 
     def __init__(self, layers: list[nn.LSTM], output_mask: Tensor, masked: Sequence[MaskedLayer] = ()) -> None:
-        """Take the folded layers, z_out of shape ``(2H,)``, and the layers with their masks beside them, if any."""
+        """Store z_out, ``output_mask``, shape ``(2H,)``; ``masked`` are the layers before their masks were folded."""
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.output_mask = output_mask

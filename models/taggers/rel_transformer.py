@@ -14,7 +14,7 @@ from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
-from concord.models.layers.captured_outputs import capture_outputs
+from concord.models.layers.attention import capture_outputs
 from concord.models.layers.relative_transformer import RelativeTransformer, TwoStreamConfig
 from concord.models.one_stage import OneStageTagger
 from concord.models.outputs import AttentionWeights

@@ -26,7 +26,7 @@ class Term:
     pattern: str | tuple[TokenPattern, ...]
     """A text, or a condition for each word."""
     ignores_case: bool = False
-    """Of a text."""
+    """Whether a text matches in any case."""
 
     @property
     def needs_tags(self) -> bool:
@@ -39,7 +39,7 @@ class _Match:
     start: int
     end: int
     number: int
-    """Of the term in the list, from 0."""
+    """Number of the term in the list, from 0."""
 
 
 class TermMatcher:

@@ -67,7 +67,7 @@ class TokenPattern:
 
     on_word: Condition
     on_tag: Condition | None
-    """Of the universal part of speech; None where the pattern asks for none."""
+    """Condition on the universal part of speech; None if the pattern has none."""
     operator: Operator
     words: frozenset[str] | None
     """The only words that it accepts, in lower case; None if there are others."""

@@ -14,7 +14,7 @@ from pydantic import Field
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from concord.models.checkpoint import save_tagger
+from concord.models.checkpoint import save_tagger, write_tensors
 from concord.models.config import Config
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
@@ -31,7 +31,6 @@ from concord.models.evaluation.threshold_sweep import (
 from concord.models.options import Precision, PredictOptions
 from concord.models.saved_tagger import BUNDLE_NAME
 from concord.models.tagger import Tagger
-from concord.models.tensor_files import write_tensors
 from concord.models.token_table import TokenTable
 from concord.models.training.batches import (
     CaseNoise,
@@ -43,7 +42,7 @@ from concord.models.training.batches import (
 )
 from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate, set_learning_rate
 
-# Features of an encoder are kept for so many training words (3 GB for 384 values a word), and computed again in every
+# Features of an encoder are kept for this many training words (3 GB for 384 values a word), and computed again in every
 # epoch for the others.
 _KEPT_WORDS = 2**21
 
@@ -267,7 +266,7 @@ def _out_of_patience(history: Sequence[EpochResult], patience: int | None) -> bo
 
 
 def _first_words(documents: Documents, words: int) -> Documents:
-    """Return the first documents until they have so many words."""
+    """Return the first documents, until they have this many words."""
     totals = accumulate((sum(len(sentence.words) for sentence in document) for document in documents), initial=0)
     return [document for document, total in zip(documents, totals, strict=False) if total < words]
 

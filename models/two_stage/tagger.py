@@ -20,7 +20,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery
 from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
-from concord.models.layers.captured_outputs import capture_outputs
+from concord.models.layers.attention import capture_outputs
 from concord.models.layers.one_sequence import weights_key
 from concord.models.layers.variational_lstm import LstmSample
 from concord.models.options import OnBatch, PredictOptions
@@ -251,7 +251,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
         return uncertain
 
     def _refine_windows(self, work: "_Work", uncertain: Sequence["_UncertainWindow"], *, words: int) -> None:
-        """Run stage two on the uncertain windows of a call of so many words; overwrite labels of uncertain words."""
+        """Run stage two on the uncertain windows of a call with this many words; overwrite their uncertain labels."""
         table, threshold, memory = work.table, work.threshold, work.memory
         by_first = {item.window.first: item for item in uncertain}
         ordered = [by_first[first].window for first in sorted(by_first)]

@@ -31,7 +31,7 @@ class Bert:
     """The network of a BERT encoder, in float32, for inference only."""
 
     def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-        """Take the values of config.json, and the weights by their names in model.safetensors."""
+        """Store the weights, by their names in model.safetensors; the values are those of config.json."""
         self.width: int = config["hidden_size"]
         self.positions: int = config["max_position_embeddings"]
         self._layers: int = config["num_hidden_layers"]

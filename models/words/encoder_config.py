@@ -29,7 +29,7 @@ class EncoderConfig(Config):
     tuned: bool = False
     """Fine-tune the encoder with the tagger, as its parameter group `encoder`, and save it with the tagger."""
     tuned_layers: int | None = Field(default=None, ge=1)
-    """Fine-tune so many last layers of it; None fine-tunes all of them and the embeddings."""
+    """Fine-tune this many of its last layers; None fine-tunes all of them and the embeddings."""
     weights: str | None = None
     """Folder of a saved tagger whose tuned encoder replaces the weights of the source, frozen again. Weights that
     differ from the source's are rounded to fp16, and saved with the tagger."""

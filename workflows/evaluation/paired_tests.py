@@ -12,7 +12,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from concord.models.evaluation import significance
-from concord.models.evaluation.document_counts import consistency_counts_by_document, group_counts_by_document
+from concord.models.evaluation.consistency import consistency_counts_by_document
+from concord.models.evaluation.metrics import group_counts_by_document
 from concord.models.evaluation.significance import Difference, UnitCounts
 from concord.models.labels import Span
 from concord.models.schemes import BIO, LabelScheme

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from concord.models.data.sentence import Sentence
-from concord.models.layers.captured_outputs import capture_outputs
+from concord.models.layers.attention import capture_outputs
 from concord.models.layers.relative_transformer import RelativeAttention
 from concord.models.options import PredictOptions
 

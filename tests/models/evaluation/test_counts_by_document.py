@@ -8,11 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.document_counts import (
-    consistency_counts_by_document,
-    group_counts_by_document,
-)
-from concord.models.evaluation.metrics import span_scores
+from concord.models.evaluation.consistency import consistency_counts_by_document
+from concord.models.evaluation.metrics import group_counts_by_document, span_scores
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 Pairs = list[tuple[list[str], list[str]]]
