@@ -208,7 +208,7 @@ def read_text(row: Any, *, settings: Mapping[str, Any] | None = None) -> str:
 
     Raises:
         InputError: when the source is gone, or no longer holds a text with the ``text_sha256`` of the row.
-        ValueError: when the row is none of ``documents``.
+        ValueError: when it is no row of ``documents``.
     """
     section = nested(settings or {}).get("reader", {})
     return SourceTexts(_ReadSettings.from_mapping({"reader": section}).reader, {}).read(_document_row(row))

@@ -32,7 +32,7 @@ def write_export(
 def write_review(
     output: OutputPath, destination: Path, *, to: QueueForm, quotas: Quotas, done: Sequence[Path]
 ) -> Answer:
-    """Write a review queue without the documents that the files ``done`` list; exit codes as of ``write_export``."""
+    """Write a review queue without the documents that the files ``done`` list; see ``write_export`` for exit codes."""
     exclude = frozenset().union(*map(read_ids, done))
     report = write_review_queue(output, destination, to=to, quotas=quotas, exclude=exclude)
     return _answer(report, destination, to=to, lines=_review_lines(report, destination))

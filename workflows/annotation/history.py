@@ -25,10 +25,10 @@ def history(output: OutputPath) -> Answer:
     versions: dict[str, list[str]] = {}
     for version, name in folder.generations.versions().items():
         versions.setdefault(name, []).append(version)
-    found = [generation for generation in folder.generations.history() if generation.name != current.name]
+    earlier = [generation for generation in folder.generations.history() if generation.name != current.name]
     rows = [
         _describe(generation, versions.get(generation.name, []), is_current=generation.name == current.name)
-        for generation in sorted([*found, current], key=lambda generation: generation.rank)
+        for generation in sorted([*earlier, current], key=lambda generation: generation.rank)
     ]
     lines = [
         (
@@ -62,10 +62,10 @@ def prune(output: OutputPath, *, keep: int | None) -> Answer:
 def tag(output: OutputPath, version: str, *, generation: int | None) -> Answer:
     """Give a generation a name, under which it is kept."""
     folder = OutputFolder(output.absolute())
-    found = folder.generations.find(generation=generation)
-    folder.generations.tag(found, version)
-    values = {"output": str(folder.output), "version": version, "generation": found.number}
-    return Answer(values=values, text=f"{output}: {version} is generation {found.number}")
+    named = folder.generations.find(generation=generation)
+    folder.generations.tag(named, version)
+    values = {"output": str(folder.output), "version": version, "generation": named.number}
+    return Answer(values=values, text=f"{output}: {version} is generation {named.number}")
 
 
 def untag(output: OutputPath, version: str) -> Answer:
@@ -83,9 +83,9 @@ def files(output: OutputPath, *, name: str | None, generation: int | None, versi
     if name not in {None, *SCHEMAS}:
         raise ConfigError(f"--table: expected one of {', '.join(SCHEMAS)}, got {name!r}")
     collection = open_collection(output, generation=generation, version=version)
-    found = {key: [str(part) for part in collection.parts(key)] for key in SCHEMAS if name in {None, key}}
-    values = {"output": str(collection.output), "generation": collection.manifest.generation, "files": found}
-    return Answer(values=values, text="\n".join(path for paths in found.values() for path in paths))
+    parts = {key: [str(part) for part in collection.parts(key)] for key in SCHEMAS if name in {None, key}}
+    values = {"output": str(collection.output), "generation": collection.manifest.generation, "files": parts}
+    return Answer(values=values, text="\n".join(path for paths in parts.values() for path in paths))
 
 
 def _describe(generation: Generation, versions: list[str], *, is_current: bool) -> dict[str, Any]:

@@ -128,14 +128,18 @@ def list_dead_letters(output: OutputPath, selection: DeadLetterFilter) -> Answer
     """List the dead letters that match a filter; works while a run is in progress."""
     folder = OutputFolder(output.absolute())
     existing = existing_dead_letters(folder)
-    found = [dead_letter for dead_letter in existing if selection.matches(dead_letter)]
-    counts = Counter((dead_letter.stage, dead_letter.error) for dead_letter in found)
+    selected = [dead_letter for dead_letter in existing if selection.matches(dead_letter)]
+    counts = Counter((dead_letter.stage, dead_letter.error) for dead_letter in selected)
     values = {
         "output": str(folder.output),
         "counts": [{"stage": stage, "error": error, "letters": n} for (stage, error), n in counts.most_common()],
-        "letters": [asdict(dead_letter) for dead_letter in found],
+        "letters": [asdict(dead_letter) for dead_letter in selected],
     }
-    text = _describe_dead_letters(found, counts, output=output) if found else describe_no_match(existing, output=output)
+    text = (
+        _describe_dead_letters(selected, counts, output=output)
+        if selected
+        else describe_no_match(existing, output=output)
+    )
     return Answer(values=values, text=text)
 
 
@@ -174,7 +178,9 @@ def schema(name: str | None) -> Answer:
     return Answer(values=values, text=_describe_schema(values))
 
 
-def _describe_dead_letters(found: Sequence[DeadLetter], counts: Counter[tuple[str, str]], *, output: OutputPath) -> str:
+def _describe_dead_letters(
+    selected: Sequence[DeadLetter], counts: Counter[tuple[str, str]], *, output: OutputPath
+) -> str:
     rows = [
         (
             f"{short_source(dead_letter.source_uri)}:{dead_letter.position}",
@@ -184,14 +190,14 @@ def _describe_dead_letters(found: Sequence[DeadLetter], counts: Counter[tuple[st
             dead_letter.attempts,
             shorten(dead_letter.message, MESSAGE_WIDTH, placeholder=" ..."),
         )
-        for dead_letter in found[:SHOWN_DEAD_LETTERS]
+        for dead_letter in selected[:SHOWN_DEAD_LETTERS]
     ]
     parts = [table(rows, header=("place", "document", "stage", "error", "attempts", "message"))]
-    if len(found) > len(rows):
-        parts.append(f"{len(found) - len(rows):,} more: narrow down by --stage, --error or --id, or use --json")
+    if len(selected) > len(rows):
+        parts.append(f"{len(selected) - len(rows):,} more: narrow down by --stage, --error or --id, or use --json")
     parts += [
         table([(count, stage, error) for (stage, error), count in counts.most_common()]),
-        f"{counted(len(found), 'dead letter')}; to retry after fixing the cause: "
+        f"{counted(len(selected), 'dead letter')}; to retry after fixing the cause: "
         f"concord errors retry {short_path(output)}",
     ]
     return "\n\n".join(parts)

@@ -113,13 +113,13 @@ def _guessed(manifest: Manifest) -> str:
 
 
 def _backed_off(manifest: Manifest) -> str:
-    found = backed_off(manifest.shards)
-    if not found:
+    steps = backed_off(manifest.shards)
+    if not steps:
         return ""
-    lines = [f"{name} {step.description}" for name, step in found.items()][:SHOWN_LINES]
-    if len(found) > len(lines):
-        lines.append(f"{len(found) - len(lines):,} more, see concord status")
-    head = f"{counted(len(found), 'shard')} backed off, and may differ in bytes from those of an undisturbed run"
+    lines = [f"{name} {step.description}" for name, step in steps.items()][:SHOWN_LINES]
+    if len(steps) > len(lines):
+        lines.append(f"{len(steps) - len(lines):,} more, see concord status")
+    head = f"{counted(len(steps), 'shard')} backed off, and may differ in bytes from those of an undisturbed run"
     return f"{head}\n" + indented("\n".join(lines))
 
 

@@ -141,7 +141,7 @@ def _label_map(_context: click.Context, _option: click.Parameter, text: str) -> 
     pairs = [item.partition("=") for item in text.split(",") if item]
     if not all(equals and kind for kind, equals, _ in pairs):
         raise click.UsageError(f"--labels: expected pairs such as GPE=LOC,MISC=, got {text!r}")
-    return {kind: wanted or None for kind, _, wanted in pairs}
+    return {kind: label or None for kind, _, label in pairs}
 
 
 labels_option = click.option(
