@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from concord.pipeline.parsing.stanza_packages import parser_identity
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.parsing.stanza_plain import WordAnalysis
 from concord.pipeline.storage.files import file_sha256
-from concord.workflows.console import INLINE, Answer, counted, short_path
+from concord.workflows.console import Answer, counted, plain, short_path
 from concord.workflows.corpora.corpora import require_sentences
 from concord.workflows.job_paths import absolute, absolute_parser
 from concord.workflows.yaml_values import apply_overrides
@@ -48,23 +48,14 @@ def read_parse_job(values: Mapping[str, Any], *, overrides: Sequence[str] = ()) 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Speed:
-    """How fast the parser was."""
-
-    words_per_second: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ParseReport:
-    """A corpus with trees, and whether they were made now."""
+class ParsedCorpus:
+    """A corpus with trees."""
 
     output: Path
     parser: str
     documents: int
     sentences: int
     words: int
-    parsed: bool
-    speed: Speed | None = field(default=None, metadata=INLINE)
 
 
 def parse_command(config: ParseConfig) -> Answer:
@@ -87,18 +78,13 @@ def parse_command(config: ParseConfig) -> Answer:
     require_sentences(documents, [str(source)])
     sentences = [sentence.words for document in documents for sentence in document]
     parser, digest = component_signature(parser_identity(config.parser)), file_sha256(source)
-    report = ParseReport(
-        output=output,
-        parser=parser,
-        documents=len(documents),
-        sentences=len(sentences),
-        words=sum(map(len, sentences)),
-        parsed=False,
-    )
+    words = sum(map(len, sentences))
+    corpus = ParsedCorpus(output=output, parser=parser, documents=len(documents), sentences=len(sentences), words=words)
     if output.exists():
         header = read_header(output)
         if header == {PARSER_KEY: parser, SOURCE_KEY: digest}:
-            return Answer.of(report, text=f"{short_path(output)} already has these trees; nothing was done")
+            text = f"{short_path(output)} already has these trees; nothing was done"
+            return Answer(values={**plain(corpus), "parsed": False}, text=text)
         if PARSER_KEY not in header:
             raise ConfigError(
                 f"output: expected a new file or one that an earlier parse has made, got {output}, which has no "
@@ -107,10 +93,10 @@ def parse_command(config: ParseConfig) -> Answer:
     stanza = StanzaParser(config.parser)
     started = time.monotonic()
     write_parsed_corpus(output, documents, _parse(stanza, sentences), parser=parser, source=digest)
-    speed = report.words / (time.monotonic() - started)
-    return Answer.of(
-        replace(report, parsed=True, speed=Speed(words_per_second=speed)),
-        text=f"{short_path(output)}: trees for {counted(len(sentences), 'sentence')} with {report.words:,} words "
+    speed = words / (time.monotonic() - started)
+    return Answer(
+        values={**plain(corpus), "parsed": True, "words_per_second": speed},
+        text=f"{short_path(output)}: trees for {counted(len(sentences), 'sentence')} with {words:,} words "
         f"by {parser.partition('@')[0]}, {speed:,.0f} words/s",
     )
 

@@ -30,7 +30,7 @@ from concord.workflows.promotion.gate import (
     gate_slices,
     read_gate,
 )
-from concord.workflows.promotion.ledger import LONGEST_REASON, Action, Break, Entry, Move, check_chain, read_line
+from concord.workflows.promotion.ledger import LONGEST_REASON, Action, Entry, Move, check_chain, read_line
 from concord.workflows.registry.mlflow_client import Run, RunStatus, TrackingError, mlflow_errors, open_client, open_run
 from concord.workflows.registry.model_versions import resolve
 
@@ -84,20 +84,9 @@ class ChampionMove:
 
     attempt: Attempt | None = field(default=None, metadata=INLINE)
     model: str
-    champion: int
     moved: bool = True
+    champion: int
     ledger: Entry
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class History:
-    """The champions of a model: the lines of the ledger that can be read, and where its chain is broken."""
-
-    model: str
-    champion: int | None
-    previous: int | None
-    lines: Sequence[Entry]
-    breaks: Sequence[Break]
 
 
 def promote_command(name: str, version: int, options: PromoteOptions) -> Answer:
@@ -171,12 +160,18 @@ def history_command(name: str) -> Answer:
     state = settled_state(name)
     entries = [entry for text in state.lines if (entry := _readable(text)) is not None]
     breaks = check_chain(state.lines, champion=state.champion)
-    history = History(model=name, champion=state.champion, previous=state.previous, lines=entries, breaks=breaks)
+    values = {
+        "model": name,
+        "champion": state.champion,
+        "previous": state.previous,
+        "lines": plain(entries),
+        "breaks": plain(breaks),
+    }
     verdict = [f"{counted(len(state.lines), 'line')}, chain intact."]
     if breaks:
         verdict = ["The chain is broken:", *(f"line {place.line}: {place.message}" for place in breaks)]
     text = "\n".join([_history_table(entries), "", *verdict]).strip()
-    return Answer.of(history, text=text, exit_code=1 if breaks else 0)
+    return Answer(values=values, text=text, exit_code=1 if breaks else 0)
 
 
 def _check_reason(reason: str | None, *, needed: bool) -> None:
