@@ -29,6 +29,7 @@ def row(*records: dict[str, Any]) -> RowRecords:
     return RowRecords(row=RowConfig(tagger="uanet"), records=records, floor=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "answer"), [(2, "open: fewer than 3 seeds"), (3, "yes")])
 def test_claim_is_answered_from_three_seeds(seeds: int, answer: str) -> None:
     records = [
@@ -64,6 +65,7 @@ def test_claims_are_corrected_together_over_those_that_were_tested() -> None:
     assert answers(grid_of(*one_of_many), *records)[0].answer == "undecided; yes if asked alone"
 
 
+@pytest.mark.slow
 def test_compare_uses_the_counts_of_the_measure() -> None:
     better, worse = record("wide", 1, [9] * 20), record("wide", 2, [6] * 20)
     assert compare(row(better), row(worse), measure="all")[0].mean == pytest.approx(30.0)
@@ -85,6 +87,7 @@ def test_a_claim_is_asked_for_each_of_its_tables() -> None:
     assert [found.place for found in answers(grid, *records)] == [grid.tables["main"].title, "Other"]
 
 
+@pytest.mark.slow
 def test_rows_below_the_floor_support_only_claims_about_inputs() -> None:
     records = [
         record(key, seed, [base] * 30) for key, base in (("wide", 9), ("bilstm_softmax", 2)) for seed in (1, 2, 3)

@@ -184,6 +184,7 @@ def test_calibration_error_falls_on_unseen_documents(tokens: Any, entities: Any)
             assert expected_calibration_error(new, right) < 0.06
 
 
+@pytest.mark.slow
 def test_each_fold_is_calibrated_by_the_other_folds_alone() -> None:
     observed = overconfident(documents=10)
     flipped = observed.words.right ^ (observed.words.documents == 3)

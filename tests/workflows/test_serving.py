@@ -78,6 +78,7 @@ def _record(line: bytes) -> dict[str, Any]:
     return record
 
 
+@pytest.mark.slow
 def test_a_model_holds_data_only(model_folder: Path) -> None:
     files = {path.relative_to(model_folder).as_posix() for path in model_folder.rglob("*") if path.is_file()}
     bundle = {f"data/bundle/{name}" for name in ("tagger.json", "weights.safetensors", "manifest.json")}
@@ -117,6 +118,7 @@ def test_idle_threads_of_a_server_sleep() -> None:
     assert imported.index("concord.pipeline.threads") < imported.index("torch")
 
 
+@pytest.mark.slow
 def test_offsets_are_code_points_of_the_unchanged_text(served: PyFuncModel) -> None:
     text = "  \U0001f389 Zoë\tflew to  Paris.\r\nŁódź and Genève wrote to Ada Lovelace. "
     (entities,) = served.predict([text])

@@ -91,6 +91,7 @@ def test_expected_log_prob_equals_enumeration(distribution: LabelDistribution) -
         assert float(found[row].detach()) == pytest.approx(float(expected.detach()), abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["softmax", "crf"])
 def test_gradient_equals_finite_differences(name: str) -> None:
     allowed, weights = random_allowed(), random_allowed().double() / 2

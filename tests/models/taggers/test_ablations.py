@@ -107,6 +107,7 @@ def test_all_weights_of_an_ablation_get_a_gradient(ablated: Any, documents: Docu
     assert sorted(grouped) == sorted(id(weight) for weight in ablated.parameters())
 
 
+@pytest.mark.slow
 def test_ablation_is_saved_with_its_switch(ablated: Any, tmp_path: Path, random_documents: Draw) -> None:
     documents = random_documents(3, documents=3)
     save_tagger(ablated, tmp_path)

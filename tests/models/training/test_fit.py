@@ -115,6 +115,7 @@ def test_bundle_is_the_tagger_of_the_best_epoch(name: str, tmp_path: Path) -> No
     assert span_scores(gold, labels).overall.f1 == pytest.approx(result.best.dev_f1)
 
 
+@pytest.mark.slow
 def test_state_of_another_training_is_rejected(tmp_path: Path) -> None:
     tagger = new_tagger("bilstm_crf")
     fit(tagger, corpus(12), [corpus(4)], fit_config(tagger, epochs=1), tmp_path)
@@ -253,6 +254,7 @@ def test_dev_score_and_threshold_are_means_over_corpora(tmp_path: Path) -> None:
     assert result.best.dev_f1 == pytest.approx(chosen.score)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_training_in_bf16_follows_that_in_fp32_or_is_refused(name: str, tmp_path: Path) -> None:
     try:

@@ -139,6 +139,7 @@ def test_both_stages_share_one_frozen_encoder(
     assert torch.equal(encoder.features([("ada", "laughed")])[0], before)
 
 
+@pytest.mark.slow
 @pytest.mark.encoder
 def test_each_stage_has_its_own_projection_of_the_encoder(build: Build, encoder_values: Mapping[str, Any]) -> None:
     parts = {"word_dimension": 4, "characters": None, "encoder_dimension": 5}

@@ -1,5 +1,6 @@
 """The character CNN: the maximum over the positions of a word, regardless of padding."""
 
+import pytest
 import torch
 
 from concord.models.data.batch import UNKNOWN
@@ -31,6 +32,7 @@ def test_char_cnn_without_gradient_equals_the_convolutions() -> None:
             assert not network(forms[1:2]).any()
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_char_cnn_reads_many_words_as_it_reads_each() -> None:
     network = char_cnn((2, 3))

@@ -90,6 +90,7 @@ def assert_log_is_the_collection(output: Path) -> None:
     assert verify(output) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["out", "a b%ä#"])
 def test_log_names_the_parts_without_copying_them(source: Path, tmp_path: Path, name: str) -> None:
     output = tmp_path / name

@@ -236,6 +236,7 @@ def wait_until_stopped(pid: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_driver_overtaken_between_its_look_and_its_swap_sets_the_link_right(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +282,7 @@ def test_two_drivers_that_finish_at_once_remove_what_they_replace(archive: Path)
         assert verify(output) == []
 
 
+@pytest.mark.slow
 def test_copy_that_followed_the_links_gets_them_back(archive: Path) -> None:
     output = run(archive)
     change(archive)

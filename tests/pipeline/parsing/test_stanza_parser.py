@@ -345,6 +345,7 @@ def test_identity_depends_on_the_weights(tmp_path: Path) -> None:
     assert parser_identity(config).digest != digest
 
 
+@pytest.mark.slow
 def test_installed_package_is_used(parser: StanzaParser, tmp_path: Path) -> None:
     folder = tmp_path / "packages"
     shutil.copytree(EMBEDDED, folder)

@@ -107,6 +107,7 @@ def test_odd_pages_are_documents(tmp_path: Path, content: bytes) -> None:
     assert isinstance(read_one(tmp_path / "a.html", content), Document)
 
 
+@pytest.mark.slow
 def test_without_the_extra_the_format_is_unknown_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "is_available", lambda: False)
     available = readers.__wrapped__()

@@ -31,6 +31,13 @@ def annotate_news(output: Path, model: str, *options: str) -> dict[str, object]:
     return values
 
 
+@pytest.fixture(scope="module")
+def annotated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+    """Annotate the sample collection by entities_en; return the output and the answer of the command."""
+    output = tmp_path_factory.mktemp("entities_en") / "out"
+    return output, annotate_news(output, "entities_en")
+
+
 def texts_by_id() -> dict[str, str]:
     texts = {}
     for line in NEWS.read_bytes().split(b"\n"):
@@ -45,16 +52,16 @@ def texts_by_id() -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.encoder
 @needs_encoder
-def test_entities_en_annotates_the_sample_collection(tmp_path: Path) -> None:
-    values = annotate_news(tmp_path / "out", "entities_en")
+def test_entities_en_annotates_the_sample_collection(annotated: tuple[Path, dict[str, object]]) -> None:
+    output, values = annotated
     assert (values["read"], values["annotated"], values["dead_letters"]) == (14, 13, 1)
-    assert CliRunner().invoke(main, ["verify", str(tmp_path / "out")]).exit_code == 0
-    entities = pq.read_table(tmp_path / "out" / "entities").to_pylist()
+    assert CliRunner().invoke(main, ["verify", str(output)]).exit_code == 0
+    entities = pq.read_table(output / "entities").to_pylist()
     texts = texts_by_id()
     assert all(texts[row["doc_id"]][row["start_char"] : row["end_char"]] == row["text"] for row in entities)
     found = {(row["text"], row["label"]) for row in entities}
     assert {("Paris", "LOC"), ("Washington", "LOC"), ("Baxter", "PER")} <= found
-    tokens = pq.read_table(tmp_path / "out" / "tokens").to_pylist()
+    tokens = pq.read_table(output / "tokens").to_pylist()
     threshold = load_tagger(BUNDLED_FOLDER / "entities_en").threshold
     assert threshold is not None
     assert any(row["refined"] for row in tokens)
@@ -66,10 +73,12 @@ def test_entities_en_annotates_the_sample_collection(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.encoder
 @needs_encoder
-def test_labels_of_both_stages_depend_on_no_run_and_no_shard(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("first", "again", "cut")]
-    for folder, options in zip(folders, ([], [], ["--set", "planning.shard_bytes=1024"]), strict=True):
-        annotate_news(folder, "entities_en", *options)
+def test_labels_of_both_stages_depend_on_no_run_and_no_shard(
+    annotated: tuple[Path, dict[str, object]], tmp_path: Path
+) -> None:
+    folders = [annotated[0], tmp_path / "again", tmp_path / "cut"]
+    annotate_news(folders[1], "entities_en")
+    annotate_news(folders[2], "entities_en", "--set", "planning.shard_bytes=1024")
     parts = [{path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.parquet")} for folder in folders]
     assert parts[0] == parts[1]
     assert len(parts[2]) > len(parts[0])

@@ -67,6 +67,7 @@ def test_status_names_the_shards_whose_workers_died(config: AnnotateConfig) -> N
     assert "shard 00000: workers that died: 1 on the whole shard" in answer.text
 
 
+@pytest.mark.slow
 def test_status_report_and_summary_speak_of_the_collection_and_of_its_last_change(tmp_path: Path) -> None:
     source = runs.write_collection(tmp_path / "in.jsonl")
     config = runs.job(source, tmp_path / "out", report=True)

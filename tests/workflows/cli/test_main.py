@@ -78,6 +78,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert heavy & set(loaded) == set()
 
 
+@pytest.mark.slow
 def test_help_takes_less_than_half_a_second() -> None:
     def seconds() -> float:
         before = os.times()
@@ -126,6 +127,7 @@ def test_annotate_prints_the_equation_and_where_the_results_are(
     assert pq.read_table(output / "documents").column("doc_id").to_pylist() == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_annotate_has_nothing_to_do_after_a_finished_run(finished: tuple[Path, Result], collection: Path) -> None:
     output, _ = finished
     job = collection.parent / "job.yaml"

@@ -67,6 +67,7 @@ def test_every_verb_accepts_the_url_of_a_collection(
     assert [found["place"] for found in answer("verify", output, exit_code=1)["findings"]] == [part]
 
 
+@pytest.mark.slow
 def test_a_url_without_a_run_is_refused(s3_url: str) -> None:
     assert "found no plan" in answer("status", f"{s3_url}/none", exit_code=2)["error"]
 

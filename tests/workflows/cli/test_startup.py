@@ -52,6 +52,7 @@ for arguments in commands:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("exit_code", "commands"), [(0, COMMANDS), (2, MISTAKES)])
 def test_a_small_command_and_a_mistake_import_no_slow_library(
     exit_code: int, commands: tuple[tuple[object, ...], ...], tmp_path: Path

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from concord_testing.exports import TEXTS, annotate_texts, write_texts
 
@@ -20,6 +21,7 @@ def correct(old: Mark | None, new: Mark | None, *, doc_id: str = "plain", who: s
     return Correction.of(old, new, text=TEXT, seen=Seen(doc_id=doc_id, tagger="t", generation=0), who=who)
 
 
+@pytest.mark.slow
 def test_list_says_what_became_of_each(tmp_path: Path) -> None:
     source, output = write_texts(tmp_path / "texts.jsonl", TEXTS), tmp_path / "out"
     annotate_texts(source, output)

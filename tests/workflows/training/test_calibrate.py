@@ -114,6 +114,7 @@ def test_figures_on_a_test_set_are_reported_with_the_cross_validated_ones(
         assert text in result.stdout
 
 
+@pytest.mark.slow
 def test_calibrate_warns_when_a_bundle_has_no_provenance(tiny_bundle: Path, tmp_path: Path) -> None:
     result = calibrate(tiny_bundle, "--data", DEV, "--output", tmp_path / "copy")
     assert result.exit_code == 0, result.output

@@ -203,6 +203,7 @@ def test_training_without_a_dev_corpus(corpus: Path, tmp_path: Path) -> None:
     assert "contains another training" in other.output
 
 
+@pytest.mark.slow
 def test_a_training_killed_in_a_fold_continues_there(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,8 @@ from concord.workflows.view.page import UnavailableError
 from concord.workflows.view.pages import reviewing
 from concord.workflows.view.server import serve
 
+pytestmark = pytest.mark.slow
+
 ORIGIN = {"origin": "http://127.0.0.1:7391"}
 ENTITY = re.compile(r'data-at="(\d+)-(\d+)" data-label="([^"]*)"')
 
@@ -426,7 +428,6 @@ def test_a_tagger_that_ran_on_a_gpu_is_loaded_on_what_there_is(output: Path, mon
     assert devices == ["auto"]
 
 
-@pytest.mark.slow
 def test_pages_are_served_without_torch_until_the_tagger_is_asked() -> None:
     code = "import sys, concord.workflows.view.server; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=True)
@@ -632,7 +633,6 @@ def test_ids_with_line_ends_are_corrected(tmp_path: Path) -> None:
     assert {line.doc_id for line in read_log(log_path(output))} == {doc_id}
 
 
-@pytest.mark.slow
 def test_a_server_that_is_killed_leaves_whole_lines(output: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from concord_testing import viewing; import uvicorn, time\n"

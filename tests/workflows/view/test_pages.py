@@ -203,6 +203,7 @@ def test_nothing_can_be_changed(client: TestClient, method: str) -> None:
     assert client.request(method, "/").status_code == 405
 
 
+@pytest.mark.slow
 def test_markup_in_texts_ids_and_labels_is_only_text(tmp_path: Path) -> None:
     client = viewing.open_client(viewing.write_hostile(tmp_path / "out"), tmp_path / "cache")
     start = ("/", "/names", "/dead-letters", "/search?q=alone")
