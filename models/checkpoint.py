@@ -83,8 +83,8 @@ def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
     (folder / CONFIG_NAME).write_text(json.dumps(saved, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
     if isinstance(tagger, TwoStageTagger) and tagger.first_pass is not None:
         save_tagger(tagger.first_pass.tagger, folder / FIRST_PASS_NAME, half=half)
-    own = {name: value for name, value in tagger.state_dict().items() if not name.startswith(_PREFIXES)}
-    write_tensors(_stored(own, half=half), folder / WEIGHTS_NAME)
+    weights = {name: value for name, value in tagger.state_dict().items() if not name.startswith(_PREFIXES)}
+    write_tensors(_stored(weights, half=half), folder / WEIGHTS_NAME)
     save_calibration(tagger.calibration, folder)
 
 

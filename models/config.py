@@ -101,12 +101,12 @@ def _locate(config_class: type[BaseModel], location: tuple[int | str, ...]) -> t
 def _tagged_within(annotation: Any, tag: int | str) -> Any:
     if any(isinstance(mark, Tag) and mark.tag == tag for mark in getattr(annotation, "__metadata__", ())):
         return annotation.__origin__
-    found = (_tagged_within(argument, tag) for argument in getattr(annotation, "__args__", ()))
-    return next((alternative for alternative in found if alternative is not None), None)
+    alternatives = (_tagged_within(argument, tag) for argument in getattr(annotation, "__args__", ()))
+    return next((alternative for alternative in alternatives if alternative is not None), None)
 
 
 def _config_within(annotation: Any) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    found = (_config_within(argument) for argument in getattr(annotation, "__args__", ()))
-    return next((config for config in found if config is not None), None)
+    configs = (_config_within(argument) for argument in getattr(annotation, "__args__", ()))
+    return next((config for config in configs if config is not None), None)

@@ -36,20 +36,20 @@ def tagger_class(name: str) -> type[Tagger]:
         return next(value for value in vars(module).values() if _is_tagger(value, name))
     plugin = _plugins()[name]
     try:
-        found = plugin.load()
+        tagger_type = plugin.load()
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"tagger: expected {plugin.value} to be a Tagger named {name!r}: {error}") from error
-    if not _is_tagger(found, name):
+    if not _is_tagger(tagger_type, name):
         raise ConfigError(
-            f"tagger: expected the entry point {plugin.value} to be a Tagger named {name!r}, got {found!r}"
+            f"tagger: expected the entry point {plugin.value} to be a Tagger named {name!r}, got {tagger_type!r}"
         )
-    return found
+    return tagger_type
 
 
 def build_tagger(name: str, config: Mapping[str, Any], vocabulary: Vocabulary) -> Tagger:
     """Build an untrained tagger from plain configuration values; raise ConfigError if they do not fit it."""
-    found = tagger_class(name)
-    return found(found.config_class.from_mapping(config, where=name), vocabulary)
+    tagger_type = tagger_class(name)
+    return tagger_type(tagger_type.config_class.from_mapping(config, where=name), vocabulary)
 
 
 @cache

@@ -44,9 +44,9 @@ def read_saved(folder: Path) -> SavedTagger:
         raise ModelError(f"{path}: {error.strerror or error}; expected a folder written by `concord train`") from error
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: expected JSON, got {error}") from error
-    found = values.get("format_version") if isinstance(values, dict) else values
-    if found != FORMAT_VERSION:
-        raise ModelError(f"{path}: expected format_version {FORMAT_VERSION}, got {found!r}")
+    format_version = values.get("format_version") if isinstance(values, dict) else values
+    if format_version != FORMAT_VERSION:
+        raise ModelError(f"{path}: expected format_version {FORMAT_VERSION}, got {format_version!r}")
     try:
         return SavedTagger.from_mapping(values, where=str(path))
     except ConfigError as error:

@@ -60,8 +60,8 @@ class TaggerConfig(Config):
 
     @field_validator("window_overlap")
     @classmethod
-    def _windows_advance(cls, overlap: int, known: ValidationInfo) -> int:
-        words = known.data.get("window_words")
+    def _windows_advance(cls, overlap: int, info: ValidationInfo) -> int:
+        words = info.data.get("window_words")
         if words is not None and overlap >= words:
             raise ValueError(f"expected less than window_words ({words})")
         return overlap
@@ -138,16 +138,14 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
         """Return disjoint groups of all trainable parameters; each is trained by the optimizer of the same name."""
         encoder = self.encoder_group()
         tuned = {id(parameter) for group in encoder.values() for parameter in group}
-        own = [parameter for parameter in self.parameters() if parameter.requires_grad and id(parameter) not in tuned]
-        return {"tagger": own, **encoder}
+        parameters = (parameter for parameter in self.parameters() if parameter.requires_grad)
+        return {"tagger": [parameter for parameter in parameters if id(parameter) not in tuned], **encoder}
 
     def encoder_group(self) -> Mapping[str, list[nn.Parameter]]:
         """Return the group ``encoder`` with a tuned encoder's parameters; no group without a tuned encoder."""
-        return (
-            {}
-            if self.tuned_encoder is None
-            else {"encoder": [one for one in self.tuned_encoder.parameters() if one.requires_grad]}
-        )
+        if self.tuned_encoder is None:
+            return {}
+        return {"encoder": [parameter for parameter in self.tuned_encoder.parameters() if parameter.requires_grad]}
 
     def move_to(self, device: str) -> "Tagger":
         """Move the tagger to a device, ``cpu`` or ``cuda``; on CUDA, TF32 is switched off for exact fp32 products."""
@@ -213,13 +211,13 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
             return [{} for _ in document]
         with torch.inference_mode():
             unlabelled = [unlabelled_part(sentence, 0, len(sentence.words)) for sentence in sentences]
-            found = self.attend(self.encode(unlabelled, documents=[0] * len(unlabelled)))
+            attention = self.attend(self.encode(unlabelled, documents=[0] * len(unlabelled)))
         words = tuple(word for sentence in sentences for word in sentence.words)
         columns = {"labels": self.vocabulary.labels, "document": words}
         maps = []
         for row, sentence in enumerate(sentences):
-            own, length = columns | {"words": sentence.words}, len(sentence.words)
-            maps.append({name: _cut_map(entry, row, length, own[entry.over]) for name, entry in found.items()})
+            names, length = columns | {"words": sentence.words}, len(sentence.words)
+            maps.append({name: _cut_map(entry, row, length, names[entry.over]) for name, entry in attention.items()})
         remaining = iter(maps)
         return [next(remaining) if sentence.words else {} for sentence in document]
 

@@ -93,14 +93,14 @@ def grouped_scores(gold: Labels, predicted: Labels, group: Grouping, *, scheme: 
 
     A span has one group, whether it is gold or predicted, so the groups add up to the whole.
     """
-    wanted, found, right = Counter[str](), Counter[str](), Counter[str]()
+    gold_counts, predicted_counts, right = Counter[str](), Counter[str](), Counter[str]()
     for number, (wanted_spans, found_spans) in enumerate(paired_spans(gold, predicted, scheme=scheme)):
-        wanted.update(group(number, span) for span in wanted_spans)
-        found.update(group(number, span) for span in found_spans)
+        gold_counts.update(group(number, span) for span in wanted_spans)
+        predicted_counts.update(group(number, span) for span in found_spans)
         right.update(group(number, span) for span in wanted_spans & found_spans)
     return {
-        name: Scores(gold=wanted[name], predicted=found[name], correct=right[name])
-        for name in sorted(wanted.keys() | found.keys())
+        name: Scores(gold=gold_counts[name], predicted=predicted_counts[name], correct=right[name])
+        for name in sorted(gold_counts.keys() | predicted_counts.keys())
     }
 
 

@@ -52,8 +52,8 @@ class BiLstmLanConfig(TaggerConfig):
 
     @field_validator("heads")
     @classmethod
-    def _heads_divide_the_width(cls, heads: int, known: ValidationInfo) -> int:
-        lstm = known.data.get("lstm")
+    def _heads_divide_the_width(cls, heads: int, info: ValidationInfo) -> int:
+        lstm = info.data.get("lstm")
         if lstm is not None and 2 * lstm.hidden % heads:
             raise ValueError(f"expected a divisor of 2 * lstm.hidden ({2 * lstm.hidden})")
         return heads
@@ -93,7 +93,7 @@ class BiLstmLan(OneStageTagger):
         hidden, weights = self._read(batch)
         decided = self.scorer(hidden, self.labels, batch.mask)
         layers = {**dict(enumerate(weights, start=1)), len(self.lstms): decided.marginals()[:, None]}
-        return {f"labels_{layer}": AttentionWeights(weights=found, over="labels") for layer, found in layers.items()}
+        return {f"labels_{layer}": AttentionWeights(weights=shares, over="labels") for layer, shares in layers.items()}
 
     def _read(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
         """Return the hidden states of the last layer, ``(B, T, width)``, and the attention weights of the others.

@@ -113,18 +113,18 @@ class DependencyAware(OneStageTagger[DependencyAwareConfig]):
     @override
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
         """Return the relative attention, and the global one, which is the same for all words of a sentence."""
-        found = {}
+        attention = {}
         states, query = self._extract(batch)
         if self.relative is not None:
             relative: Any = self.relative.layer
             weights = relative.weights(states, batch.mask)[:, None]
-            found["relative"] = AttentionWeights(weights=weights, over="words")
+            attention["relative"] = AttentionWeights(weights=weights, over="words")
             states = self.relative(states, batch.mask)
         if self.overall is not None:
             overall: Any = self.overall.layer
             shares = overall.weights(states, query, batch.mask)[:, None, None]
-            found["global"] = AttentionWeights(weights=shares.expand(-1, -1, shares.shape[-1], -1), over="words")
-        return found
+            attention["global"] = AttentionWeights(weights=shares.expand(-1, -1, shares.shape[-1], -1), over="words")
+        return attention
 
     def _branch(self, layers: list[BiLstm] | list[TreeLstm], width: int) -> nn.ModuleList:
         config = self.config

@@ -22,8 +22,8 @@ class DocUaNetConfig(TwoStageConfig):
 
     @field_validator("memory")
     @classmethod
-    def _sentence_labels_have_an_effect(cls, memory: MemoryConfig, known: ValidationInfo) -> MemoryConfig:
-        values = known.data
+    def _sentence_labels_have_an_effect(cls, memory: MemoryConfig, info: ValidationInfo) -> MemoryConfig:
+        values = info.data
         if memory.labels and values.get("label_stream") == "paper" and not values.get("sentence_labels", True):
             raise ValueError(
                 "expected labels: false beside label_stream: paper and sentence_labels: false, because the memory's "

@@ -47,8 +47,8 @@ class StructuredRefinementConfig(TaggerConfig):
 
     @field_validator("latent_labels")
     @classmethod
-    def _latent_labels_are_not_shared(cls, latent_labels: int | None, known: ValidationInfo) -> int | None:
-        if latent_labels is not None and known.data.get("sharing") != "none":
+    def _latent_labels_are_not_shared(cls, latent_labels: int | None, info: ValidationInfo) -> int | None:
+        if latent_labels is not None and info.data.get("sharing") != "none":
             raise ValueError("expected sharing: none with a number of latent labels")
         return latent_labels
 
@@ -107,12 +107,12 @@ class StructuredRefinement(OneStageTagger):
     def _distributions(self, batch: Batch) -> list[CrfDistribution]:
         """Return the distribution over labels of each refinement layer and, last, of the decoder."""
         hidden = read_words(self.lstms[0], batch, self.representation, self.encoder_features(batch))
-        found = []
+        distributions = []
         for layer, attention in enumerate(self.attentions):
             label_embedding = self.label_embeddings[min(layer, len(self.label_embeddings) - 1)]
-            found.append(self._score(hidden, label_embedding, self.crfs[min(layer, len(self.crfs) - 1)], batch))
-            hidden = self.lstms[layer + 1](attention(hidden, label_embedding, found[-1]), batch.lengths)
-        return [*found, self._score(hidden, self.label_embeddings[-1], self.crfs[-1], batch)]
+            distributions.append(self._score(hidden, label_embedding, self.crfs[min(layer, len(self.crfs) - 1)], batch))
+            hidden = self.lstms[layer + 1](attention(hidden, label_embedding, distributions[-1]), batch.lengths)
+        return [*distributions, self._score(hidden, self.label_embeddings[-1], self.crfs[-1], batch)]
 
     def _score(self, hidden: Tensor, label_embedding: Tensor, crf: nn.Module, batch: Batch) -> CrfDistribution:
         return cast(CrfDistribution, crf(hidden @ label_embedding.T, batch.mask))

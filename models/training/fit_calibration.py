@@ -129,12 +129,12 @@ def observe(
             if not tagger.vocabulary.scheme.has_entities:
                 counts[number] += (len(labels), len(labels), sum(same))
                 continue
-            wanted = set(tagger.vocabulary.scheme.scored_spans(labels))
-            hits = [span in wanted for span in prediction.spans]
+            gold_spans = set(tagger.vocabulary.scheme.scored_spans(labels))
+            hits = [span in gold_spans for span in prediction.spans]
             confidences += prediction.confidences
             found_right += hits
             found_owners += [number] * len(hits)
-            counts[number] += (len(wanted), len(hits), sum(hits))
+            counts[number] += (len(gold_spans), len(hits), sum(hits))
     distributions = table.distributions
     return Observed(
         words=Words(
@@ -170,10 +170,10 @@ def apply(calibration: Calibration, observed: Observed) -> Calibrated:
 
 def fit(observed: Observed, *, tokens: TokenMethod, entities: EntityMethod | None) -> Calibration:
     """Fit a calibration to all documents; that of entities is None if the tagger found none."""
-    found = entities is not None and len(observed.entities.right) > 0
+    has_entities = entities is not None and len(observed.entities.right) > 0
     return Calibration(
         tokens=TOKEN_FITS[tokens](observed.words),
-        entities=ENTITY_FITS[entities](observed.entities) if entities is not None and found else None,
+        entities=ENTITY_FITS[entities](observed.entities) if entities is not None and has_entities else None,
     )
 
 
@@ -184,8 +184,8 @@ def cross_validate(observed: Observed, *, tokens: TokenMethod, entities: EntityM
     words, spans = np.zeros(len(observed.words.right)), np.zeros(len(observed.entities.right))
     for fold in range(folds.max() + 1):
         held_out = folds == fold
-        own = fit(observed.of_documents(~held_out), tokens=tokens, entities=entities)
-        calibrated = apply(own, observed.of_documents(held_out))
+        calibration = fit(observed.of_documents(~held_out), tokens=tokens, entities=entities)
+        calibrated = apply(calibration, observed.of_documents(held_out))
         words[held_out[observed.words.documents]] = calibrated.words
         spans[held_out[observed.entities.documents]] = calibrated.entities
     return Calibrated(words=words, entities=spans)
@@ -222,8 +222,8 @@ def fit_temperature(words: Words) -> Temperature:
         probabilities = golden.probabilities(Temperature(temperature=float(np.exp(log_temperature))))
         return float(-np.log(np.maximum(probabilities, 1e-12)).sum())
 
-    found = minimize_scalar(loss, bounds=_LOG_TEMPERATURES, method="bounded")
-    return Temperature(temperature=float(np.exp(found.x)))
+    minimum = minimize_scalar(loss, bounds=_LOG_TEMPERATURES, method="bounded")
+    return Temperature(temperature=float(np.exp(minimum.x)))
 
 
 def fit_platt(entities: Entities) -> Platt:

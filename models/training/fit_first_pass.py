@@ -36,8 +36,8 @@ def fit_map(
     inputs, outputs = [], []
     with torch.inference_mode():
         for _, batch in tagger.batches(windows, batch_words=batch_words):
-            own = first.tagger.encode(batch.sentences)
-            inputs.append(first(own).states[own.mask].cpu())
+            encoded = first.tagger.encode(batch.sentences)
+            inputs.append(first(encoded).states[encoded.mask].cpu())
             outputs.append(tagger.draft_states(batch)[batch.mask].cpu())
     return first.fit_map(torch.cat(inputs), torch.cat(outputs))
 
@@ -51,7 +51,7 @@ def score_gates(
     scores = []
     for gate in gates:
         table = tagger.tabulate(documents, PredictOptions(gate=gate))
-        labels = [prediction.labels for found in table.predictions(tagger.vocabulary) for prediction in found]
+        labels = [prediction.labels for document in table.predictions(tagger.vocabulary) for prediction in document]
         encoded = 1 - float(table.first.float().mean()) if len(table.first) else 0.0
         scores.append(GateScore(gate=gate, f1=span_scores(gold, labels).overall.f1, encoded=encoded))
     return scores

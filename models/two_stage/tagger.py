@@ -432,14 +432,14 @@ def _groups_by_length(lengths: Tensor) -> Iterator[Tensor]:
 
 
 def _weights_by_word(weights: Tensor | None, slots: Tensor, words: int) -> Tensor:
-    """Convert reading weights by slot, ``(known, S)``, to weights by word, shape ``(B, 1, T, words)``.
+    """Convert reading weights by slot, ``(recurring words, S)``, to weights by word, shape ``(B, 1, T, words)``.
 
     The weights are those of the words that have another occurrence, in order; None if no word has one. The slots hold
     words, shape ``(B, T, S)``, int64, -1 for an empty slot.
     """
-    known = (slots >= 0).any(dim=-1)
-    by_word = torch.zeros(*known.shape, words, device=slots.device)
+    recurs = (slots >= 0).any(dim=-1)
+    by_word = torch.zeros(*recurs.shape, words, device=slots.device)
     if weights is not None:
         # An empty slot has no weight to add.
-        by_word[known] = by_word[known].scatter_add(1, slots[known].clamp(min=0), weights)
+        by_word[recurs] = by_word[recurs].scatter_add(1, slots[recurs].clamp(min=0), weights)
     return by_word[:, None]

@@ -144,8 +144,8 @@ class FixedCharCnnConfig(Config):
 
     @field_validator("widths")
     @classmethod
-    def _fit_the_length(cls, widths: tuple[int, ...], known: ValidationInfo) -> tuple[int, ...]:
-        length = known.data.get("length")
+    def _fit_the_length(cls, widths: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        length = info.data.get("length")
         if length is not None and any(not 1 <= width <= length for width in widths):
             raise ValueError(f"expected widths of 1 to length ({length})")
         return widths

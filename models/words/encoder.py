@@ -50,7 +50,22 @@ def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
     Raises:
         EncoderMissingError: when it or transformers is missing, its digest differs, or it cannot be loaded.
     """
-    return _read_by_transformers(config, _checked_folder(config), **options)
+    folder = _checked_folder(config)
+    from transformers import AutoModel, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        network: Any = AutoModel.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, **options
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise _unreadable(folder, error) from error
+    width = int(network.config.hidden_size)
+    capacity = int(network.config.max_position_embeddings) - SPECIAL_TOKENS
+    reader = SubwordReader(_adapted(tokenizer), capacity=capacity, overlap_words=config.overlap_words)
+    return LoadedEncoder(folder=folder, network=network.eval(), reader=reader, width=width)
 
 
 def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
@@ -63,16 +78,16 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
 
     try:
         replaced = read_difference(config)
-        found = read_bert(folder, weights_name=WEIGHTS_NAME, device=device, replaced=replaced)
+        bert = read_bert(folder, weights_name=WEIGHTS_NAME, device=device, replaced=replaced)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _unreadable(folder, error) from error
-    if found is not None:
-        network, tokenizer = found
+    if bert is not None:
+        network, tokenizer = bert
         reader = SubwordReader(
             tokenizer, capacity=network.positions - SPECIAL_TOKENS, overlap_words=config.overlap_words
         )
         return FrozenNetwork(states=network.states, reader=reader, width=network.width)
-    loaded = _read_by_transformers(config, folder)
+    loaded = read_encoder(config)
     loaded.network.load_state_dict(replaced, strict=False)
     frozen = loaded.network.requires_grad_(False).to(device)
 
@@ -131,24 +146,6 @@ def _checked_folder(config: EncoderConfig) -> Path:
     if importlib.util.find_spec("transformers") is None:
         raise EncoderMissingError("encoder: expected the library transformers; install it with the extra 'encoder'")
     return folder
-
-
-def _read_by_transformers(config: EncoderConfig, folder: Path, **options: Any) -> LoadedEncoder:
-    from transformers import AutoModel, AutoTokenizer
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        network: Any = AutoModel.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, **options
-        )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise _unreadable(folder, error) from error
-    width = int(network.config.hidden_size)
-    capacity = int(network.config.max_position_embeddings) - SPECIAL_TOKENS
-    reader = SubwordReader(_adapted(tokenizer), capacity=capacity, overlap_words=config.overlap_words)
-    return LoadedEncoder(folder=folder, network=network.eval(), reader=reader, width=width)
 
 
 def _adapted(tokenizer: Any) -> SubwordTokenizer:

@@ -47,8 +47,8 @@ class WordRepresentationConfig(Config):
 
     @field_validator("characters_from_vectors")
     @classmethod
-    def _characters_have_a_free_table(cls, wanted: bool, known: ValidationInfo) -> bool:
-        if wanted and isinstance(known.data.get("characters"), FixedCharCnnConfig | None):
+    def _characters_have_a_free_table(cls, wanted: bool, info: ValidationInfo) -> bool:
+        if wanted and isinstance(info.data.get("characters"), FixedCharCnnConfig | None):
             raise ValueError("expected characters of the kind cnn or lstm")
         return wanted
 
