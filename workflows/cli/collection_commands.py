@@ -264,11 +264,7 @@ def errors() -> None:
 
 
 stage_option = click.option(
-    "--stage",
-    "stages",
-    multiple=True,
-    type=click.Choice(["read", "parse", "tag", "write"]),
-    help="Only of this stage.",
+    "--stage", "stages", multiple=True, type=click.Choice(["read", "parse", "tag", "write"]), help="Only of this stage."
 )
 error_option = click.option(
     "--error", "errors", multiple=True, metavar="NAME", help="Only with this error code, as in the list."
@@ -390,9 +386,7 @@ def export(output: "OutputPath", **options: Any) -> Answer:
 @browser_option
 @click.option("--size", type=POSITIVE, default=100, show_default=True, help="Number of sentences.")
 @click.option(
-    "--to",
-    type=click.Choice(["label-studio", "jsonl", "brat"]),
-    help="Format of the file.  [default: label-studio]",
+    "--to", type=click.Choice(["label-studio", "jsonl", "brat"]), help="Format of the file.  [default: label-studio]"
 )
 @click.option("--per-document", type=POSITIVE, default=5, show_default=True, help="At most this many per document.")
 @click.option("--per-type", type=POSITIVE, help="At most this many per entity type (O: no entity).")
@@ -448,14 +442,7 @@ def schema(table: str | None) -> Answer:
 
 
 @verb(example="concord doctor --output /data/out")
-@click.option(
-    "--output",
-    "-o",
-    type=OUTPUT,
-    default="out",
-    show_default=True,
-    help="Folder or URL of future runs.",
-)
+@click.option("--output", "-o", type=OUTPUT, default="out", show_default=True, help="Folder or URL of future runs.")
 def doctor(output: "OutputPath") -> Answer:
     """Check whether this machine can run Concord."""
     from concord.workflows.annotation.doctor import check_machine
