@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Client, Connection, Listener
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import MappingProxyType
@@ -162,20 +161,22 @@ def cluster_of_two_nodes(*nodes: dict[str, int]) -> Iterator[Connection]:
     It sends the address; on any message it kills the first node and sends the number of nodes left.
     """
     folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
-    here, there = Pipe()
     environment = {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled"}
-    process = runs.in_child(lambda: keep_cluster(there, nodes), **environment)
+    with Listener(str(folder / "pipe")) as listener:
+        process = runs.in_child(lambda: keep_cluster(str(folder / "pipe"), nodes), **environment)
+        pipe = listener.accept()
     try:
-        yield here
+        yield pipe
     finally:
-        here.send("end")
+        pipe.send("end")
         process.join()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def keep_cluster(pipe: Connection, resources: Sequence[dict[str, int]]) -> None:
+def keep_cluster(address: str, resources: Sequence[dict[str, int]]) -> None:
     from ray.cluster_utils import Cluster
 
+    pipe = Client(address)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
         nodes = [cluster.add_node(**held) for held in resources]
