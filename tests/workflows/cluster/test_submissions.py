@@ -10,6 +10,7 @@ import pytest
 from concord_testing.command_line import concord
 from ray.job_submission import JobStatus
 
+from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.workflows.cluster import submit
 
 
@@ -72,11 +73,11 @@ def finish(server: FakeJobServer, job: Path, status: JobStatus = JobStatus.SUCCE
     for details in server.jobs.values():
         details.status = status
     if status == JobStatus.SUCCEEDED:
-        run = job.parent / "out" / "_run"
-        run.mkdir(parents=True, exist_ok=True)
+        current = job.parent / "out" / "current"
+        current.mkdir(parents=True, exist_ok=True)
         zeros = dict.fromkeys(("generation", "read", "annotated", "unchanged", "dead_letters"), 0)
-        manifest = {"manifest_version": 1, "schema_version": 1, "plan": "", "shards": [], **zeros}
-        (run / "manifest.json").write_text(json.dumps(manifest))
+        manifest = {"manifest_version": 1, "schema_version": SCHEMA_VERSION, "plan": "", "shards": [], **zeros}
+        (current / "manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.slow
@@ -129,7 +130,7 @@ def test_a_removed_output_and_a_chosen_id_are_brought_up_to_date(server: FakeJob
     assert second == "mine-2"
     assert "mine: an earlier submission has succeeded; a new one looks for what has changed since" in message
     finish(server, job)
-    (job.parent / "out" / "_run" / "manifest.json").unlink()
+    (job.parent / "out" / "current" / "manifest.json").unlink()
     assert send(job, "--id", "mine")[0] == "mine-3"
     finish(server, job, JobStatus.FAILED)
     assert send(job, "--id", "mine")[0] == "mine-4"
