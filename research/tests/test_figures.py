@@ -192,5 +192,5 @@ def test_label_column_of_a_conll_corpus_is_given_by_number(
 ) -> None:
     corpus = write_corpus("Ada\tB-PER\tx\nslept\tO\tx\n")
     arguments = ["--data", str(corpus), "--output", str(tmp_path / "out"), "--label-column", "2"]
-    result = CliRunner().invoke(main, ["figures", str(tiny_bundle), *arguments])
+    result = CliRunner().invoke(main, [str(tiny_bundle), *arguments])
     assert result.exit_code == 0, result.output
