@@ -61,11 +61,6 @@ class Labelling(Config):
     documents: int = 0
     words: int = 0
 
-    def differences(self, other: "Labelling") -> list[str]:
-        """Return the names of what decides the probabilities and differs."""
-        decisive = ("format_version", "teachers", "texts", "tokenizer", "scheme", "labels", "settings")
-        return [name for name in decisive if getattr(self, name) != getattr(other, name)]
-
 
 def is_soft_corpus(path: str | Path) -> bool:
     """Return whether a path is the folder of a soft corpus."""
@@ -97,7 +92,8 @@ def claim_soft_corpus(folder: Path, labelling: Labelling) -> Labelling:
         write_labelling(folder, labelling)
         return labelling
     existing = read_labelling(folder)
-    if differences := existing.differences(labelling):
+    decisive = ("format_version", "teachers", "texts", "tokenizer", "scheme", "labels", "settings")
+    if differences := [name for name in decisive if getattr(existing, name) != getattr(labelling, name)]:
         raise ConfigError(
             f"{folder}: contains another labelling, which differs in {', '.join(differences)}; choose another folder"
         )

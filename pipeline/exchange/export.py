@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import orjson
 
@@ -15,12 +15,11 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.brat import write_brat
 from concord.pipeline.exchange.conllu import write_conllu
 from concord.pipeline.exchange.docbin import require_spacy, write_docbin
-from concord.pipeline.exchange.items import ExportItem
-from concord.pipeline.exchange.jsonl import write_json_lines
+from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.exchange.label_studio import write_label_studio
 from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.document_rows import CollectedDocument, read_collection
+from concord.pipeline.output.document_rows import CollectedDocument, CollectedSentence, read_collection
 from concord.pipeline.output.shard_stats import entity_types
 from concord.pipeline.storage.atomic_writes import write_compressed
 from concord.pipeline.storage.output_paths import OutputPath
@@ -206,3 +205,29 @@ def check_destination(destination: Path, *, output: OutputPath, to: ExportForm) 
         raise ConfigError(
             f"output: expected a new name, got {destination}, which exists; remove it or use another name"
         )
+
+
+def write_json_lines(path: Path, items: Iterable[ExportItem]) -> None:
+    """Atomically write items as JSON Lines, one object a document, replacing any existing file.
+
+    ``.gz`` and ``.zst`` are compressed. Offsets count code points of ``text``; other fields are columns of the tables.
+    """
+    write_compressed(path, (orjson.dumps(_record(item), option=orjson.OPT_APPEND_NEWLINE).decode() for item in items))
+
+
+def _record(item: ExportItem) -> dict[str, Any]:
+    return {
+        **item.metadata,
+        "text": item.text,
+        "sentences": [_sentence(sentence) for sentence in item.document.sentences],
+        "entities": [_rounded({**entity._asdict(), "name": entity.name}) for entity in item.document.entities],
+    }
+
+
+def _sentence(sentence: CollectedSentence) -> dict[str, Any]:
+    fields = {name: getattr(sentence.row, name) for name in ("sent_id", "start_char", "end_char", "continues")}
+    return {**fields, "tokens": [_rounded(token._asdict()) for token in sentence.tokens]}
+
+
+def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: round_float(value) if isinstance(value, float) else value for name, value in row.items()}

@@ -30,22 +30,6 @@ class Refused:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
-    """A document of the collection, as edits are compared with it.
-
-    Attributes:
-        log: its corrections so far that count, in the order of the log.
-        types: the entity types of the collection.
-    """
-
-    document: CollectedDocument
-    text: str
-    generation: int
-    log: Sequence[Correction]
-    types: Sequence[str]
-
-
 @dataclass(kw_only=True, slots=True)
 class ImportReport:
     """What was imported.
@@ -98,25 +82,17 @@ def import_corrections(path: Path, output: OutputPath, *, who: str, dry_run: boo
         doc_id = document.row.doc_id
         edited, text = passages.pop(doc_id), texts.find(document.row)
         if isinstance(text, DeadLetter):
-            report.refused.append(Refused(where=edited[0].where, doc_id=doc_id, reason=text.message))
+            report.refused.append(_refused(edited[0], text.message))
             continue
-        target = Target(
-            document=document,
-            text=text,
-            generation=collection.manifest.generation,
-            log=current.get(doc_id, ()),
-            types=types,
-        )
+        seen = Seen(doc_id=doc_id, tagger=document.row.tagger, generation=collection.manifest.generation)
         for passage in edited:
-            for edit in find_edits(passage, target, who=who):
+            edits = find_edits(passage, document, text, seen=seen, log=current.get(doc_id, ()), types=types, who=who)
+            for edit in edits:
                 if isinstance(edit, Refused):
                     report.refused.append(edit)
                 else:
                     report.corrections.append(edit)
-    report.refused += [
-        Refused(where=edited[0].where, doc_id=doc_id, reason="the collection has no document of this id")
-        for doc_id, edited in passages.items()
-    ]
+    report.refused += [_refused(edited[0], "the collection has no document of this id") for edited in passages.values()]
     if not dry_run:
         append_to_log(log, report.corrections)
     return report
@@ -140,33 +116,43 @@ def read_passages(path: Path) -> Iterator[AnnotatedPassage]:
     )
 
 
-def find_edits(passage: AnnotatedPassage, target: Target, *, who: str) -> Iterator[Correction | Refused]:
-    """Yield the corrections by which the collection's entities become those of a passage.
+def find_edits(
+    passage: AnnotatedPassage,
+    document: CollectedDocument,
+    text: str,
+    *,
+    seen: Seen,
+    log: Sequence[Correction],
+    types: Sequence[str],
+    who: str,
+) -> Iterator[Correction | Refused]:
+    """Yield the corrections by which the entities of a document become those of a passage.
 
     What the log already says is left out, so that a file can be imported twice.
+
+    Args:
+        log: the corrections of the document so far that count, in the order of the log.
+        types: the entity types of the collection.
     """
-    text = target.text
     end = len(text) if passage.text is None else passage.start + len(passage.text)
     if passage.text is not None and normalize_line_ends(text[passage.start : end]) != passage.text:
         yield _refused(passage, "its text is not that of the document; export the collection again")
         return
-    existing = entity_marks(target.document, text)
+    existing = entity_marks(document, text)
     before = [mark for mark in existing if mark.start < end and passage.start < mark.end]
-    types = {type_name(label): label for label in target.types}
+    types_by_name = {type_name(label): label for label in types}
     after: list[Mark] = []
     for span in sorted(passage.spans, key=lambda span: (span.start, -span.end)):
         try:
-            mark = _mark(span, passage, text, {mark.start: mark for mark in before}, types)
+            mark = _mark(span, passage, text, {mark.start: mark for mark in before}, types_by_name)
             if after and mark.overlaps(after[-1]):
                 raise ValueError(f"{mark.text!r} overlaps {after[-1].text!r}, and labels hold only one of the two")
         except ValueError as error:
             yield _refused(passage, str(error))
         else:
             after.append(mark)
-    row = target.document.row
-    seen = Seen(doc_id=row.doc_id, tagger=row.tagger, generation=target.generation)
-    sentences = list(sentence_offsets(target.document))
-    view = corrected_marks(existing, fit_corrections(target.log, text, sentences).corrections)
+    sentences = list(sentence_offsets(document))
+    view = corrected_marks(existing, fit_corrections(log, text, sentences).corrections)
     for old, new in paired_marks(before, after):
         if _is_done(old, new, view):
             continue

@@ -1,6 +1,5 @@
 """The units of every export and import, documents or passages of them, and helpers that several formats share."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -9,9 +8,6 @@ from urllib.parse import quote
 import orjson
 
 from concord.pipeline.output.document_rows import CollectedDocument
-
-_LINE_END = re.compile(r"\r\n|\r")
-_DECIMALS = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,9 +74,9 @@ def normalize_line_ends(text: str) -> str:
     Annotation tools read CR LF as one character, which would shift all offsets after it: CR LF becomes a space and LF,
     a single CR becomes LF.
     """
-    return _LINE_END.sub(lambda end: " \n" if len(end[0]) == 2 else "\n", text)
+    return text.replace("\r\n", " \n").replace("\r", "\n")
 
 
 def round_float(value: float) -> float:
     """Round a single-precision value to the decimals that it has."""
-    return round(value, _DECIMALS)
+    return round(value, 6)

@@ -4,8 +4,8 @@ Label Studio runs in a browser: its offsets count UTF-16 code units, of which a 
 emoji, has two.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def _task(item: ExportItem) -> dict[str, Any]:
     return {"data": {"text": text, **item.metadata}, "predictions": [prediction]}
 
 
-def _region(entity: EntityRow, text: str, units: Callable[[int], int]) -> dict[str, Any]:
+def _region(entity: EntityRow, text: str, units: Sequence[int]) -> dict[str, Any]:
     return {
         "id": f"e{entity.entity_id}",
         "from_name": _FROM,
@@ -74,18 +74,17 @@ def _region(entity: EntityRow, text: str, units: Callable[[int], int]) -> dict[s
         "type": "labels",
         "score": round_float(entity.confidence),
         "value": {
-            "start": units(entity.start_char),
-            "end": units(entity.end_char),
+            "start": units[entity.start_char],
+            "end": units[entity.end_char],
             "text": text[entity.start_char : entity.end_char],
             "labels": [entity.label],
         },
     }
 
 
-def _code_units(text: str) -> Callable[[int], int]:
-    """Return a function from offsets in code points to offsets in UTF-16 code units."""
-    pairs = [offset for offset, character in enumerate(text) if character > _LAST_SINGLE_UNIT]
-    return lambda offset: offset + bisect_left(pairs, offset)
+def _code_units(text: str) -> list[int]:
+    """Return the offset in UTF-16 code units of each offset in code points, that of the end included."""
+    return [*accumulate((1 + (character > _LAST_SINGLE_UNIT) for character in text), initial=0)]
 
 
 def read_label_studio(path: Path) -> Iterator[AnnotatedPassage]:
@@ -123,7 +122,7 @@ def _passage(task: Any, where: str) -> AnnotatedPassage:
     annotations = [entry for entry in task.get("annotations") or () if not entry.get("was_cancelled")]
     predictions = [entry for entry in task.get("predictions") or () if isinstance(entry, dict)]
     chosen = (annotations or predictions)[-1:]
-    units = [*accumulate((1 + (character > _LAST_SINGLE_UNIT) for character in text), initial=0)]
+    units = _code_units(text)
     spans = [
         _span(region, units, where) for entry in chosen for region in entry["result"] if region["type"] == "labels"
     ]

@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -106,11 +107,7 @@ def write_review_queue(
         exclude: ids of documents to keep out of the queue.
 
     Raises:
-        PlanError: when the folder holds no finished run.
-        ConfigError: when the destination cannot be used.
-        InputError: when an input file of many records is gone.
-        IntegrityError: when a part of the collection is damaged.
-        StoreError: when there is no space.
+        PlanError, ConfigError, InputError, IntegrityError, StoreError: as ``export_collection`` does.
     """
     check_destination(destination, output=output, to=to)
     collection = open_collection(output)
@@ -181,22 +178,18 @@ def _score(document: CollectedDocument, pieces: list[CollectedSentence]) -> Queu
     entities = _entities(document, pieces)
     covered = [range(entity.start_char, entity.end_char) for entity in entities]
     outside = [word for word in words if not any(word.start_char in interval for interval in covered)]
-    decisions: list[EntityRow | TokenRow] = [*entities, *outside]
-    least = min(decisions, key=_probability)
-    label = least.label if isinstance(least, EntityRow) else least.ner
+    decisions = [(entity.confidence, entity.label, entity.text) for entity in entities]
+    decisions += [(word.ner_prob, word.ner, word.text) for word in outside]
+    probability, label, text = min(decisions, key=itemgetter(0))
     return QueuedSentence(
         rank=0,
         doc_id=document.row.doc_id,
         sent_id=pieces[0].row.sent_id,
-        score=round_float(1 - _probability(least)),
+        score=round_float(1 - probability),
         uncertainty=round_float(max(word.uncertainty for word in words)),
         type=label,
-        reason=f"{label} {least.text!r} with probability {_probability(least):.2f}",
+        reason=f"{label} {text!r} with probability {probability:.2f}",
     )
-
-
-def _probability(decision: EntityRow | TokenRow) -> float:
-    return decision.confidence if isinstance(decision, EntityRow) else decision.ner_prob
 
 
 def _entities(document: CollectedDocument, pieces: Iterable[CollectedSentence]) -> list[EntityRow]:

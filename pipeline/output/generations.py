@@ -15,7 +15,7 @@ from concord.models.errors import ConfigError
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.manifest import Manifest, read_manifest
 from concord.pipeline.plan import Plan
-from concord.pipeline.storage.atomic_writes import every_store_error
+from concord.pipeline.storage.atomic_writes import store_errors
 from concord.pipeline.storage.output_paths import OutputPath
 
 GENERATION_NAME = re.compile(r"(\d{6,})(?:-(\d+))?")
@@ -149,7 +149,7 @@ class Generations(ABC):
         Raises:
             StoreError: when the store fails.
         """
-        with every_store_error(self.output, f"generation {manifest.generation} is not published"):
+        with store_errors(self.output, state=f"generation {manifest.generation} is not published"):
             return self._publish(manifest, plan)
 
     def settle(self) -> None:
@@ -160,7 +160,7 @@ class Generations(ABC):
             StoreError: when the store fails.
         """
         self.check_whole()
-        with every_store_error(self.output, "nothing is lost"):
+        with store_errors(self.output, state="nothing is lost"):
             self._settle()
 
     def unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
@@ -173,7 +173,7 @@ class Generations(ABC):
 
     def untag(self, version: str) -> None:
         """Remove a version's name; StoreError when the store fails."""
-        with every_store_error(self.output, "no name was removed"):
+        with store_errors(self.output, state="no name was removed"):
             self._untag(version)
 
     def tag(self, generation: Generation, version: str) -> None:
@@ -192,7 +192,7 @@ class Generations(ABC):
             raise ConfigError(
                 f"{self.output}: {version} is generation {named}; choose another name, or remove that one with --untag"
             )
-        with every_store_error(self.output, "no name was given"):
+        with store_errors(self.output, state="no name was given"):
             self._tag(generation, version)
 
     def find(self, *, generation: int | None = None, version: str | None = None) -> Generation:
@@ -246,7 +246,7 @@ class Generations(ABC):
             StoreError: when the store fails.
         """
         manifest = self.find().manifest()
-        with every_store_error(self.output, "not everything that is no longer kept is removed"):
+        with store_errors(self.output, state="not everything that is no longer kept is removed"):
             expired = self.expired(retention)
             for generation in expired:
                 self._remove(generation)

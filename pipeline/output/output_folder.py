@@ -25,7 +25,7 @@ from concord.pipeline.output.manifest import (
 )
 from concord.pipeline.output.store_generations import StoreGenerations
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.storage.atomic_writes import crash_point, every_store_error, store_errors, write_once
+from concord.pipeline.storage.atomic_writes import crash_point, store_errors, write_once
 from concord.pipeline.storage.output_paths import Listing, OutputPath, list_files, output_path, staging_folder
 
 STATS_NAME = "stats.json"
@@ -187,7 +187,7 @@ class OutputFolder:
         if current.number != plan.generation:
             raise PlanError(f"{self.output}: another run has finished a newer generation; run the command again")
         self.generations.prune(retention)
-        with every_store_error(self.output, "the run is finished, but not everything that it replaces is removed"):
+        with store_errors(self.output, state="the run is finished, but not everything that it replaces is removed"):
             for orphan in list(self._orphans_of_run(manifest)):
                 self.generations.discard(orphan)
         crash_point("sweep")

@@ -158,7 +158,8 @@ class ArrowStream(RowStream):
             names = self._chosen(reader.schema.names)
         except Exception as error:  # noqa: BLE001 - flipped bytes of a schema raise whatever its strings do
             raise _damage(error, "Arrow") from None
-        self._batches = self._read(_read_file(reader) if is_file else self._read_stream(reader), names)
+        of_file = map(reader.get_batch, range(reader.num_record_batches)) if is_file else self._read_stream(reader)
+        self._batches = self._read(of_file, names)
 
     @override
     def close(self) -> None:
@@ -185,12 +186,7 @@ class ArrowStream(RowStream):
                 yield Batch(rows, list(zip(batch.schema.names, batch.columns, strict=True)))
 
     def _read_stream(self, reader: Any) -> Iterator[Any]:
-        while True:
-            try:
-                batch = reader.read_next_batch()
-            except StopIteration:
-                break
-            yield batch
+        yield from reader
         # A stream that is cut between two batches, or whose next length has become zero, ends without an error.
         is_whole = self._source.tell() == self._size
         self._source.seek(max(self._size - len(_ARROW_END), 0))
@@ -228,11 +224,6 @@ def _group_starts(metadata: Any, size: int) -> list[int]:
 def _check_rows(rows: int, size: int) -> None:
     if rows > max(_PLAUSIBLE_ROWS, _PLAUSIBLE_ROWS_PER_BYTE * size):
         raise pa.ArrowInvalid(f"{rows} rows in a file of {size} bytes")
-
-
-def _read_file(reader: Any) -> Iterator[Any]:
-    for number in range(reader.num_record_batches):
-        yield reader.get_batch(number)
 
 
 def _damage(error: Exception, format: str) -> RecordError:

@@ -69,11 +69,13 @@ class Decoded(NamedTuple):
 
     Attributes:
         confidence: 0..1, how sure a guessed encoding is; None where it was not guessed.
+        meta: what else the file says, see Document.meta.
     """
 
     text: str
     encoding: str
     confidence: float | None = None
+    meta: str | None = None
 
 
 def check_encoding(encoding: str, *, line_based: bool) -> None:
@@ -104,8 +106,11 @@ def decode(content: bytes, *, encoding: str) -> Decoded:
         RecordError: naming the first invalid byte.
     """
     marked = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
+    if encoding not in ("auto", marked) and marked is not None:
+        hint = f"it begins with the byte order mark of {marked}: set reader.encoding to {marked} or auto"
+        return Decoded(_decode_as(content, encoding, hint=hint), encoding)
     if encoding != "auto":
-        return Decoded(_decode_as(content, encoding, hint=_hint(encoding, marked)), encoding)
+        return Decoded(_decode_as(content, encoding), encoding)
     if marked is not None:
         return Decoded(_decode_as(content, marked, hint="convert the file to utf-8"), marked)
     try:
@@ -138,13 +143,12 @@ def encoding_of_lines(lines: Iterable[bytes]) -> Encoding:
     with suppress(UnicodeDecodeError):
         sample.decode("utf-8")
         return Encoding("utf-8")
-    if _is_damaged_utf8(bytes(sample)):
-        return Encoding("utf-8")
-    return next((Encoding(*likeliest) for likeliest in guess(bytes(sample))), Encoding("utf-8"))
+    guesses = () if _is_damaged_utf8(bytes(sample)) else guess(bytes(sample))
+    return next(iter(guesses), Encoding("utf-8"))
 
 
-def guess(sample: bytes) -> Iterator[tuple[str, float]]:
-    """Yield the encodings that a part of a text other than UTF-8 may have, with a confidence of 0..1; likeliest first.
+def guess(sample: bytes) -> Iterator[Encoding]:
+    """Yield the encodings that a part of a text other than UTF-8 may have, with a confidence; the likeliest first.
 
     Texts of the Latin script are taken for Western European, unless their letters clearly say otherwise;
     charset-normalizer takes most of them for Central European. The other scripts are left to it.
@@ -158,10 +162,10 @@ def guess(sample: bytes) -> Iterator[tuple[str, float]]:
     if fits and (beyond <= _MOST_LATIN * letters or max(fits.values()) > _SURE_FIT):
         likeliest = max(fits, key=lambda name: fits[name] + _MARGIN * (name == _WESTERN))
         for name in dict.fromkeys([likeliest, _WESTERN, "iso8859-1"]):
-            yield name, round(fits.get(name, 0.0) * sure, 3)
+            yield Encoding(name, round(fits.get(name, 0.0) * sure, 3))
         return
     for match in charset_normalizer.from_bytes(sample, cp_isolation=[*_OTHER_SCRIPTS, _WESTERN]):
-        yield match.encoding, round((1 - match.chaos) * sure, 3)
+        yield Encoding(match.encoding, round((1 - match.chaos) * sure, 3))
 
 
 def _sample(content: bytes) -> bytes:
@@ -202,18 +206,12 @@ def _is_within_word(text: str, place: int) -> bool:
     return before.isalpha() and after.isalpha() and text[place] not in "\u2019\u00ad\u00b7\u2013\u2014\u2026"
 
 
-def stated_encoding(encoding: str) -> str:
-    """Return the encoding of a format that is UTF-8 unless ``reader.encoding`` says otherwise."""
-    return "utf-8" if encoding == "auto" else encoding
-
-
 def decode_line(line: bytes, *, encoding: str) -> str:
-    """Decode one line of a file; raises what ``decode`` raises."""
-    stated = stated_encoding(encoding)
-    return _decode_as(line, stated, hint=_hint(stated, None))
+    """Decode one line of a file, which is UTF-8 for ``auto``; raises what ``decode`` raises."""
+    return _decode_as(line, "utf-8" if encoding == "auto" else encoding)
 
 
-def _decode_as(content: bytes, encoding: str, *, hint: str) -> str:
+def _decode_as(content: bytes, encoding: str, *, hint: str = "fix the bytes or set reader.encoding") -> str:
     name = codecs.lookup(encoding).name
     try:
         text = content.decode(name)
@@ -231,9 +229,3 @@ def _decode_as(content: bytes, encoding: str, *, hint: str) -> str:
             "lone_surrogate", f"expected characters, got half of a surrogate pair at {error.start}; {hint}"
         ) from None
     return text.removeprefix("\ufeff")
-
-
-def _hint(encoding: str, marked: str | None) -> str:
-    if marked is not None and marked != encoding:
-        return f"it begins with the byte order mark of {marked}: set reader.encoding to {marked} or auto"
-    return "fix the bytes or set reader.encoding"

@@ -14,10 +14,10 @@ import orjson
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.encodings import decode
+from concord.pipeline.readers.encodings import Decoded, decode
 from concord.pipeline.readers.records import RecordError, too_large
 from concord.pipeline.readers.streams import with_codecs
-from concord.pipeline.readers.text import Extract, TextReader
+from concord.pipeline.readers.text import TextReader
 
 _DECLARATION = re.compile(
     rb"""<(?:meta|\?xml)\b[^<>]*?(?:charset|encoding)\s*=\s*["']?\s*([A-Za-z0-9_.:-]+)""", re.IGNORECASE
@@ -36,7 +36,7 @@ class HtmlReader(TextReader):
     suffixes = (*with_codecs(".html"), *with_codecs(".htm"))
 
     @override
-    def extract(self, content: bytes, config: ReaderConfig) -> Extract:
+    def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
         # Importing it takes a while.
         from resiliparse.extract.html2text import extract_plain_text
         from resiliparse.parse.html import HTMLTree
@@ -50,7 +50,7 @@ class HtmlReader(TextReader):
         )
         title = (tree.title or "").strip()
         meta = orjson.dumps({"title": title}).decode() if title else None
-        return Extract(decoded._replace(text=text), meta)
+        return decoded._replace(text=text, meta=meta)
 
 
 def is_available() -> bool:

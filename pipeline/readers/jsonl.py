@@ -9,7 +9,7 @@ import orjson
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.encodings import Encoding, decode_line, stated_encoding
+from concord.pipeline.readers.encodings import Encoding, decode_line
 from concord.pipeline.readers.fields import Record
 from concord.pipeline.readers.reader import StreamReader
 from concord.pipeline.readers.records import RecordError
@@ -22,7 +22,7 @@ class JsonLines(LineStream):
     def __init__(self, path: str, config: ReaderConfig) -> None:
         super().__init__(path, config)
         self._config = config
-        self._encoding = Encoding(stated_encoding(config.encoding))
+        self._encoding = Encoding("utf-8" if config.encoding == "auto" else config.encoding)
 
     def read(self) -> Record | None:
         """Read the next record; None at the end of the file."""

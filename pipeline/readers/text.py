@@ -1,7 +1,6 @@
 """Text files: each is one document whose id is its path below the input folder."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from typing_extensions import override
 
@@ -16,26 +15,19 @@ from concord.pipeline.readers.streams import read_whole, with_codecs
 from concord.pipeline.storage.files import file_state
 
 
-class Extract(NamedTuple):
-    """The text of a file, and what else is known of it: see Document.meta."""
-
-    decoded: Decoded
-    meta: str | None = None
-
-
 class TextReader(Reader):
     """Reads files of one document each."""
 
     suffixes: Sequence[str] = with_codecs(".txt")
     unit = "byte"
 
-    def extract(self, content: bytes, config: ReaderConfig) -> Extract:
+    def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
         """Return the text in the decompressed content of a file.
 
         Raises:
             RecordError: when there is none.
         """
-        return Extract(decode(content, encoding=config.encoding))
+        return decode(content, encoding=config.encoding)
 
     @override
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
@@ -47,7 +39,7 @@ class TextReader(Reader):
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
         try:
             content = read_whole(piece.uri, expected_size=piece.end, config=config)
-            decoded, meta = self.extract(content, config)
+            decoded = self.extract(content, config)
             if piece.duplicates:
                 raise duplicate_id(piece.name)
         except RecordError as error:
@@ -59,11 +51,11 @@ class TextReader(Reader):
             text=decoded.text,
             source_uri=piece.uri,
             source_position=0,
-            meta=meta,
+            meta=decoded.meta,
             encoding=decoded.encoding,
             encoding_confidence=decoded.confidence,
         )
 
     @override
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
-        return self.extract(read_whole(path, config=config), config).decoded.text
+        return self.extract(read_whole(path, config=config), config).text

@@ -43,32 +43,21 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def store_errors(path: OutputPath) -> Iterator[None]:
-    """Turn OSErrors caused by the store (no space, quota, input/output) into StoreError; others pass through."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _STORE_ERRNOS:
-            raise
-        raise StoreError(
-            f"{path}: {error.strerror}; nothing was committed by this write. "
-            "Free some space or repair the store, then run the same command again"
-        ) from error
-
-
-@contextmanager
-def every_store_error(path: OutputPath, state: str) -> Iterator[None]:
-    """Turn any OSError of the store into StoreError, where no path is the user's mistake.
+def store_errors(path: OutputPath, *, state: str | None = None) -> Iterator[None]:
+    """Turn OSErrors caused by the store (no space, quota, input/output) into StoreError; others pass through.
 
     Args:
-        state: what holds now, in words.
+        state: what holds now, in words, where no path is the user's mistake: there every OSError is the store's.
     """
     try:
         yield
     except OSError as error:
+        if state is None and error.errno not in _STORE_ERRNOS:
+            raise
+        place = path if state is None else error.filename or path
         raise StoreError(
-            f"{error.filename or path}: {error.strerror or error}; {state}. Free some space or repair the store, then "
-            "run the same command again"
+            f"{place}: {error.strerror or error}; {state or 'nothing was committed by this write'}. "
+            "Free some space or repair the store, then run the same command again"
         ) from error
 
 
