@@ -260,7 +260,7 @@ def test_parse_words_returns_the_trees_of_raw_text(parser: StanzaParser) -> None
     found = parser.parse_words([[word.word for word in sentence.words] for sentence in sentences])
     for sentence, words in zip(sentences, found, strict=True):
         assert [
-            (word.upos, word.xpos, word.feats, word.lemma, word.head, word.deprel) for word in sentence.words
+            (word.lemma, word.upos, word.xpos, word.feats, word.head, word.deprel) for word in sentence.words
         ] == list(words)
     assert parser.parse_words([]) == []
 
