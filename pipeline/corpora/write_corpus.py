@@ -1,17 +1,19 @@
 """Writers of gold corpora as CoNLL-U or two columns, which ``read_corpus`` recognizes by the file name.
 
-They write what taggers use: documents, words, labels, trees and parts of speech; no lemmas, features or comments.
+They write what taggers use: documents, words, labels, trees and parts of speech; no comments, and no lemmas or features
+but those of a parser.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from concord.models.data.sentence import Sentence
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.conll import DOCUMENT_START
-from concord.pipeline.corpora.conllu import ENTITY_KEY, PARSER_KEY, SOURCE_KEY, conllu_row
-from concord.pipeline.corpora.corpus_format import UNKNOWN_LABEL
+from concord.pipeline.corpora.conllu import ENTITY_KEY, conllu_row
+from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, UNKNOWN_LABEL
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.parsing.stanza_plain import WordAnalysis
 from concord.pipeline.storage.atomic_writes import write_compressed
@@ -29,37 +31,22 @@ def write_gold(
     form: GoldForm,
     label_column: str | None = None,
     header: Mapping[str, str] | None = None,
+    analyses: Iterable[Sequence[WordAnalysis]] | None = None,
 ) -> None:
     """Atomically write a corpus, replacing any existing file; ``.gz`` and ``.zst`` are compressed.
 
     Args:
         label_column: for CoNLL-U: ``upos``, ``xpos`` or a key of MISC, where every word's label is written; None for
             entities, which are written as ``NER=`` only for their own words.
-        header: for CoNLL-U: comments at the start of the file.
+        header: for CoNLL-U: comments at the start of the file, by key; those of ``conllu.read_header`` say whose trees
+            it has, so that it is not parsed twice and a tagger records whose trees it was trained on.
+        analyses: for CoNLL-U: the output of a parser for each sentence of all documents, in order, which replaces
+            their trees and parts of speech; None keeps these.
     """
-    lines = _columns(documents) if form == "conll" else _conllu(documents, label_column, header or {})
-    write_compressed(path, (f"{line}\n" for line in lines))
-
-
-def write_parsed_corpus(
-    path: Path,
-    documents: Sequence[Sequence[Sentence]],
-    analyses: Sequence[Sequence[WordAnalysis]],
-    *,
-    parser: str,
-    source: str,
-) -> None:
-    """Atomically write a corpus with the trees of a parser as CoNLL-U, replacing any existing file.
-
-    The first comments name the parser and the source file, so that a corpus is not parsed twice and a tagger records
-    whose trees it was trained on.
-
-    Args:
-        analyses: one for each sentence of all documents, in order.
-        parser: its signature.
-        source: SHA-256, in hex, of the file that the documents were read from.
-    """
-    lines = [f"# {PARSER_KEY} = {parser}", f"# {SOURCE_KEY} = {source}", *_parsed_lines(documents, iter(analyses))]
+    if form == "conll":
+        lines = _columns(documents)
+    else:
+        lines = _conllu(documents, label_column, header or {}, iter(repeat(None) if analyses is None else analyses))
     write_compressed(path, (f"{line}\n" for line in lines))
 
 
@@ -73,29 +60,36 @@ def _columns(documents: Iterable[GoldDocument]) -> Iterator[str]:
             yield ""
 
 
-def _conllu(documents: Iterable[GoldDocument], label_column: str | None, header: Mapping[str, str]) -> Iterator[str]:
+def _conllu(
+    documents: Iterable[GoldDocument],
+    label_column: str | None,
+    header: Mapping[str, str],
+    analyses: Iterator[Sequence[WordAnalysis] | None],
+) -> Iterator[str]:
     yield from (f"# {key} = {value}" for key, value in header.items())
     for document in documents:
         if document.name is not None:
             yield f"# newdoc id = {document.name}" if document.name else "# newdoc"
         for sentence in document.sentences:
-            yield from _rows(sentence, label_column)
+            yield from _rows(sentence, label_column, next(analyses))
             yield ""
 
 
-def _rows(sentence: Sentence, label_column: str | None) -> Iterator[str]:
-    for index, (word, label) in enumerate(zip(sentence.words, _labels(sentence), strict=True)):
-        upos = sentence.tags[index] if sentence.tags is not None else None
-        head = sentence.heads[index] if sentence.heads is not None else None
-        deprel = sentence.relations[index] if sentence.relations is not None else None
-        xpos, misc = None, None
-        if label_column == "upos":
-            upos = label
-        elif label_column == "xpos":
-            xpos = label
+def _rows(sentence: Sentence, label_column: str | None, analyses: Sequence[WordAnalysis] | None) -> Iterator[str]:
+    cells: list[dict[str, Any]]
+    if analyses is None:
+        absent = (None,) * len(sentence.words)
+        gold = zip(sentence.tags or absent, sentence.heads or absent, sentence.relations or absent, strict=True)
+        cells = [{"upos": tag, "head": head, "deprel": relation} for tag, head, relation in gold]
+    else:
+        cells = [analysis._asdict() | {"upos": analysis.upos or "X"} for analysis in analyses]
+    rows = zip(sentence.words, _labels(sentence), cells, strict=True)
+    for number, (word, label, fields) in enumerate(rows, start=1):
+        if label_column in TAG_COLUMNS:
+            fields[label_column] = label
         elif label_column is not None or label != OUTSIDE:
-            misc = f"{label_column or ENTITY_KEY}={label}"
-        yield conllu_row(index + 1, word, upos=upos, xpos=xpos, head=head, deprel=deprel, misc=misc)
+            fields["misc"] = f"{label_column or ENTITY_KEY}={label}"
+        yield conllu_row(number, word, **fields)
 
 
 def _labels(sentence: Sentence) -> Sequence[str]:
@@ -104,16 +98,3 @@ def _labels(sentence: Sentence) -> Sequence[str]:
     if sentence.known is None:
         return labels
     return [label if known else UNKNOWN_LABEL for label, known in zip(labels, sentence.known, strict=True)]
-
-
-def _parsed_lines(documents: Sequence[Sequence[Sentence]], analyses: Iterator[Sequence[WordAnalysis]]) -> Iterator[str]:
-    for document in documents:
-        yield "# newdoc"
-        for sentence in document:
-            labels = _labels(sentence) or (OUTSIDE,) * len(sentence.words)
-            rows = zip(sentence.words, labels, next(analyses), strict=True)
-            for number, (word, label, analysis) in enumerate(rows, start=1):
-                fields = analysis._replace(upos=analysis.upos or "X")._asdict()
-                misc = f"{ENTITY_KEY}={label}" if label != OUTSIDE else None
-                yield conllu_row(number, word, **fields, misc=misc)
-            yield ""

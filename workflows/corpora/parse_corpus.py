@@ -13,8 +13,8 @@ from concord.models.config import Config
 from concord.models.errors import ConfigError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.corpora.conllu import PARSER_KEY, SOURCE_KEY, read_header
-from concord.pipeline.corpora.read_corpus import read_gold
-from concord.pipeline.corpora.write_corpus import PARSED_SUFFIXES, write_parsed_corpus
+from concord.pipeline.corpora.read_corpus import GoldDocument, read_gold
+from concord.pipeline.corpora.write_corpus import PARSED_SUFFIXES, write_gold
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_packages import parser_identity
 from concord.pipeline.parsing.stanza_parser import StanzaParser
@@ -80,19 +80,21 @@ def parse_command(config: ParseConfig) -> Answer:
     parser, digest = component_signature(parser_identity(config.parser)), file_sha256(source)
     words = sum(map(len, sentences))
     corpus = ParsedCorpus(output=output, parser=parser, documents=len(documents), sentences=len(sentences), words=words)
+    header = {PARSER_KEY: parser, SOURCE_KEY: digest}
     if output.exists():
-        header = read_header(output)
-        if header == {PARSER_KEY: parser, SOURCE_KEY: digest}:
+        existing = read_header(output)
+        if existing == header:
             text = f"{short_path(output)} already has these trees; nothing was done"
             return Answer(values={**plain(corpus), "parsed": False}, text=text)
-        if PARSER_KEY not in header:
+        if PARSER_KEY not in existing:
             raise ConfigError(
                 f"output: expected a new file or one that an earlier parse has made, got {output}, which has no "
                 "trees of a parser; choose another name"
             )
     stanza = StanzaParser(config.parser)
     started = time.monotonic()
-    write_parsed_corpus(output, documents, _parse(stanza, sentences), parser=parser, source=digest)
+    gold = [GoldDocument(name="", sentences=tuple(document), lines=()) for document in documents]
+    write_gold(output, gold, form="conllu", header=header, analyses=_parse(stanza, sentences))
     speed = words / (time.monotonic() - started)
     return Answer(
         values={**plain(corpus), "parsed": True, "words_per_second": speed},
