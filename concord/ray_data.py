@@ -1,6 +1,7 @@
 """Annotation as an operator of Ray Data: ``dataset.map_batches(concord.Annotator, ...)``."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -75,9 +76,6 @@ class Annotator:
 def _lists(table: pa.Table, ids: Sequence[str]) -> pa.ListArray:
     """Return the rows of each document, whose rows stand together and in the order of ``ids``, as one list each."""
     counts = dict(zip(*table.group_by("doc_id").aggregate([([], "count_all")]).to_pydict().values(), strict=True))
-    lengths = [counts.get(doc_id, 0) for doc_id in ids]
-    offsets = [0]
-    for length in lengths:
-        offsets.append(offsets[-1] + length)
+    offsets = list(accumulate((counts.get(doc_id, 0) for doc_id in ids), initial=0))
     rows = table.drop_columns(["doc_id"]).to_struct_array().combine_chunks()
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), rows)

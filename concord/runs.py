@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -88,7 +88,11 @@ class Run:
             ValueError: for an unknown table.
             IntegrityError: when the generation is no longer kept.
         """
-        return self._read(table)
+        if table not in SCHEMAS:
+            raise ValueError(f"table: expected one of {', '.join(SCHEMAS)}, got {table!r}")
+        with self._parts_exist():
+            dataset: ds.Dataset = getattr(self, table)
+            return dataset.to_table()
 
     def to_pandas(self, table: TableName = "entities") -> "pd.DataFrame":
         """Return a whole table as a pandas DataFrame."""
@@ -116,7 +120,7 @@ class Run:
         with self._parts_exist():
             shard = self._shard_of(doc_id)
             if shard is None:
-                dead_letters = self._read("errors", is_document)["message"].to_pylist()
+                dead_letters = self.errors.to_table(filter=is_document)["message"].to_pylist()
                 raise KeyError("; ".join([f"{self.output}: no document {doc_id!r}", *dead_letters]))
             rows = {
                 name: self._collection.read(name, schema.names, shard=shard).filter(is_document).to_pylist()
@@ -151,13 +155,6 @@ class Run:
     @cached_property
     def _texts(self) -> SourceTexts:
         return SourceTexts.of(self._collection.plan)
-
-    def _read(self, table: str, condition: pc.Expression | None = None) -> pa.Table:
-        if table not in SCHEMAS:
-            raise ValueError(f"table: expected one of {', '.join(SCHEMAS)}, got {table!r}")
-        with self._parts_exist():
-            dataset: ds.Dataset = getattr(self, table)
-            return dataset.to_table(filter=condition)
 
     def _dataset(self, table: str) -> ds.Dataset:
         parts = self._collection.parts(table)
@@ -218,17 +215,13 @@ def _document_row(row: Any) -> DocumentRow:
     """Return a row of ``documents`` in any of the forms in which libraries hand it out."""
     if hasattr(row, "as_py"):
         row = row.as_py()
-    get: Callable[[str], Any] = getattr(row, "get", None) or partial(_attribute, row)
+    get: Callable[[str], Any] = getattr(row, "get", None) or (lambda name: getattr(row, name, None))
     values = {name: get(name) for name in DocumentRow._fields}
     missing = [name for name in _NEEDED if values[name] is None]
     if missing:
         raise ValueError(f"row: expected a row of documents, got one without {', '.join(missing)}")
     # pandas has other values than None for what is null.
     return DocumentRow(**{**values, **{name: get(name) if isinstance(get(name), str) else None for name in _NULLABLE}})
-
-
-def _attribute(row: object, name: str) -> Any:
-    return getattr(row, name, None)
 
 
 def annotate(

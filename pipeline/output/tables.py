@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from concord.models.labels import Span
@@ -76,6 +77,15 @@ def _annotated_columns(
 def normalize_name(text: str) -> str:
     """Return the name of an entity: its text with every run of white space as one space."""
     return " ".join(text.split())
+
+
+def title_of(meta: str | None) -> str | None:
+    """Return the title among a record's other fields, if there is one."""
+    if not meta or '"title"' not in meta:
+        return None
+    fields = orjson.loads(meta)
+    title = fields.get("title") if isinstance(fields, dict) else None
+    return title if isinstance(title, str) and title.strip() else None
 
 
 def _encodable(value: Any) -> Any:

@@ -12,6 +12,7 @@ from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow, words_with_spaces
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.shard_stats import backed_off
+from concord.pipeline.output.tables import title_of
 from concord.pipeline.plan import Plan
 from concord.pipeline.report.dependency_arcs import draw_tree
 from concord.pipeline.report.statistics import (
@@ -203,14 +204,7 @@ def _document_view(document: CollectedDocument, *, most: int) -> dict[str, Any]:
         shown.append({"number": sentence.row.sent_id + 1, "segments": segments, "tree": draw_tree(sentence.tokens)})
     return {
         "row": document.row,
-        "title": _title(document.row.meta) or document.row.doc_id,
+        "title": title_of(document.row.meta) or document.row.doc_id,
         "sentences": shown,
         "more": len(document.sentences) - len(shown),
     }
-
-
-def _title(meta: str | None) -> str | None:
-    """Return the title among a record's other fields, if there is one."""
-    fields = json.loads(meta) if meta else None
-    title = fields.get("title") if isinstance(fields, dict) else None
-    return title if isinstance(title, str) and title.strip() else None

@@ -6,7 +6,7 @@ beside the counts are bounded in number. Sections of the report correspond to th
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Generic, TypeVar
@@ -142,9 +142,9 @@ def measure_quality(output: OutputPath, limits: Limits = DEFAULT_LIMITS) -> Qual
     manifest = collection.manifest
     check_equation(manifest, where=str(output))
     names, uncertainty = _Names(limits.distinct_names), _Uncertainty(limits.uncertain_sentences)
-    changes, recurring = _Changes(), _Recurring()
+    changes, recurring = _Pairs[tuple[ShownSentence, int]](), _Recurring()
     richest = _Top[CollectedDocument](limits.whole_documents)
-    count = 0
+    count = refined = 0
     for document in read_collection(collection):
         count += 1
         richest.add(_display_rank(document, longest=limits.long_document_tokens), document)
@@ -152,7 +152,11 @@ def measure_quality(output: OutputPath, limits: Limits = DEFAULT_LIMITS) -> Qual
         names.add(labels)
         uncertainty.add(document)
         recurring.add(document, labels)
-        changes.add(document)
+        for sentence in document.sentences:
+            for position, token in enumerate(sentence.tokens):
+                refined += token.refined
+                if token.draft_ner != token.ner:
+                    changes.add(token.draft_ner, token.ner, (_shown(document, sentence), position))
     return Quality(
         plan=collection.plan,
         manifest=manifest,
@@ -163,9 +167,12 @@ def measure_quality(output: OutputPath, limits: Limits = DEFAULT_LIMITS) -> Qual
         types=names.types(),
         names_are_exact=names.exact,
         histogram=uncertainty.histogram(),
-        refined=changes.refined,
+        refined=refined,
         changed=changes.counts.total(),
-        changes=changes.most_common(),
+        changes=tuple(
+            Change(draft=draft, label=label, count=count, examples=examples)
+            for (draft, label), count, examples in changes.most_common()
+        ),
         consistency=recurring.final,
         draft_consistency=recurring.draft,
         least_consistent=recurring.least_consistent.items(),
@@ -182,17 +189,13 @@ def _display_rank(document: CollectedDocument, *, longest: int) -> tuple[float, 
 
 
 def _reasons(parts: Sequence[OutputPath]) -> tuple[Reason, ...]:
-    counts: Counter[tuple[str, str]] = Counter()
-    examples: defaultdict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    pairs = _Pairs[Mapping[str, Any]]()
     for batch in chain.from_iterable(iter_batches(part, tuple(ERRORS.names)) for part in parts):
         for row in batch.to_pylist():
-            key = (row["stage"], row["error"])
-            counts[key] += 1
-            if len(examples[key]) < EXAMPLES:
-                examples[key].append(row)
+            pairs.add(row["stage"], row["error"], row)
     return tuple(
-        Reason(stage=key[0], error=key[1], count=count, examples=tuple(examples[key]))
-        for key, count in counts.most_common()
+        Reason(stage=stage, error=error, count=count, examples=examples)
+        for (stage, error), count, examples in pairs.most_common()
     )
 
 
@@ -232,6 +235,23 @@ class _Top(Generic[ItemT]):
 
     def items(self) -> tuple[ItemT, ...]:
         return tuple(item for _, _, item in sorted(self._heap, reverse=True))
+
+
+class _Pairs(Generic[ItemT]):
+    """Counts of pairs, with the first few examples of each."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self._examples: defaultdict[tuple[str, str], list[ItemT]] = defaultdict(list)
+
+    def add(self, first: str, second: str, example: ItemT) -> None:
+        self.counts[first, second] += 1
+        if self.counts[first, second] <= EXAMPLES:
+            self._examples[first, second].append(example)
+
+    def most_common(self) -> Iterator[tuple[tuple[str, str], int, tuple[ItemT, ...]]]:
+        for pair, count in self.counts.most_common():
+            yield pair, count, tuple(self._examples[pair])
 
 
 class _Names:
@@ -284,32 +304,6 @@ class _Uncertainty:
 
     def histogram(self) -> tuple[int, ...]:
         return tuple(self._bins[number] for number in range(max(self._bins, default=-1) + 1))
-
-
-class _Changes:
-    """What stage two did."""
-
-    def __init__(self) -> None:
-        self.refined = 0
-        self.counts: Counter[tuple[str, str]] = Counter()
-        self._examples: defaultdict[tuple[str, str], list[tuple[ShownSentence, int]]] = defaultdict(list)
-
-    def add(self, document: CollectedDocument) -> None:
-        for sentence in document.sentences:
-            for position, token in enumerate(sentence.tokens):
-                self.refined += token.refined
-                if token.draft_ner == token.ner:
-                    continue
-                key = (token.draft_ner, token.ner)
-                self.counts[key] += 1
-                if len(self._examples[key]) < EXAMPLES:
-                    self._examples[key].append((_shown(document, sentence), position))
-
-    def most_common(self) -> tuple[Change, ...]:
-        return tuple(
-            Change(draft=key[0], label=key[1], count=count, examples=tuple(self._examples[key]))
-            for key, count in self.counts.most_common()
-        )
 
 
 class _Recurring:

@@ -1,6 +1,7 @@
 """Annotation runs: ``concord annotate``, its dry run, and ``concord errors retry``."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from itertools import chain, repeat
 from pathlib import Path
@@ -100,7 +101,7 @@ def _named_rows(kind: str, ids: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _run(config: AnnotateConfig, tagger: ResolvedTagger, *, retry: DeadLetterFilter | None = None) -> Answer:
-    with RunProgress() as progress:
+    with closing(RunProgress()) as progress:
         report = annotate(config, tagger=tagger, retry=retry, progress=progress)
     folder = OutputFolder(report.output)
     collection = open_collection(report.output)

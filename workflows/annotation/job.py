@@ -72,11 +72,7 @@ def read_text_config(options: Mapping[str, Any], settings: Mapping[str, Any] | N
 
 
 def annotate_config(
-    job: dict[str, Any],
-    *,
-    values: Mapping[str, Any] | None = None,
-    overrides: Sequence[str] = (),
-    where: str = "",
+    job: dict[str, Any], *, values: Mapping[str, Any] | None = None, overrides: Sequence[str] = (), where: str = ""
 ) -> AnnotateConfig:
     """Validate an annotation job after setting values and overrides in it, as in ``read_annotate_job``.
 

@@ -3,8 +3,6 @@
 import sys
 import time
 from datetime import timedelta
-from types import TracebackType
-from typing import Self
 
 from tqdm import tqdm
 
@@ -24,12 +22,8 @@ class RunProgress:
         self._last_line = time.monotonic()
         self._start: tuple[float, int] | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
 

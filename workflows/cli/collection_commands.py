@@ -117,13 +117,7 @@ def tag(text: str, *, model: str | None, device: str) -> Answer:
 )
 @set_option
 def submit(
-    job: Path | None,
-    *,
-    address: str,
-    overrides: tuple[str, ...],
-    no_wait: bool,
-    stop: str | None,
-    **options: Any,
+    job: Path | None, *, address: str, overrides: tuple[str, ...], no_wait: bool, stop: str | None, **options: Any
 ) -> Answer:
     """Run an annotation job on a Ray cluster.
 
@@ -187,13 +181,7 @@ generation_option = click.option("--generation", type=click.IntRange(min=0), hel
 @click.option("--untag", metavar="NAME", help="Remove a name.")
 @generation_option
 def history(
-    output: "OutputPath",
-    *,
-    prune: bool,
-    keep: int | None,
-    tag: str | None,
-    untag: str | None,
-    generation: int | None,
+    output: "OutputPath", *, prune: bool, keep: int | None, tag: str | None, untag: str | None, generation: int | None
 ) -> Answer:
     """List the generations of a collection, name one, or remove old ones.
 
@@ -322,7 +310,6 @@ def report(output: "OutputPath") -> Answer:
 
 
 browser_option = click.option("--no-browser", is_flag=True, help="Only print the address.")
-as_option = click.option("--as", "who", metavar="NAME", help="Who corrects.  [default: nobody, read only]")
 
 
 @verb(example="concord view out/news --as ada")
@@ -330,7 +317,7 @@ as_option = click.option("--as", "who", metavar="NAME", help="Who corrects.  [de
 @click.option("--port", type=click.IntRange(0, 65535), help="Port on 127.0.0.1.  [default: 7391, or any free one]")
 @browser_option
 @click.option("--against", metavar="OTHER", type=COLLECTION, help="Another collection to compare this one with.")
-@as_option
+@click.option("--as", "who", metavar="NAME", help="Who corrects.  [default: nobody, read only]")
 def view(
     output: "OutputPath", *, port: int | None, no_browser: bool, against: "OutputPath | None", who: str | None
 ) -> Answer:
@@ -348,17 +335,14 @@ def view(
     return serve(output, port=port, browser=not no_browser, against=against, who=who)
 
 
-destination_option = click.option(
-    "--output", "-o", "destination", required=True, type=click.Path(path_type=Path), help="A new file or folder."
-)
-
-
 @verb(example="concord export out/news --to conllu --output exports/news.conllu.zst")
 @click.argument("output", metavar="OUT", type=COLLECTION)
 @click.option(
     "--to", required=True, type=click.Choice(["conllu", "jsonl", "brat", "label-studio", "docbin"]), help="The format."
 )
-@destination_option
+@click.option(
+    "--output", "-o", "destination", required=True, type=click.Path(path_type=Path), help="A new file or folder."
+)
 @click.option("--ids", type=EXISTING_FILE, help="Only these documents: a file with one id per line, or an export.")
 @click.option("--limit", type=POSITIVE, help="Only the first documents.")
 def export(output: "OutputPath", **options: Any) -> Answer:

@@ -51,11 +51,7 @@ def list_corrections(output: "OutputPath") -> Answer:
     return list_command(output)
 
 
-@verb(
-    example="concord corrections import queues/done.json out/news --as ada",
-    group=corrections,
-    name="import",
-)
+@verb(example="concord corrections import queues/done.json out/news --as ada", group=corrections, name="import")
 @click.argument("source", metavar="FILE", type=click.Path(exists=True, path_type=Path))
 @click.argument("output", metavar="OUT", type=COLLECTION)
 @click.option("--as", "who", required=True, metavar="NAME", help="Who made the corrections.")

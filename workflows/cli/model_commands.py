@@ -124,9 +124,7 @@ def train(
     return train_command(train_job, TrainOptions(folder=output, tracked=not no_tracking, **options))
 
 
-@verb(
-    example="concord distil runs/a/bundle runs/b/bundle my/student.yaml --text my/texts --output runs/student",
-)
+@verb(example="concord distil runs/a/bundle runs/b/bundle my/student.yaml --text my/texts --output runs/student")
 @click.argument("teachers", nargs=-1, required=True, metavar="TEACHER...")
 @click.argument("job", metavar="CONF.yaml", type=EXISTING_FILE)
 @click.option(

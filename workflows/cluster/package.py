@@ -94,7 +94,8 @@ def work_digest(config: AnnotateConfig, *, job_digest: str) -> str | None:
         states = [(file.path, file.state or file_state(file.path)) for file in inputs.files]
         if config.tagger.terms is not None:
             states.append((config.tagger.terms, file_state(config.tagger.terms)))
-        tagger = _tagger_digest(config)
+        model = config.tagger.model
+        tagger = resolve(model).reference if is_reference(model) else find_job_tagger(config).digest
     except ConcordError:
         return None
     corrections = Path(config.output.path) / LOG_NAME
@@ -139,9 +140,3 @@ def _too_large(size: int, packed: dict[str, int]) -> str:
         "models:/NAME.",
     ]
     return "\n".join(lines)
-
-
-def _tagger_digest(config: AnnotateConfig) -> str:
-    if is_reference(config.tagger.model):
-        return resolve(config.tagger.model).reference
-    return find_job_tagger(config).digest

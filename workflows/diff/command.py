@@ -7,7 +7,7 @@ from textwrap import shorten
 from typing import Any
 
 from concord.models.labels import OUTSIDE
-from concord.pipeline.output.collection import Collection
+from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.report.templates import write_page
 from concord.pipeline.storage.output_paths import OutputPath
@@ -25,7 +25,7 @@ SHOWN_MESSAGE = 120
 
 def diff_collections(first: OutputPath, second: OutputPath, *, listed: int, output: Path | None = None) -> Answer:
     """Compare two annotated collections, A and B, and write the page if ``output`` names one."""
-    comparison = compare_collections(first, second, listed=listed)
+    comparison = compare_collections(open_collection(first), open_collection(second), listed=listed)
     values = _values(comparison)
     if output is not None:
         write_page(output, render_page(comparison), staging=output.parent)

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from concord.pipeline.errors import PlanError
-from concord.pipeline.output.collection import Collection, open_collection
-from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.output.collection import Collection
 from concord.workflows.console import counted
 from concord.workflows.diff.differences import Differences, find_differences
 from concord.workflows.diff.entity_changes import CHANGES
@@ -46,18 +45,13 @@ class Diff:
         )
 
 
-def compare_collections(first: OutputPath, second: OutputPath, *, listed: int) -> Diff:
-    """Compare two annotated collections.
+def compare_collections(left: Collection, right: Collection, *, listed: int) -> Diff:
+    """Compare two collections, or two generations of one.
 
     Raises:
-        PlanError: when a folder holds no finished run, or the schema versions differ.
-        IntegrityError: when a manifest or part cannot be read.
+        PlanError: when the schema versions differ.
+        IntegrityError: when a part cannot be read.
     """
-    return compare_opened(open_collection(first), open_collection(second), listed=listed)
-
-
-def compare_opened(left: Collection, right: Collection, *, listed: int) -> Diff:
-    """Compare two collections, or two generations of one; raises what ``compare_collections`` raises."""
     if left.manifest.schema_version != right.manifest.schema_version:
         raise PlanError(
             f"{left.output} has version {left.manifest.schema_version} of the schema, {right.output} version "

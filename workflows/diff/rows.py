@@ -113,8 +113,9 @@ class ShardRows:
 
     def head_starts(self) -> pa.Array:
         """Return the offset of each word's head; -1 for a root."""
-        rows, heads, numbers = (np.arange(self.tokens.num_rows), *map(self._numbers, ("head", "token_id")))
-        of_head = self._numbers("start_char")[np.where(heads == 0, rows, rows - numbers + heads)]
+        heads, numbers, starts = (_rows(self.tokens[name]) for name in ("head", "token_id", "start_char"))
+        rows = np.arange(self.tokens.num_rows)
+        of_head = starts[np.where(heads == 0, rows, rows - numbers + heads)]
         return pa.array(np.where(heads == 0, -1, of_head))
 
     def context(self, start: int, end: int, *, document: int) -> tuple[int, str]:
@@ -132,9 +133,6 @@ class ShardRows:
                 text = text.ljust(word["start_char"] - offset) + word["text"]
         return offset, text
 
-    def _numbers(self, column: str) -> Rows:
-        return np.asarray(self.tokens[column].to_numpy(), dtype=np.int64)
-
 
 def read_shards(collection: Collection, table: str, columns: Sequence[str]) -> list[pa.Table]:
     """Read columns of a table, one part for each shard; a collection without shards has one empty part."""
@@ -150,8 +148,7 @@ def concatenate(parts: Sequence[pa.Table]) -> pa.Table:
 
 def text_positions(table: pa.Table, column: str) -> Rows:
     """Return document and offset combined in one number, which ascends through a table."""
-    documents, offsets = (np.asarray(table[name].to_numpy(), dtype=np.int64) for name in ("document", column))
-    return (documents << 32) + offsets
+    return (_rows(table["document"]) << 32) + _rows(table[column])
 
 
 def _numbered(table: pa.Table, keys: Sequence[str], *, name: str) -> pa.Table:

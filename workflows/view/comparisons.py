@@ -7,7 +7,7 @@ from threading import Lock
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.workflows.diff.diff import Diff, compare_opened
+from concord.workflows.diff.diff import Diff, compare_collections
 from concord.workflows.view.background import Background
 from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.page import NotFoundError
@@ -49,7 +49,7 @@ class Comparisons:
         """Start a comparison; ``state``, by which it is cached, is that of B."""
         first, second = self._open(choice), self._opened.snapshot.collection
         failure = f"the comparison of generation {state.split()[0]} with {choice} failed"
-        return Background(lambda: compare_opened(first, second, listed=LISTED), failure=failure)
+        return Background(lambda: compare_collections(first, second, listed=LISTED), failure=failure)
 
     def _open(self, choice: str) -> Collection:
         if choice == OTHER and self.against is not None:

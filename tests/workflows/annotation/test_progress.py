@@ -1,5 +1,6 @@
 """Progress on a terminal and in a log."""
 
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ def at(shards: int) -> Progress:
 
 
 def test_a_terminal_shows_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    with RunProgress(terminal=True) as show:
+    with closing(RunProgress(terminal=True)) as show:
         for shards in (1, 2, 4):
             show(at(shards))
     captured = capsys.readouterr()
@@ -30,7 +31,7 @@ def test_a_log_shows_speed_and_time_left_every_few_seconds(
 ) -> None:
     clock = iter([0.0, 0.0, 5.0, 40.0, 45.0])
     monkeypatch.setattr(workflow_progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    with RunProgress(terminal=False) as show:
+    with closing(RunProgress(terminal=False)) as show:
         # Records of an earlier run count as done, but not towards the speed.
         for shards in (1, 2):
             show(at(shards))
@@ -50,7 +51,7 @@ def test_shards_in_flight_count_by_their_share(
         ShardProgress(shard=2, stage="tag", share=0.75, words=1_500),
         *(ShardProgress(shard=number, stage="parse", share=0.25) for number in (3, 4)),
     )
-    with RunProgress(terminal=False) as show:
+    with closing(RunProgress(terminal=False)) as show:
         show(at(0))
         show(replace(at(0), words=31_500, in_flight=in_flight, read_in_flight=1_000.5))
     assert capsys.readouterr().err == (

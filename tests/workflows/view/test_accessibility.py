@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from concord.models.data.sentence import Sentence
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.output.collection import open_collection
 from concord.pipeline.report.html import write_report
 from concord.workflows.diff import page as diff_page
 from concord.workflows.diff.diff import compare_collections
@@ -128,7 +129,9 @@ def test_files_are_accessible(
     elif name == "report":
         path = sides[1] / "_run" / "report.html"
     elif name == "diff":
-        path.write_text(diff_page.render_page(compare_collections(*sides, listed=20)), encoding="utf-8")
+        path.write_text(
+            diff_page.render_page(compare_collections(*map(open_collection, sides), listed=20)), encoding="utf-8"
+        )
     else:
         path.write_text(render_comparison(tiny_bundle), encoding="utf-8")
     page = window.new_page()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from concord.pipeline.errors import IntegrityError
-from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.document_rows import (
     CollectedDocument,
     CollectedSentence,
@@ -111,7 +110,11 @@ def read_page(
     page = min(max(page or 0, 0), pages - 1)
     first, stop = bounds[page : page + 2]
     start, end = (document.token_row + int(words[number]) for number in (first, stop))
-    tokens = _read_tokens(collection, report, start=start, stop=end, trees=trees)
+    names = (*_SHOWN, *_DRAWN) if trees else _SHOWN
+    words_table = collection.read_rows(report, "tokens", names, start=start, stop=end)
+    columns = (
+        words_table[name].to_pylist() if name in names else repeat(None, end - start) for name in TokenRow._fields
+    )
     text = RawText.of(opened, row)
     rows = [SentenceRow(**values) for values in table.slice(first, stop - first).to_pylist()]
     before = int(table["end_char"][first - 1].as_py()) if first else 0
@@ -121,7 +124,7 @@ def read_page(
         text=text,
         page=page,
         pages=pages,
-        sentences=list(_with_words(text, rows, tokens, before=before)),
+        sentences=list(_with_words(text, rows, map(TokenRow._make, zip(*columns, strict=True)), before=before)),
         entities=select(index, IndexedEntity, rest, (document.id, before, rows[-1].end_char if rows else 0)),
     )
 
@@ -165,19 +168,9 @@ def read_row(
     return report, DocumentRow(**table.to_pylist()[0])
 
 
-def _read_tokens(
-    collection: Collection, report: ShardReport, *, start: int, stop: int, trees: bool
-) -> Sequence[TokenRow]:
-    names = (*_SHOWN, *_DRAWN) if trees else _SHOWN
-    table = collection.read_rows(report, "tokens", names, start=start, stop=stop)
-    columns = (table[name].to_pylist() if name in names else repeat(None, table.num_rows) for name in TokenRow._fields)
-    return list(map(TokenRow._make, zip(*columns, strict=True)))
-
-
 def _with_words(
-    text: RawText, rows: Sequence[SentenceRow], tokens: Sequence[TokenRow], *, before: int
+    text: RawText, rows: Sequence[SentenceRow], words: Iterator[TokenRow], *, before: int
 ) -> Iterator[ReadSentence]:
-    words = iter(tokens)
     for row in rows:
         yield ReadSentence(row=row, gap=text.slice(before, row.start_char), tokens=tuple(islice(words, row.n_tokens)))
         before = row.end_char

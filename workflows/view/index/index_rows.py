@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from concord.pipeline.output.tables import normalize_name
+from concord.pipeline.output.tables import normalize_name, title_of
 
 GLUE = "\x1f"
 """Between two words of a sentence that no white space separates; a space is between all others."""
@@ -38,7 +37,7 @@ def document_rows(
         (base + number for number in numbers),
         (rank + number for number in numbers),
         documents["doc_id"].to_pylist(),
-        map(_title, documents["meta"].to_pylist()),
+        map(title_of, documents["meta"].to_pylist()),
         documents["source_uri"].to_pylist(),
         documents["tagger"].to_pylist(),
         (generation for _ in numbers),
@@ -88,10 +87,8 @@ def sentence_rows(sentences: pa.Table, tokens: pa.Table) -> tuple[Sequence[str],
     forms = _cleaned(tokens["text"])
     lemmas = _cleaned(pc.coalesce(tokens["lemma"], tokens["text"]))
     shown = pc.if_else(pa.array(shares), SHARED, forms)
-    return (
-        _joined(pc.binary_join_element_wise(separators, shown, ""), offsets, ""),
-        _joined(lemmas, offsets, " "),
-    )
+    forms = pc.binary_join_element_wise(separators, shown, "")
+    return _joined(forms, offsets, ""), _joined(lemmas, offsets, " ")
 
 
 def _joined(words: pa.Array, offsets: Numbers, separator: str) -> Sequence[str]:
@@ -129,12 +126,3 @@ def _largest(values: Numbers, first: Numbers, end: Numbers) -> Numbers:
         some = end > first
         largest[some] = np.maximum.reduceat(values, first[some])
     return largest
-
-
-def _title(meta: str | None) -> str | None:
-    """Return the title among a record's other fields, if there is one."""
-    if not meta or '"title"' not in meta:
-        return None
-    fields = orjson.loads(meta)
-    title = fields.get("title") if isinstance(fields, dict) else None
-    return title if isinstance(title, str) and title.strip() else None
