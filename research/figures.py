@@ -28,7 +28,7 @@ from concord.models.taggers.att_bilstm_cnn import AttBiLstmCnn, Part
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
-from concord.workflows.cli.options import FOLDER, POSITIVE, device_option, gold_options, threads_option, verb
+from concord.workflows.cli.options import FOLDER, POSITIVE, compute_options, gold_options, verb
 from concord.workflows.console import Answer, info, table
 from concord.workflows.corpora.corpora import Documents, read_gold_for, short_names, without_labels
 from concord.workflows.evaluation.evaluate import WARM_UP_DOCUMENTS, label_sequences
@@ -374,8 +374,7 @@ def _describe(values: Mapping[str, Any]) -> str:
     help="Number of a sentence whose attention is drawn.  [default: the two most uncertain]",
 )
 @click.option("--picture", type=click.Choice(["png", "svg"]), default="png", show_default=True, help="Format.")
-@device_option
-@threads_option
+@compute_options
 def main(model: str, **options: Any) -> Answer:
     """Draw the figures of the papers for a tagger.
 

@@ -10,10 +10,9 @@ from concord.workflows.cli.options import (
     CORPUS,
     FOLDER,
     OrderedGroup,
-    device_option,
+    compute_options,
     labels_option,
     set_option,
-    threads_option,
     verb,
 )
 from concord.workflows.console import Answer
@@ -99,8 +98,7 @@ def import_corrections(source: Path, output: "OutputPath", *, who: str, dry_run:
     "--whole-documents", is_flag=True, help="Who corrected a sentence of a document looked at all of its sentences."
 )
 @click.option("--name", help="The model that gets the new version.  [default: that of --model]")
-@device_option
-@threads_option
+@compute_options
 @click.option("--no-tracking", is_flag=True, help="Do not log to MLflow and do not register the tagger.")
 @set_option
 def learn(

@@ -11,12 +11,11 @@ from concord.workflows.cli.options import (
     FOLDER,
     POSITIVE,
     alias_option,
-    device_option,
+    compute_options,
     gold_options,
     label_column_option,
     page_option,
     set_option,
-    threads_option,
     verb,
 )
 from concord.workflows.console import Answer
@@ -100,8 +99,7 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
 @click.option("--output", "-o", type=FOLDER, help="Folder of checkpoints and bundle.  [default: runs/<job>]")
 @click.option("--resume", is_flag=True, help="Continue the training in the folder.")
 @alias_option("Point this alias of the registry at the new version.")
-@device_option
-@threads_option
+@compute_options
 @click.option("--no-tracking", is_flag=True, help="Do not log to MLflow and do not register the tagger.")
 @set_option
 def train(
@@ -146,8 +144,7 @@ def train(
 @click.option("--text-field", default="text", show_default=True, help="Field or column that holds the text.")
 @click.option("--profile", default="small", show_default=True, help="The profile of the file to train.")
 @alias_option("Point this alias of the registry at the new version.")
-@device_option
-@threads_option
+@compute_options
 @click.option("--no-tracking", is_flag=True, help="Do not log to MLflow and do not register the tagger.")
 @set_option
 def distil(
@@ -194,8 +191,7 @@ def distil(
 @click.argument("model")
 @gold_options
 @click.option("--train", multiple=True, type=CORPUS, help="A training corpus, to score unseen names separately.")
-@device_option
-@threads_option
+@compute_options
 @click.option("--samples", type=POSITIVE, help="Number of weight samples.  [default: the tagger's own]")
 @click.option("--threshold", type=float, help="Nats above which stage two decides.  [default: the tagger's own]")
 @click.option(
@@ -237,8 +233,7 @@ def evaluate(model: str, *, samples: int | None, threshold: float | None, gate: 
 @click.option("--rounds", type=POSITIVE, default=10_000, show_default=True, help="Number of randomisation rounds.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the randomisation and the bootstrap.")
 @page_option
-@device_option
-@threads_option
+@compute_options
 def compare(
     first: str,
     second: str,
@@ -309,8 +304,7 @@ def compare(
     type=click.Path(path_type=Path),
     help="The reliability diagram.  [default: reliability.png in the bundle]",
 )
-@device_option
-@threads_option
+@compute_options
 def calibrate(**options: Any) -> Answer:
     """Calibrate a tagger's probabilities to how often it is right.
 
@@ -350,8 +344,7 @@ def calibrate(**options: Any) -> Answer:
     show_default=True,
     help="Points of F1 that the gate may cost on each corpus of --data.",
 )
-@device_option
-@threads_option
+@compute_options
 def cascade(**options: Any) -> Answer:
     """Add a fast first pass to a tagger of two stages.
 

@@ -110,8 +110,8 @@ device_option = click.option(
 )
 
 
-def threads_option(work: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Add the option ``--threads``, with which the function then runs."""
+def compute_options(work: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Add ``--device``, and ``--threads``, with which the function then runs."""
 
     @functools.wraps(work)
     def call(*, threads: int | None, **arguments: Any) -> Answer:
@@ -125,7 +125,7 @@ def threads_option(work: Callable[..., Answer]) -> Callable[..., Answer]:
         type=POSITIVE,
         help="Threads to compute with.  [default: OMP_NUM_THREADS, else all cores, at most 4]",
     )
-    return option(call)
+    return device_option(option(call))
 
 
 page_option = click.option("--output", "-o", type=FILE, help="Also write an HTML page to this file.")

@@ -11,8 +11,7 @@ from concord.workflows.cli.options import (
     POSITIVE,
     OrderedGroup,
     alias_option,
-    device_option,
-    threads_option,
+    compute_options,
     verb,
 )
 from concord.workflows.console import Answer
@@ -30,8 +29,7 @@ from concord.workflows.console import Answer
 )
 @click.option("--force", "forced", is_flag=True, help="Promote even if the gate fails; needs --reason.")
 @click.option("--reason", metavar="TEXT", help="Recorded in the ledger.")
-@device_option
-@threads_option
+@compute_options
 def promote(name: str, *, version: int, **options: Any) -> Answer:
     """Make a version the champion if it passes the gate.
 
