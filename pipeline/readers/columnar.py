@@ -5,8 +5,7 @@ Positions are 0-based row numbers.
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -15,9 +14,8 @@ import pyarrow.parquet as pq
 from typing_extensions import override
 
 from concord.models.errors import ConcordError
-from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.fields import Fields, Record
-from concord.pipeline.readers.reader import StreamReader
+from concord.pipeline.readers.reader import FunctionReader
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.storage.files import open_for_arrow
 
@@ -194,21 +192,8 @@ class ArrowStream(RowStream):
             raise RecordError("truncated_stream", "the stream has no end; what follows was not read")
 
 
-@dataclass(eq=False)
-class ColumnarReader(StreamReader):
-    """Reads files of one record per row."""
-
-    suffixes: Sequence[str]
-    open_stream: Callable[[str, Sequence[str] | None], RowStream]
-    unit = "row"
-
-    @override
-    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RowStream:
-        return self.open_stream(path, columns)
-
-
-PARQUET = ColumnarReader((".parquet",), ParquetStream)
-ARROW = ColumnarReader((".arrow",), ArrowStream)
+PARQUET = FunctionReader((".parquet",), lambda path, config, columns: ParquetStream(path, columns), unit="row")
+ARROW = FunctionReader((".arrow",), lambda path, config, columns: ArrowStream(path, columns), unit="row")
 """Reads files such as the ``data-*.arrow`` of a ``datasets`` folder."""
 
 

@@ -7,16 +7,13 @@ first line is given up, and the next line starts a record.
 import csv
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
-
-from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.encodings import Encoding, decode_line, encoding_of_lines
 from concord.pipeline.readers.fields import Fields, Record
-from concord.pipeline.readers.reader import StreamReader
+from concord.pipeline.readers.reader import FunctionReader
 from concord.pipeline.readers.records import RecordError, too_large
 from concord.pipeline.readers.streams import LineStream, with_codecs
 
@@ -173,22 +170,14 @@ class DelimitedStream:
             )
 
 
-@dataclass(eq=False)
-class DelimitedReader(StreamReader):
-    """Reads files of one record per row, whose first line names the columns."""
-
-    suffixes: Sequence[str]
-    delimiter: str
-    may_lack_quoting: bool
-    unit = "byte"
-
-    @override
-    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> DelimitedStream:
-        return DelimitedStream(path, config, delimiter=self.delimiter, may_lack_quoting=self.may_lack_quoting)
-
-
-CSV = DelimitedReader(with_codecs(".csv"), ",", may_lack_quoting=False)
-TSV = DelimitedReader(with_codecs(".tsv"), "\t", may_lack_quoting=True)
+CSV = FunctionReader(
+    with_codecs(".csv"),
+    lambda path, config, columns: DelimitedStream(path, config, delimiter=",", may_lack_quoting=False),
+)
+TSV = FunctionReader(
+    with_codecs(".tsv"),
+    lambda path, config, columns: DelimitedStream(path, config, delimiter="\t", may_lack_quoting=True),
+)
 """Reads files whose fields are in quotes where they need to be, or never."""
 
 

@@ -2,16 +2,14 @@
 
 import codecs
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.encodings import Encoding, decode_line
 from concord.pipeline.readers.fields import Record
-from concord.pipeline.readers.reader import StreamReader
+from concord.pipeline.readers.reader import FunctionReader
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.streams import LineStream, with_codecs
 
@@ -40,15 +38,9 @@ class JsonLines(LineStream):
             return Record(start, self.position, fields, self.position - start, self._encoding)
 
 
-class JsonLinesReader(StreamReader):
-    """Reads files of one JSON object per line."""
-
-    suffixes = (*with_codecs(".jsonl"), *with_codecs(".ndjson"))
-    unit = "byte"
-
-    @override
-    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> JsonLines:
-        return JsonLines(path, config)
+JSONL = FunctionReader(
+    (*with_codecs(".jsonl"), *with_codecs(".ndjson")), lambda path, config, columns: JsonLines(path, config)
+)
 
 
 def _without_bom(line: bytes, start: int) -> bytes:

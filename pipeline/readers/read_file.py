@@ -19,7 +19,7 @@ from concord.pipeline.plan import Piece
 from concord.pipeline.readers import html
 from concord.pipeline.readers.columnar import ARROW, PARQUET
 from concord.pipeline.readers.delimited import CSV, TSV
-from concord.pipeline.readers.jsonl import JsonLinesReader
+from concord.pipeline.readers.jsonl import JSONL
 from concord.pipeline.readers.reader import Reader
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, file_changed
 from concord.pipeline.readers.text import TextReader
@@ -45,7 +45,7 @@ def readers() -> Mapping[str, Reader]:
     """
     by_format: dict[str, Reader] = {
         "text": TextReader(),
-        "jsonl": JsonLinesReader(),
+        "jsonl": JSONL,
         "csv": CSV,
         "tsv": TSV,
         "parquet": PARQUET,

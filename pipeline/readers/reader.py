@@ -1,10 +1,11 @@
 """What a format implements to be read, and the loop that all files of many records share."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from typing_extensions import override
 
@@ -26,7 +27,7 @@ class Reader(Protocol):
     """
 
     suffixes: Sequence[str]
-    unit: ClassVar[str]
+    unit: str
 
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
         """Find the records of a file, in order; a record that cannot be read is one with ``doc_id`` None.
@@ -136,6 +137,19 @@ class StreamReader(Reader):
         while _parked:
             _parked.popitem()[1].close()
         _parked[key] = stream
+
+
+@dataclass(eq=False)
+class FunctionReader(StreamReader):
+    """Reads files by the stream that a function opens, given what ``open`` is given."""
+
+    suffixes: Sequence[str]
+    open_stream: Callable[[str, ReaderConfig, Sequence[str] | None], RecordStream]
+    unit: str = "byte"
+
+    @override
+    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream:
+        return self.open_stream(path, config, columns)
 
 
 class RecordReader(StreamReader):
