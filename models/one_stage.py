@@ -1,9 +1,9 @@
-"""The base of the taggers whose one network labels every word, and that of those with stacked LSTMs and a softmax.
+"""The bases of the taggers whose one network labels every word.
 
-The latter are the BiLSTM-CNN taggers of Li et al. (2020), which differ in what the output layer reads: independent
-stacks (Baseline), Cross stacks (Cross), or independent stacks with self-attention (Att). Unlike the released code, the
-alphabet is that of the training corpus rather than a fixed list of 85 characters; the vector of unknown words leaves
-the case features alone, as in the paper; and a cell has PyTorch's two biases.
+``BiLstmCnnTagger`` is that of the BiLSTM-CNN taggers of Li et al. (2020), which differ in what the output layer reads:
+independent stacks (Baseline), Cross stacks (Cross), or independent stacks with self-attention (Att). Unlike the
+released code, the alphabet is that of the training corpus rather than a fixed list of 85 characters; the vector of
+unknown words leaves the case features alone, as in the paper; and a cell has PyTorch's two biases.
 """
 
 from abc import abstractmethod
@@ -18,6 +18,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.softmax import SoftmaxDistribution
+from concord.models.layers.bilstm import BiLstmConfig, build_bilstm, read_words
 from concord.models.layers.cross_lstm import CrossLstm, IndependentLstm, StackedLstmConfig
 from concord.models.tagger import Call, ConfigT, Tagger, TaggerConfig
 from concord.models.token_table import TokenTable
@@ -42,6 +43,38 @@ class OneStageTagger(Tagger[ConfigT]):
             with self.autocast(call.options.precision):
                 distribution = self.distribution(batch)
             table.write(part, batch, distribution, self.vocabulary)
+
+
+class BiLstmTaggerConfig(TaggerConfig):
+    """Sizes of a tagger with a bidirectional LSTM."""
+
+    representation: WordRepresentationConfig = WordRepresentationConfig()
+    lstm: BiLstmConfig | None = BiLstmConfig()
+    """None for no LSTM: the linear layer reads the word vectors, such as those of a tuned encoder."""
+
+
+class BiLstmTagger(OneStageTagger):
+    """Word representation, bidirectional LSTM, linear layer, decoder."""
+
+    config_class: ClassVar[type[TaggerConfig]] = BiLstmTaggerConfig
+
+    def __init__(self, config: BiLstmTaggerConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(config, vocabulary)
+        self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
+        self.lstm = build_bilstm(config.lstm, self.representation.output_dimension)
+        self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
+
+    def read(self, batch: Batch) -> Tensor:
+        """Return the LSTM's states, shape ``(B, T, H)``."""
+        return read_words(self.lstm, batch, self.representation, self.encoder_features(batch))
+
+    @abstractmethod
+    def decode(self, states: Tensor, batch: Batch) -> LabelDistribution:
+        """Return the distribution over the label sequences of a batch, whose states are ``(B, T, H)``."""
+
+    @override
+    def distribution(self, batch: Batch) -> LabelDistribution:
+        return self.decode(self.read(batch), batch)
 
 
 class BiLstmCnnConfig(TaggerConfig):

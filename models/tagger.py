@@ -28,7 +28,7 @@ from concord.models.outputs import AttentionMap, AttentionWeights, Prediction
 from concord.models.schemes import SchemeName
 from concord.models.token_table import TokenTable
 from concord.models.words.encoder_config import EncoderConfig
-from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
+from concord.models.words.frozen_encoder import load_encoder
 from concord.models.words.tuned_encoder import TunedEncoder
 
 UNKNOWN_TREES = "unknown"
@@ -111,7 +111,7 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
             self.tuned_encoder = TunedEncoder(config.encoder)
             self.encoder_width = self.tuned_encoder.width
         elif config.encoder is not None:
-            self.encoder_width = self._frozen_encoder().width
+            self.encoder_width = load_encoder(config.encoder, self.device.type).width
 
     @property
     def entity_types(self) -> tuple[str, ...]:
@@ -267,13 +267,14 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
         sentences = [sentence.words for sentence in batch.sentences]
         if self.tuned_encoder is not None:
             return self.tuned_encoder(sentences, batch.mask.shape[1])
-        vectors = self._frozen_encoder().features(sentences)
+        vectors = load_encoder(self.config.encoder, self.device.type).features(sentences)
         return nn.utils.rnn.pad_sequence(vectors, batch_first=True).to(self.device)
 
     def keep_features(self, documents: Sequence[Sequence[Sentence]]) -> None:
         """Compute a frozen encoder's features of these sentences once; does nothing without a frozen encoder."""
         if self.config.encoder is not None and self.tuned_encoder is None:
-            self._frozen_encoder().cache([sentence.words for document in documents for sentence in document])
+            sentences = [sentence.words for document in documents for sentence in document]
+            load_encoder(self.config.encoder, self.device.type).cache(sentences)
 
     def autocast(self, precision: Precision) -> AbstractContextManager[Any]:
         """Return the context in which networks compute."""
@@ -288,11 +289,6 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
     def _check_mode(self, method: str) -> None:
         if self.training:
             raise ValueError(f"{method}: expected a tagger in evaluation mode; call eval() first")
-
-    def _frozen_encoder(self) -> FrozenEncoder:
-        if self.config.encoder is None:
-            raise ValueError("the tagger's configuration has no encoder")
-        return load_encoder(self.config.encoder, self.device.type)
 
 
 def _first_sentences(windows: Sequence[Window], *, words: int) -> list[Sentence]:

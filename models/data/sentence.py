@@ -1,7 +1,8 @@
 """Sentences: the words that taggers read, with gold labels and dependency trees if known."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from concord.models.data.soft_labels import SoftLabels
 
@@ -55,6 +56,12 @@ class Sentence:
 def first_words(sentence: Sentence) -> str:
     """Return enough of a sentence to find it by, for messages."""
     return " ".join(sentence.words[:12])
+
+
+def first_documents(documents: Sequence[Sequence[Sentence]], words: int) -> Sequence[Sequence[Sentence]]:
+    """Return the first documents that have this many words together, or all."""
+    counts = accumulate(sum(len(sentence.words) for sentence in document) for document in documents)
+    return documents[: 1 + sum(count < words for count in counts)]
 
 
 def check_trees(sentences: Iterable[Sentence]) -> None:

@@ -39,7 +39,12 @@ def sweep_threshold(
     What stage two predicts for a word does not depend on the threshold, so one pass is enough. The table is that of
     ``tabulate(documents, threshold=REFINE_ALL)``.
     """
-    score = _span_f1(documents, vocabulary) if vocabulary.scheme.has_entities else _accuracy(documents, vocabulary)
+    gold = gold_sequences(documents)
+
+    def span_f1(labels: torch.Tensor) -> float:
+        return span_scores(gold, label_sequences(labels, documents, vocabulary)).overall.f1
+
+    score = span_f1 if vocabulary.scheme.has_entities else _accuracy(documents, vocabulary)
     grid = threshold_grid(len(vocabulary.labels))
     return [ThresholdScore(threshold=threshold, score=score(labels_at(table, threshold))) for threshold in grid]
 
@@ -69,15 +74,6 @@ def label_sequences(
     names = (vocabulary.labels[number] for number in labels.tolist())
     lengths = [len(sentence.words) for document in documents for sentence in document]
     return [vocabulary.scheme.to_gold(list(islice(names, length))) for length in lengths]
-
-
-def _span_f1(documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary) -> Callable[[torch.Tensor], float]:
-    gold = gold_sequences(documents)
-
-    def score(labels: torch.Tensor) -> float:
-        return span_scores(gold, label_sequences(labels, documents, vocabulary)).overall.f1
-
-    return score
 
 
 def _accuracy(documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary) -> Callable[[torch.Tensor], float]:

@@ -83,18 +83,6 @@ class LstmSamples(list[LstmSample]):
         ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SampledStates:
-    """The states of some weight samples at some words of a batch."""
-
-    samples: slice
-    """The m samples among the M."""
-    cells: Tensor
-    """Cells among all ``B * T`` of the states from the left and of those from the right, ``(2, K)``, int64."""
-    states: Tensor
-    """Shape ``(2, m, K, H)``."""
-
-
 class VariationalLstm(nn.Module):
     """Stacked bidirectional LSTM layers with variational dropout."""
 
@@ -152,8 +140,13 @@ class VariationalLstm(nn.Module):
         return (cast(nn.LSTM, layer) for layer in self.layers)
 
 
-def run_samples(samples: Sequence[LstmSample], inputs: Tensor, lengths: Tensor) -> Iterator[SampledStates]:
+def run_samples(
+    samples: Sequence[LstmSample], inputs: Tensor, lengths: Tensor
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Yield the states of all weight samples of a variational LSTM, as their ``forward`` returns them, part by part.
+
+    A part has the m samples among the M; cells among all ``B * T`` of the states from the left and of those from the
+    right, ``(2, K)``, int64; and the states, ``(2, m, K, H)``.
 
     Samples that were drawn together read together, unless in bfloat16 or with gradient; their states then differ from
     those of ``forward`` by rounding. No part has states of padding.
@@ -164,12 +157,12 @@ def run_samples(samples: Sequence[LstmSample], inputs: Tensor, lengths: Tensor) 
         for layer in samples.layers[:-1]:
             states = _gather(layer.read(states, lengths, width), cells=len(lengths) * width)
         for cells, part in samples.layers[-1].read(states, lengths, width):
-            yield SampledStates(samples=slice(len(samples)), cells=cells, states=part)
+            yield slice(len(samples)), cells, part
         return
     cells = (torch.arange(width) < lengths[:, None]).flatten().nonzero()[:, 0].to(device).expand(2, -1)
     for number, sample in enumerate(samples):
         both = sample(inputs, lengths).flatten(0, 1)[cells[0]].unflatten(1, (2, 1, -1))
-        yield SampledStates(samples=slice(number, number + 1), cells=cells, states=both.permute(1, 2, 0, 3))
+        yield slice(number, number + 1), cells, both.permute(1, 2, 0, 3)
 
 
 def _gather(parts: Iterator[tuple[Tensor, Tensor]], *, cells: int) -> Tensor:

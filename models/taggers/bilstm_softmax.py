@@ -2,46 +2,19 @@
 
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from concord.models.data.batch import Batch
-from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.softmax import SoftmaxDistribution
-from concord.models.layers.bilstm import BiLstmConfig, build_bilstm, read_words
-from concord.models.one_stage import OneStageTagger
-from concord.models.tagger import TaggerConfig
-from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
+from concord.models.one_stage import BiLstmTagger
 
 
-class BiLstmSoftmaxConfig(TaggerConfig):
-    """Sizes of the BiLSTM-softmax tagger."""
-
-    representation: WordRepresentationConfig = WordRepresentationConfig()
-    lstm: BiLstmConfig | None = BiLstmConfig()
-    """None for no LSTM: the linear layer reads the word vectors, such as those of a tuned encoder."""
-
-
-class BiLstmSoftmax(OneStageTagger):
+class BiLstmSoftmax(BiLstmTagger):
     """Word representation, bidirectional LSTM, linear layer, softmax."""
 
     name: ClassVar[str] = "bilstm_softmax"
-    config_class: ClassVar[type[TaggerConfig]] = BiLstmSoftmaxConfig
-
-    def __init__(self, config: BiLstmSoftmaxConfig, vocabulary: Vocabulary) -> None:
-        super().__init__(config, vocabulary)
-        self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
-        self.lstm = build_bilstm(config.lstm, self.representation.output_dimension)
-        self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
-
-    def read(self, batch: Batch) -> Tensor:
-        """Return the LSTM's states, shape ``(B, T, H)``."""
-        return read_words(self.lstm, batch, self.representation, self.encoder_features(batch))
-
-    def decode(self, states: Tensor, batch: Batch) -> SoftmaxDistribution:
-        """Return the distribution over label sequences; states of shape ``(B, T, H)``."""
-        return SoftmaxDistribution(self.output(states), batch.mask)
 
     @override
-    def distribution(self, batch: Batch) -> SoftmaxDistribution:
-        return self.decode(self.read(batch), batch)
+    def decode(self, states: Tensor, batch: Batch) -> SoftmaxDistribution:
+        return SoftmaxDistribution(self.output(states), batch.mask)

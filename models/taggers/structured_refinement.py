@@ -16,7 +16,6 @@ from typing_extensions import override
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf, CrfDistribution, LinearChain
-from concord.models.decoders.structured_attention import Merge, StructuredAttention
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig, read_words
 from concord.models.one_stage import OneStageTagger
 from concord.models.outputs import AttentionWeights
@@ -26,6 +25,8 @@ from concord.models.words.representation import WordRepresentation, WordRepresen
 
 # Bound of the CRF's initial scores, as in the authors' library torchlatent up to version 0.4.2.
 _INITIAL_SCORE = 0.01
+
+Merge = Literal["residual", "concatenation"]
 
 
 class StructuredRefinementConfig(TaggerConfig):
@@ -51,6 +52,35 @@ class StructuredRefinementConfig(TaggerConfig):
         if latent_labels is not None and info.data.get("sharing") != "none":
             raise ValueError("expected sharing: none with a number of latent labels")
         return latent_labels
+
+
+class StructuredAttention(nn.Module):
+    """Refines hidden states by the label embeddings expected given the whole sentence (section 3 of the paper).
+
+    With the marginals ``mu``, the label embeddings ``v`` and the projection ``V``, which has a bias, a word's state
+    ``h`` becomes ``LayerNorm(h + ReLU(sum_y mu(y) V v_y))`` (Wang et al., 2021); with the merge ``concatenation`` (the
+    ablation in its Table 8) the two summands are concatenated instead. The marginals stay in the graph, so training
+    differentiates the log-partition twice. Unlike in the softmax of label attention, a word's weights depend on the
+    scores of the whole sentence.
+    """
+
+    def __init__(self, dimension: int, *, merge: Merge) -> None:
+        super().__init__()
+        self.output_dimension = dimension if merge == "residual" else 2 * dimension
+        self.value = nn.Linear(dimension, dimension)
+        self.norm = nn.LayerNorm(self.output_dimension)
+        self._merge = merge
+
+    def forward(self, hidden: Tensor, label_embedding: Tensor, distribution: CrfDistribution) -> Tensor:
+        """Refine the states of a batch, shape ``(B, T, dimension)`` to ``(B, T, output_dimension)``.
+
+        The label embeddings have shape ``(L, dimension)``; the distribution is scored from the states.
+        """
+        values = self.value(label_embedding)
+        expected = (distribution.marginals().to(values.dtype) @ values).relu()
+        merged = hidden + expected if self._merge == "residual" else torch.cat((hidden, expected), dim=-1)
+        refined: Tensor = self.norm(merged)
+        return refined
 
 
 class StructuredRefinement(OneStageTagger):

@@ -36,16 +36,7 @@ def _is_punctuation(word: str) -> bool:
     return bool(word) and all(unicodedata.category(character).startswith("P") for character in word)
 
 
-def _same(word: str) -> str:
-    return word
-
-
-_TEXTS: Mapping[str, Callable[[str], str]] = {
-    "TEXT": _same,
-    "ORTH": _same,
-    "LOWER": str.lower,
-    "SHAPE": word_shape,
-}
+_TEXTS: Mapping[str, Callable[[str], str]] = {"TEXT": str, "ORTH": str, "LOWER": str.lower, "SHAPE": word_shape}
 _FLAGS: Mapping[str, Callable[[str], bool]] = {
     "IS_ALPHA": str.isalpha,
     "IS_ASCII": str.isascii,
@@ -168,16 +159,13 @@ def _set_condition(name: str, key: str, wanted: Any) -> Condition:
         except re.error as error:
             raise PatternError(f"{name}: expected a regular expression, got {wanted!r}: {error}") from error
         return lambda text: expression.search(text) is not None
-    if key not in ("IN", "NOT_IN") or not _is_strings(wanted):
+    is_strings = isinstance(wanted, list) and all(isinstance(entry, str) for entry in wanted)
+    if key not in ("IN", "NOT_IN") or not is_strings:
         raise PatternError(
             f"{name}: expected IN or NOT_IN with a list of strings, or REGEX with a string, got {{{key!r}: {wanted!r}}}"
         )
     listed, inside = frozenset(wanted), key == "IN"
     return lambda text: (text in listed) is inside
-
-
-def _is_strings(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
 
 
 def _only_words(name: str, value: object, *, known: frozenset[str] | None) -> frozenset[str] | None:

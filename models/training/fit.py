@@ -5,7 +5,6 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from concord.models.checkpoint import save_tagger, write_tensors
 from concord.models.config import Config
 from concord.models.data.batch import Batch
-from concord.models.data.sentence import Sentence
+from concord.models.data.sentence import Sentence, first_documents
 from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import gold_sequences, span_scores, token_scores
 from concord.models.evaluation.threshold_sweep import (
@@ -177,7 +176,7 @@ def fit(
     torch.manual_seed(config.seed)
     trainer = _Trainer(tagger, train, config)
     history = trainer.restore(folder / STATE_NAME) if resume else []
-    tagger.keep_features(_first_words(trainer.documents, _KEPT_WORDS))
+    tagger.keep_features(first_documents(trainer.documents, _KEPT_WORDS))
     for corpus in dev:
         tagger.keep_features(corpus)
     for epoch in range(len(history), config.epochs if last_epoch is None else last_epoch):
@@ -263,12 +262,6 @@ def _out_of_patience(history: Sequence[EpochResult], patience: int | None) -> bo
     best = max(range(len(history)), key=lambda number: history[number].dev_score)
     # With few labels the first epochs may find nothing at all.
     return history[best].dev_score > 0 and len(history) - 1 - best >= patience
-
-
-def _first_words(documents: Documents, words: int) -> Documents:
-    """Return the first documents, until they have this many words."""
-    totals = accumulate((sum(len(sentence.words) for sentence in document) for document in documents), initial=0)
-    return [document for document, total in zip(documents, totals, strict=False) if total < words]
 
 
 class _Trainer:

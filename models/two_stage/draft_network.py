@@ -75,9 +75,9 @@ class DraftNetwork(nn.Module):
         weights = (self.output.weight * masks[:, None]).unflatten(2, (2, -1)).permute(2, 0, 3, 1)
         logits = self.output.bias.float().repeat(len(samples), sentences * width, 1)
         hidden = logits.new_zeros(sentences * width, self.lstm.output_dimension)
-        for part in run_samples(samples, words, lengths):
-            for cells, states, weight, own in zip(part.cells, part.states, weights, hidden.chunk(2, 1), strict=True):
-                logits[part.samples].index_add_(1, cells, (states @ weight[part.samples]).float())
+        for chosen, *sides in run_samples(samples, words, lengths):
+            for cells, states, weight, own in zip(*sides, weights, hidden.chunk(2, 1), strict=True):
+                logits[chosen].index_add_(1, cells, (states @ weight[chosen]).float())
                 own.index_add_(0, cells, states.float().sum(dim=0))
         shape = (sentences, width)
         return logits.unflatten(1, shape), (hidden / len(samples)).unflatten(0, shape)

@@ -9,7 +9,6 @@ document is read by both stages as well.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -18,22 +17,9 @@ from concord.models.data.batch import Batch
 from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, entropy
 from concord.models.errors import ConfigError
+from concord.models.one_stage import BiLstmTagger
 from concord.models.tagger import Tagger
 from concord.models.token_table import TokenTable
-
-
-@runtime_checkable
-class StateReader(Protocol):
-    """A one-stage tagger whose output layer reads the states of an LSTM."""
-
-    output: nn.Linear
-    """Its input are the states."""
-
-    def read(self, batch: Batch) -> Tensor:
-        """Return the states, shape ``(B, T, H)``."""
-
-    def decode(self, states: Tensor, batch: Batch) -> LabelDistribution:
-        """Return the distribution over the label sequences of a batch, whose states are ``(B, T, H)``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +49,7 @@ class FirstPass(nn.Module):
             ConfigError: when the tagger has an encoder, no LSTM states, or other labels than the two stages.
         """
         super().__init__()
-        if not isinstance(tagger, StateReader) or tagger.config.encoder is not None:
+        if not isinstance(tagger, BiLstmTagger) or tagger.config.encoder is not None:
             raise ConfigError(
                 f"first pass: expected a tagger of one stage with LSTM states and without an encoder, such as "
                 f"bilstm_softmax or bilstm_crf, got {tagger.name}{' with an encoder' if tagger.config.encoder else ''}"
@@ -73,14 +59,13 @@ class FirstPass(nn.Module):
                 f"first pass: expected the labels of the two stages, {', '.join(labels)}; got "
                 f"{', '.join(tagger.vocabulary.labels)}"
             )
-        self.tagger: Tagger = tagger
+        self.tagger = tagger
         self.to_stage_one = nn.Linear(tagger.output.in_features, hidden)
 
     def forward(self, batch: Batch) -> FirstLabels:
         """Label a batch that ``tagger`` encoded."""
-        reader = cast(StateReader, self.tagger)
-        states = reader.read(batch)
-        distribution = reader.decode(states, batch)
+        states = self.tagger.read(batch)
+        distribution = self.tagger.decode(states, batch)
         marginals = distribution.marginals()
         return FirstLabels(
             distribution=distribution, marginals=marginals, uncertainty=entropy(marginals), states=states.float()

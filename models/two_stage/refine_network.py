@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.softmax import SoftmaxOrCrf
 from concord.models.layers.relative_transformer import (
     LayeredTwoStreamEncoder,
@@ -118,10 +117,6 @@ class RefineNetwork(nn.Module):
         if self._config.label_embedding == "hard":
             drafts = nn.functional.one_hot(drafts.argmax(dim=-1), drafts.shape[-1]).to(drafts)
         return cast(Tensor, self.labels_in(drafts @ self.label_embedding))
-
-    def distribution(self, logits: Tensor, mask: Tensor) -> LabelDistribution:
-        """Return the distribution over label sequences; logits of shape ``(B, T, L)``, mask of shape ``(B, T)``."""
-        return self.decoder(logits, mask)
 
     def attentions(self) -> dict[str, nn.Module]:
         """Return the modules that output attention weights; those of the memory have shape ``(known words, S)``."""

@@ -135,7 +135,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             part_features = features[cells].detach() if features is not None else None
             contents = memory.read(rows[cells]) if memory is not None else None
             refined = self.refine_network(part, part_features, probabilities[cells], contents)
-            total = total - self.refine_network.distribution(refined, part.mask).log_likelihood(part).sum()
+            total = total - self.refine_network.decoder(refined, part.mask).log_likelihood(part).sum()
         return total / len(batch.sentences)
 
     @override
@@ -268,7 +268,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             contents = memory.read(_window_rows(part, batch)) if memory is not None else None
             with self.autocast(work.options.precision):
                 logits = self.refine_network(batch, features, probabilities, contents)
-            stage_two = self.refine_network.distribution(logits, batch.mask)
+            stage_two = self.refine_network.decoder(logits, batch.mask)
             merged = merge_stages(probabilities, uncertainty, stage_two, threshold)
             table.write_refined(KeptWords.of(part, batch.mask.shape[1]), merged)
             table.write_spans(

@@ -4,14 +4,13 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from concord.models.checkpoint import load_tagger
-from concord.models.data.sentence import Sentence
+from concord.models.data.sentence import Sentence, first_documents
 from concord.models.errors import ModelError
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
@@ -220,7 +219,7 @@ def compare_speed(
     champion: Tagger, candidate: Tagger, documents: Sequence[Sequence[Sentence]], *, turns: int
 ) -> Throughput:
     """Time two taggers alternately on the first documents, of ``TIMED_WORDS`` words in total."""
-    plain = _first_words(without_labels(documents), TIMED_WORDS)
+    plain = first_documents(without_labels(documents), TIMED_WORDS)
 
     def seconds(tagger: Tagger) -> float:
         started = time.perf_counter()
@@ -309,9 +308,3 @@ def _at_least(name: str, value: float, least: float, *, found: str) -> Condition
 
 def _interval(line: Line) -> str:
     return f"{line.difference.mean:+.2f} ({line.difference.low:+.2f} to {line.difference.high:+.2f})"
-
-
-def _first_words(documents: Documents, words: int) -> Documents:
-    """Return the first documents that have this many words together, or all."""
-    counts = accumulate(sum(len(sentence.words) for sentence in document) for document in documents)
-    return documents[: 1 + sum(count < words for count in counts)]

@@ -207,10 +207,10 @@ def read_all(samples: Sequence[LstmSample], inputs: Tensor, lengths: Tensor) -> 
     hooks = [sample.register_forward_hook(lambda *_: runs.append(None)) for sample in samples]
     states = torch.zeros(len(samples), inputs.shape[0] * inputs.shape[1], 2, HIDDEN, dtype=inputs.dtype)
     written = torch.zeros(states.shape[:3], dtype=torch.int64)
-    for part in run_samples(samples, inputs, lengths):
-        for direction, (cells, found) in enumerate(zip(part.cells, part.states, strict=True)):
-            states[part.samples, cells, direction] = found.to(states)
-            written[part.samples, cells, direction] += 1
+    for chosen, *sides in run_samples(samples, inputs, lengths):
+        for direction, (cells, found) in enumerate(zip(*sides, strict=True)):
+            states[chosen, cells, direction] = found.to(states)
+            written[chosen, cells, direction] += 1
     for hook in hooks:
         hook.remove()
     words = torch.arange(inputs.shape[1]) < lengths[:, None]

@@ -12,10 +12,9 @@ from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import CrfDistribution, LinearChain
-from concord.models.decoders.structured_attention import Merge, StructuredAttention
 from concord.models.errors import ConfigError
 from concord.models.schemes import BIOES
-from concord.models.taggers.structured_refinement import StructuredRefinement
+from concord.models.taggers.structured_refinement import Merge, StructuredAttention, StructuredRefinement
 
 LENGTHS = torch.tensor([1, 2, 5])
 MASK = torch.arange(5)[None, :] < LENGTHS[:, None]
