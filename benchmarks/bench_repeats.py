@@ -19,7 +19,7 @@ from environment import environment
 
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import Document, ParsedDocument
-from concord.pipeline.parsing.stanza_parser import StanzaParser, build_parser
+from concord.pipeline.parsing.stanza_parser import StanzaParser
 
 CHARACTERS = "()[]{}<>\"'`.,-_/\\|*=+#@%&;:?!$^~09aZ\u00e9\u0434\u4e2d\u306e\ud55c\u0639\u0e01\u2014\u2026\u00ad"
 INVISIBLE = (" ", "\n", "\t", "\u00a0", "\u200b", "\u200d", "\ufeff", "\u0301", "\x1c", "\x85", "\x92")
@@ -78,7 +78,7 @@ def main() -> None:
     arguments.add_argument("--shapes", nargs="*", default=(*SHAPES, *AFTER_ADDRESS))
     arguments.add_argument("--before", type=Path)
     given = arguments.parse_args()
-    parser = build_parser(ParserConfig())
+    parser = StanzaParser(ParserConfig())
     seconds_of(parser, "Ada met Charles in London. " * 200)
     seconds, words = seconds_of(
         parser, "Ada met Charles in London on a cold day in May, and left. " * (given.length // 58)

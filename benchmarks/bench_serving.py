@@ -32,7 +32,7 @@ from concord.models.checkpoint import load_tagger
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, Document
 from concord.pipeline.output.shard_stats import NEAR_TIE
-from concord.pipeline.parsing.stanza_parser import build_parser
+from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.worker.parse_stage import ParseStage
 from concord.pipeline.worker.tag_stage import TagStage
 from concord.workflows.registry.resolve_tagger import BUNDLED_FOLDER
@@ -196,7 +196,7 @@ def _near_ties(texts: list[str], model: Path) -> list[bool]:
         Document(doc_id=str(number), text=text, source_uri="", source_position=number)
         for number, text in enumerate(texts)
     ]
-    parsed = ParseStage(build_parser(ParserConfig()), batch_documents=100).run(documents)
+    parsed = ParseStage(StanzaParser(ParserConfig()), batch_documents=100).run(documents)
     return [
         isinstance(outcome, AnnotatedDocument)
         and any(

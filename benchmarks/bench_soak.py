@@ -31,7 +31,7 @@ from environment import environment
 
 from concord.models.checkpoint import load_tagger
 from concord.pipeline.config import ParserConfig
-from concord.pipeline.parsing.stanza_parser import build_parser
+from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.plan import Plan
 from concord.pipeline.worker.build import build_worker
 from concord.pipeline.worker.memory import bound_caches
@@ -98,7 +98,7 @@ def _real_workers(model: str) -> dict[str, Any]:
     """Return the workers; parser and tagger of local ones are loaded once, and every driver inherits them."""
     resolved = find_entity_tagger(model)
     torch.set_num_threads(1)
-    parser, tagger = build_parser(ParserConfig()), load_tagger(resolved.folder)
+    parser, tagger = StanzaParser(ParserConfig()), load_tagger(resolved.folder)
 
     def build(plan: Plan) -> ShardWorker:
         bound_caches()

@@ -82,7 +82,7 @@ def main() -> None:
             Document(doc_id=doc_id, text=text, source_uri=source.name, source_position=position)
             for position, (doc_id, text) in enumerate(read_texts(source))
         ]
-    parser = stanza_parser.build_parser(ParserConfig())
+    parser = stanza_parser.StanzaParser(ParserConfig())
     stage = TagStage(load_tagger(find_tagger(arguments.model).folder), TaggerRunConfig())
     with patch.object(stanza_parser, "_one_thread", nullcontext):
         parsed = parser.parse(documents)

@@ -38,7 +38,7 @@ def words_per_second(threads: int, model: str, *, documents: int) -> float:
     from concord.models.checkpoint import load_tagger
     from concord.pipeline.config import ParserConfig, TaggerRunConfig
     from concord.pipeline.documents import Document, ParsedDocument
-    from concord.pipeline.parsing.stanza_parser import build_parser
+    from concord.pipeline.parsing.stanza_parser import StanzaParser
     from concord.pipeline.worker.tag_stage import TagStage
     from concord.workflows.registry.resolve_tagger import find_tagger
 
@@ -47,7 +47,7 @@ def words_per_second(threads: int, model: str, *, documents: int) -> float:
         Document(doc_id=doc_id, text=text, source_uri=NEWS.name, source_position=number)
         for number, (doc_id, text) in enumerate(islice(_texts(), documents))
     ]
-    parsed = build_parser(ParserConfig()).parse(read)
+    parsed = StanzaParser(ParserConfig()).parse(read)
     sentences = [sentence for item in parsed if isinstance(item, ParsedDocument) for sentence in item.sentences]
     words = sum(len(sentence.words) for sentence in sentences)
     stage = TagStage(load_tagger(find_tagger(model).folder), TaggerRunConfig())

@@ -17,6 +17,7 @@ from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
 from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.document_rows import DocumentRow
+from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.storage.output_paths import output_path
@@ -123,7 +124,7 @@ class Run:
                 dead_letters = self.errors.to_table(filter=is_document)["message"].to_pylist()
                 raise KeyError("; ".join([f"{self.output}: no document {doc_id!r}", *dead_letters]))
             rows = {
-                name: self._collection.read(name, schema.names, shard=shard).filter(is_document).to_pylist()
+                name: self._collection.read_rows(shard, name, schema.names).filter(is_document).to_pylist()
                 for name, schema in SCHEMAS.items()
                 if name != "errors"
             }
@@ -131,8 +132,8 @@ class Run:
         [doc] = docs_from_rows(rows, {doc_id: self.read_text(row)})
         return doc
 
-    def _shard_of(self, doc_id: str) -> int | None:
-        """Return the place in the manifest of the shard that holds a document, from the ids alone; None if none does.
+    def _shard_of(self, doc_id: str) -> ShardReport | None:
+        """Return the shard that holds a document, from the ids alone; None if none does.
 
         A local dataset uses the statistics of the parts; elsewhere one column of each is read, up to the right one.
         """
@@ -140,12 +141,12 @@ class Run:
         if all(isinstance(part, Path) for part in self._collection.parts("documents")):
             is_document = pc.field("doc_id") == doc_id
             paths = self.documents.to_table(columns=["__filename"], filter=is_document)["__filename"].to_pylist()
-            names = [shard.files["documents"].path if "documents" in shard.files else None for shard in shards]
-            return next((place for place, name in enumerate(names) if paths and name and paths[0].endswith(name)), None)
-        for number in range(len(shards)):
-            ids = self._collection.read("documents", ["doc_id"], shard=number)["doc_id"]
+            with_documents = (shard for shard in shards if paths and "documents" in shard.files)
+            return next((shard for shard in with_documents if paths[0].endswith(shard.files["documents"].path)), None)
+        for shard in shards:
+            ids = self._collection.read_rows(shard, "documents", ["doc_id"])["doc_id"]
             if pc.index(ids, doc_id).as_py() >= 0:
-                return number
+                return shard
         return None
 
     def read_text(self, row: Any) -> str:

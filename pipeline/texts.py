@@ -15,7 +15,7 @@ from concord.pipeline.identity import ResolvedTagger, component_signature
 from concord.pipeline.output.schema import UNCALIBRATED, UNSIGNED, Signature
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.parsing.stanza_packages import parser_identity
-from concord.pipeline.parsing.stanza_parser import build_parser
+from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.planning.planner import check_trees, run_identity
 from concord.pipeline.threads import default_threads, torch_threads
 from concord.pipeline.worker.bisect import run_bisecting
@@ -55,7 +55,7 @@ class TextAnnotator:
         if not settings.accept_parser:
             check_trees(loaded.name, loaded.trees, parser=parser_signature)
         return cls(
-            parse=ParseStage(build_parser(parser), batch_documents=parser.batch_documents),
+            parse=ParseStage(StanzaParser(parser), batch_documents=parser.batch_documents),
             tag=TagStage(loaded, settings, terms=read_terms_for(loaded, settings.terms)),
             signature=Signature(
                 parser=parser_signature,

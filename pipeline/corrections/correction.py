@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -198,11 +199,15 @@ def current_corrections(log: Iterable[Correction]) -> dict[str, tuple[Correction
     """
     lines = list(log)
     undone = undone_ids(lines)
-    by_document: dict[str, list[Correction]] = {}
-    for line in lines:
-        if line.action != "undo" and line.id not in undone:
-            by_document.setdefault(line.doc_id, []).append(line)
-    return {doc_id: tuple(corrections) for doc_id, corrections in by_document.items()}
+    return group_by_document(line for line in lines if line.action != "undo" and line.id not in undone)
+
+
+def group_by_document(corrections: Iterable[Correction]) -> dict[str, tuple[Correction, ...]]:
+    """Return the corrections of each document that has any, by its id, in their order."""
+    by_document: defaultdict[str, list[Correction]] = defaultdict(list)
+    for correction in corrections:
+        by_document[correction.doc_id].append(correction)
+    return {doc_id: tuple(of_document) for doc_id, of_document in by_document.items()}
 
 
 def undone_ids(log: Sequence[Correction]) -> set[str]:

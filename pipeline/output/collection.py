@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from concord.pipeline.output.manifest import Manifest, PartFile, ShardReport
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.parquet_parts import read_part, read_rows
+from concord.pipeline.output.parquet_parts import read_rows
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.output_paths import OutputPath
@@ -35,17 +35,6 @@ class Collection:
     def path(self, part: PartFile) -> OutputPath:
         """Return the path of a part."""
         return self.root / part.path
-
-    def read(self, table: str, columns: Sequence[str], *, shard: int) -> pa.Table:
-        """Read columns of the part of a shard, given by its 0-based position in the manifest; no rows if it has none.
-
-        Raises:
-            IntegrityError: when the part is missing or damaged.
-        """
-        part = self.manifest.shards[shard].files.get(table)
-        if part is None:
-            return SCHEMAS[table].empty_table().select(list(columns))
-        return read_part(self.path(part), columns)
 
     def read_rows(
         self, report: ShardReport, table: str, columns: Sequence[str], *, start: int = 0, stop: int | None = None

@@ -119,10 +119,11 @@ def delta_folder(output: OutputPath, table: str) -> OutputPath:
 
 def _write_version(name: str, folder: OutputPath, parts: Mapping[str, OutputPath], generation: int) -> None:
     """Commit what has changed since the last version; another driver that does the same at once is not in the way."""
+    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     for attempt in range(1, _ATTEMPTS + 1):
-        table = _open(folder) if _exists(folder) else None
+        table = _open(folder) if DeltaTable.is_deltatable(str(folder), _store_options(folder)) else None
         try:
             _commit(name, folder, table, parts, generation)
         except DeltaError:
@@ -242,12 +243,6 @@ def _bound(bounds: dict[str, Any], name: str, value: Any, *, cut: bool) -> None:
 def _store_options(folder: OutputPath) -> dict[str, str] | None:
     """Return what deltalake needs beside the store's own variables in the environment, which it reads too."""
     return None if isinstance(folder, Path) else {"allow_http": "true", "max_retries": "5", "retry_timeout": "60s"}
-
-
-def _exists(folder: OutputPath) -> bool:
-    from deltalake import DeltaTable
-
-    return bool(DeltaTable.is_deltatable(str(folder), _store_options(folder)))
 
 
 def _open(folder: OutputPath) -> "DeltaTable":

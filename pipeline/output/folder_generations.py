@@ -105,9 +105,6 @@ class FolderGenerations(Generations):
         else:
             remove_tree(local)
 
-    def plans(self) -> set[OutputPath]:
-        return set()
-
     def _remove(self, generation: Generation) -> None:
         self._remove_hidden(_local(generation.root))
 

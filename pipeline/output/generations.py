@@ -108,9 +108,9 @@ class Generations(ABC):
     def discard(self, path: OutputPath) -> None:
         """Remove what ``unnamed`` yielded."""
 
-    @abstractmethod
     def plans(self) -> set[OutputPath]:
         """Return plans in ``_run/plans`` that kept generations need."""
+        return set()
 
     @abstractmethod
     def versions(self) -> Mapping[str, str]:

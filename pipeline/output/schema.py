@@ -171,13 +171,8 @@ UNSIGNED = Signature()
 
 def signed_schema(name: str, signature: Signature) -> pa.Schema:
     """Return a table's schema with a signature in its metadata."""
-    schema = SCHEMAS[name]
-    signed = {
-        _PARSER_KEY: signature.parser,
-        _TAGGER_KEY: signature.tagger,
-        _CALIBRATION_KEY: signature.calibration,
-    }
-    return schema.with_metadata({**schema.metadata, **signed})
+    signed = {_PARSER_KEY: signature.parser, _TAGGER_KEY: signature.tagger, _CALIBRATION_KEY: signature.calibration}
+    return SCHEMAS[name].with_metadata({**SCHEMAS[name].metadata, **signed})
 
 
 def schema_version(schema: pa.Schema) -> int | None:

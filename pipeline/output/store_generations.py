@@ -33,7 +33,11 @@ class StoreGenerations(Generations):
             name, _, seconds = path.stem.partition("@")
             if GENERATION_NAME.fullmatch(name) and seconds.isdecimal():
                 # Two drivers that finish at once may both write a record; the first counts.
-                generations.setdefault(name, self._generation(name, path, finished=float(seconds)))
+                plan = self._run / "plans" / f"{int(name.partition('-')[0])}.json"
+                generation = Generation(
+                    name=name, root=self.output, manifest_path=path, plan_path=plan, finished=float(seconds)
+                )
+                generations.setdefault(name, generation)
         return sorted(generations.values(), key=lambda generation: generation.rank)
 
     def current(self) -> Generation | None:
@@ -92,10 +96,6 @@ class StoreGenerations(Generations):
 
     def _untag(self, version: str) -> None:
         (self._run / "versions" / version).unlink(missing_ok=True)
-
-    def _generation(self, name: str, path: OutputPath, *, finished: float = 0.0) -> Generation:
-        plan = self._run / "plans" / f"{int(name.partition('-')[0])}.json"
-        return Generation(name=name, root=self.output, manifest_path=path, plan_path=plan, finished=finished)
 
     def _write_record(self, manifest: Manifest, same_number: list[Generation]) -> None:
         content = canonical_json(manifest)

@@ -26,11 +26,6 @@ from concord.pipeline.threads import torch_threads
 logger = logging.getLogger(__name__)
 
 
-def build_parser(config: ParserConfig) -> "StanzaParser":
-    """Load the parser of a configuration; raises what ``StanzaParser`` raises."""
-    return StanzaParser(config)
-
-
 class StanzaParser:
     """A Stanza pipeline that runs in this process, in one thread.
 

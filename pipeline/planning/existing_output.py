@@ -141,16 +141,13 @@ def scan_existing(
         dead_letters=dead_letters,
         characters=characters,
         files=files,
-        corrected=_own_digests(documents, corrected) if any(corrected.values()) else {},
+        corrected={
+            doc_id: corrected[document.shard][doc_id]
+            for doc_id, document in documents.items()
+            if doc_id in corrected[document.shard]
+        },
         wanted=wanted,
     )
-
-
-def _own_digests(
-    documents: Mapping[str, ExistingDocument], corrected: Mapping[ShardRef, Mapping[str, str]]
-) -> dict[str, str]:
-    digests = ((doc_id, corrected[document.shard].get(doc_id)) for doc_id, document in documents.items())
-    return {doc_id: digest for doc_id, digest in digests if digest is not None}
 
 
 def fingerprint(text: str | None) -> bytes:

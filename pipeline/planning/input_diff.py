@@ -45,9 +45,10 @@ class InputRecord(NamedTuple):
         """Its file and position."""
         return self.file.path, self.scanned.position
 
-    def has_content_of(self, document: ExistingDocument) -> bool:
-        """Tell whether it has the text of an existing document, read in the same encoding."""
-        return (self.text, self.encoding) == (document.text, document.encoding)
+    def has_current_content(self, document: ExistingDocument, existing: ExistingOutput) -> bool:
+        """Tell whether an existing document is current and has the same text, read in the same encoding."""
+        is_current = document.shard in existing.current
+        return is_current and (self.text, self.encoding) == (document.text, document.encoding)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,16 +138,17 @@ def diff_input(
         if record.place in retries.skipped:
             continue
         is_duplicate = record.text is not None and (record.place in retries.denied or record.doc_id in seen)
-        document = None
+        document, doc_id = None, record.doc_id or ""
         if record.doc_id is not None and record.text is not None and not is_duplicate:
-            seen.add(record.doc_id)
-            document = existing.documents.get(record.doc_id)
-        if document is None or not _has_rows_of(record, document, existing):
+            seen.add(doc_id)
+            document = existing.documents.get(doc_id)
+        is_current = document is not None and record.has_current_content(document, existing)
+        if document is None or not (is_current and existing.is_corrected_as(doc_id, doc_id)):
             to_annotate.append(_to_annotate(record, document, existing, retries, is_duplicate=is_duplicate))
             continue
-        reused.add(record.doc_id or "")
+        reused.add(doc_id)
         if (document.source_uri, document.meta) != (record.file.path, fingerprint(record.meta)):
-            renamed[document.shard].append(_renamed(record.doc_id or "", record))
+            renamed[document.shard].append(_renamed(doc_id, record))
     missing = {doc_id: document for doc_id, document in existing.documents.items() if doc_id not in seen}
     old_ids = _find_by_text(to_annotate, existing, missing)
     for number, old_id in old_ids.items():
@@ -196,13 +198,6 @@ def choose_retries(
     )
 
 
-def _has_rows_of(record: InputRecord, document: ExistingDocument, existing: ExistingOutput) -> bool:
-    """Tell whether the rows of the existing document of a record's id are those that it would get."""
-    doc_id = record.doc_id or ""
-    is_current = document.shard in existing.current and record.has_content_of(document)
-    return is_current and existing.is_corrected_as(doc_id, doc_id)
-
-
 def _to_annotate(
     record: InputRecord,
     document: ExistingDocument | None,
@@ -214,16 +209,12 @@ def _to_annotate(
     """Return why a record is annotated, given the existing document of its id, and the shard that holds its parse."""
     key = (record.file.path, record.doc_id) if record.file.path in retries.changed else record.place
     attempts = retries.attempts.get(key, 0)
-    reason: Reason
     if document is None:
-        reason = "retried" if attempts else "new"
-    elif document.text != record.text:
-        reason = "changed"
-    else:
-        is_current = document.shard in existing.current and record.has_content_of(document)
-        reason = "corrected" if is_current else "again"
-    is_parsed = document is not None and document.text == record.text and document.shard in existing.parsed
-    parse = document.shard if document is not None and is_parsed else None
+        return RecordToAnnotate(record, "retried" if attempts else "new", is_duplicate, attempts)
+    if document.text != record.text:
+        return RecordToAnnotate(record, "changed", is_duplicate, attempts)
+    reason: Reason = "corrected" if record.has_current_content(document, existing) else "again"
+    parse = document.shard if document.shard in existing.parsed else None
     return RecordToAnnotate(record, reason, is_duplicate, attempts, parse)
 
 

@@ -2,10 +2,11 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from concord.pipeline.config import PlanningConfig
-from concord.pipeline.corrections.correction import Correction, corrections_digest
+from concord.pipeline.corrections.correction import Correction, corrections_digest, group_by_document
 from concord.pipeline.plan import Changes, Piece, RowsToCopy, Shard, ShardRef
 from concord.pipeline.planning.existing_output import ExistingOutput
 from concord.pipeline.planning.input_diff import InputDiff, RecordToAnnotate
@@ -80,10 +81,7 @@ def cut_shards(
 
 def annotated_corrections(shards: Iterable[Shard]) -> dict[str, str]:
     """Return the digest of the corrections of each document that shards annotate, by id."""
-    by_document: defaultdict[str, list[Correction]] = defaultdict(list)
-    for shard in shards:
-        for correction in shard.corrections:
-            by_document[correction.doc_id].append(correction)
+    by_document = group_by_document(correction for shard in shards for correction in shard.corrections)
     return {doc_id: corrections_digest(corrections) for doc_id, corrections in by_document.items()}
 
 
@@ -163,12 +161,8 @@ def _groups(items: Iterable[RecordToAnnotate], shard_bytes: int) -> Iterator[lis
 
 def _stretches(group: Sequence[RecordToAnnotate]) -> Iterator[Sequence[RecordToAnnotate]]:
     """Yield the runs of records that follow one another in one file."""
-    start = 0
-    for end in range(1, len(group) + 1):
-        last = group[end - 1].record
-        if end == len(group) or (group[end].record.file, group[end].record.number) != (last.file, last.number + 1):
-            yield group[start:end]
-            start = end
+    by_distance = groupby(enumerate(group), lambda pair: (pair[1].record.file, pair[1].record.number - pair[0]))
+    yield from ([item for _, item in stretch] for _, stretch in by_distance)
 
 
 def _piece(stretch: Sequence[RecordToAnnotate]) -> Piece:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 def build_parse_worker(plan: Plan) -> "ParseWorker":
     """Load a plan's parser alone and build the worker; see ``build_worker``."""
     _set_up_process(plan)
-    from concord.pipeline.parsing.stanza_parser import build_parser
+    from concord.pipeline.parsing.stanza_parser import StanzaParser
     from concord.pipeline.worker.shard_worker import ParseWorker
 
-    return ParseWorker(plan, parser=build_parser(plan.config.parser))
+    return ParseWorker(plan, parser=StanzaParser(plan.config.parser))
 
 
 def build_worker(plan: Plan) -> "ShardWorker":
@@ -38,7 +38,7 @@ def build_worker(plan: Plan) -> "ShardWorker":
     _set_up_process(plan)
     from concord.models.checkpoint import load_tagger
     from concord.pipeline.corpora.read_terms import read_terms_for
-    from concord.pipeline.parsing.stanza_parser import build_parser
+    from concord.pipeline.parsing.stanza_parser import StanzaParser
     from concord.pipeline.worker.shard_worker import ShardWorker
 
     folder = Path(plan.tagger_folder)
@@ -46,7 +46,7 @@ def build_worker(plan: Plan) -> "ShardWorker":
         raise ModelError(f"{folder}: not the tagger that the plan names: SHA-256 differs")
     tagger = load_tagger(folder, device=plan.config.tagger.device)
     terms = read_terms_for(tagger, plan.config.tagger.terms, digest=plan.tagger.terms)
-    parser = build_parser(plan.config.parser)
+    parser = StanzaParser(plan.config.parser)
     on_cpu = partial(_on_cpu, plan.config.parser, parser, tagger)
     return ShardWorker(plan, parser=parser, tagger=tagger, terms=terms, on_cpu=on_cpu)
 
@@ -63,10 +63,10 @@ def _on_cpu(
     config: ParserConfig, parser: "DocumentParser", tagger: "Tagger"
 ) -> Iterator[tuple["DocumentParser", "DocumentTagger"]]:
     """Provide parser and tagger on the CPU; the tagger is moved back afterwards."""
-    from concord.pipeline.parsing.stanza_parser import build_parser
+    from concord.pipeline.parsing.stanza_parser import StanzaParser
 
     device = str(tagger.device)
-    cpu_parser = parser if config.device == "cpu" else build_parser(config.model_copy(update={"device": "cpu"}))
+    cpu_parser = parser if config.device == "cpu" else StanzaParser(config.model_copy(update={"device": "cpu"}))
     try:
         yield cpu_parser, tagger.move_to("cpu")
     finally:

@@ -2,7 +2,6 @@
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -11,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from concord.models.labels import OUTSIDE, Span
 from concord.models.outputs import Prediction, Source
-from concord.pipeline.corrections.correction import Correction, Mark
+from concord.pipeline.corrections.correction import Correction, Mark, group_by_document
 from concord.pipeline.corrections.fitting import Fit, Offsets, fit_corrections
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, join_pieces
 
@@ -30,9 +29,7 @@ def correct_documents(outcomes: list[OutcomeT], corrections: Sequence[Correction
     """
     if not corrections:
         return outcomes
-    by_document: defaultdict[str, list[Correction]] = defaultdict(list)
-    for correction in corrections:
-        by_document[correction.doc_id].append(correction)
+    by_document = group_by_document(corrections)
     return [
         correct_document(outcome, by_document[outcome.parsed.document.doc_id])[0]
         if isinstance(outcome, AnnotatedDocument) and outcome.parsed.document.doc_id in by_document

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 
 import pyarrow as pa
 
+from concord.pipeline.corrections.correction import text_digest
 from concord.pipeline.documents import Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
@@ -46,7 +46,7 @@ class Parses:
     def find(self, document: Document) -> ParsedDocument | None:
         """Return a document's parse; None if there is none, or only of another text."""
         rows = self._rows.get(document.doc_id)
-        if rows is None or rows.text_sha256 != _digest(document):
+        if rows is None or rows.text_sha256 != text_digest(document.text):
             return None
         words = zip(*(column[rows.tokens] for column in self._words), strict=True)
         sentences = tuple(
@@ -77,7 +77,7 @@ def parse_tables(parsed: Sequence[ParsedDocument]) -> dict[str, pa.Table]:
     values = {
         "documents": {
             "doc_id": [document.document.doc_id for document in parsed],
-            "text_sha256": [_digest(document.document) for document in parsed],
+            "text_sha256": [text_digest(document.document.text) for document in parsed],
             "n_sentences": [len(document.sentences) for document in parsed],
             "n_tokens": [sum(len(sentence.words) for sentence in document.sentences) for document in parsed],
         },
@@ -91,7 +91,3 @@ def parse_tables(parsed: Sequence[ParsedDocument]) -> dict[str, pa.Table]:
         name: pa.table(values[name], schema=pa.schema([SCHEMAS[name].field(column) for column in columns]))
         for name, columns in _COLUMNS.items()
     }
-
-
-def _digest(document: Document) -> str:
-    return sha256(document.text.encode()).hexdigest()

@@ -80,7 +80,8 @@ class ShardReader:
         """Read the columns that are compared, by the name of their table."""
         if self._last is None or self._last[0] != shard:
             self._last = None  # frees its memory before the next shard is read
-            tables = {name: self._collection.read(name, columns, shard=shard) for name, columns in _COLUMNS.items()}
+            report = self._collection.manifest.shards[shard]
+            tables = {name: self._collection.read_rows(report, name, columns) for name, columns in _COLUMNS.items()}
             self._last = shard, tables
         return self._last[1]
 
@@ -136,7 +137,7 @@ class ShardRows:
 
 def read_shards(collection: Collection, table: str, columns: Sequence[str]) -> list[pa.Table]:
     """Read columns of a table, one part for each shard; a collection without shards has one empty part."""
-    parts = [collection.read(table, columns, shard=shard) for shard in range(len(collection.manifest.shards))]
+    parts = [collection.read_rows(report, table, columns) for report in collection.manifest.shards]
     return parts or [SCHEMAS[table].empty_table().select(list(columns))]
 
 

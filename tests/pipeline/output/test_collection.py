@@ -22,9 +22,15 @@ def test_collection_reads_only_the_parts_in_the_manifest(finish_run: FinishRun) 
     (output / "documents" / "part-00009-g0-orphan.parquet").write_bytes(b"orphan")
     collection = open_collection(output)
     assert len(collection.parts("documents")) == 2
-    documents = [collection.read("documents", ("doc_id",), shard=shard)["doc_id"].to_pylist() for shard in (0, 1)]
+    documents = [
+        collection.read_rows(report, "documents", ("doc_id",))["doc_id"].to_pylist()
+        for report in collection.manifest.shards
+    ]
     assert documents == [["Ada", "Bob"], ["Eva"]]
-    errors = [collection.read("errors", ("error", "position"), shard=shard).to_pylist() for shard in (0, 1)]
+    errors = [
+        collection.read_rows(report, "errors", ("error", "position")).to_pylist()
+        for report in collection.manifest.shards
+    ]
     assert errors == [[{"error": "invalid_json", "position": 3}], []]
 
 

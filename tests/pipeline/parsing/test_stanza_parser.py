@@ -25,7 +25,7 @@ from concord.pipeline.parsing import stanza_fast, stanza_packages, stanza_pipeli
 from concord.pipeline.parsing import stanza_parser as parsing
 from concord.pipeline.parsing.spanning_tree import best_tree
 from concord.pipeline.parsing.stanza_packages import parser_identity
-from concord.pipeline.parsing.stanza_parser import StanzaParser, build_parser
+from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.parsing.tokens import parser_view
 
 EMBEDDED = Path(parsing.__file__).parents[2] / "models" / "pretrained" / "parser_en"
@@ -380,7 +380,7 @@ def test_missing_weights_are_reported_by_path(tmp_path: Path) -> None:
     shutil.copytree(EMBEDDED, folder)
     (folder / "en/pos/compact.pt").unlink()
     with pytest.raises(ModelError, match=r"there is no .*pos/compact\.pt"):
-        build_parser(ParserConfig(package="compact", directory=str(folder)))
+        StanzaParser(ParserConfig(package="compact", directory=str(folder)))
 
 
 @pytest.mark.parametrize("name", ["tokenize", "mwt", "pos", "lemma", "depparse"])
@@ -390,7 +390,7 @@ def test_damaged_weights_raise_a_model_error(tmp_path: Path, name: str) -> None:
     path = folder / "en" / name / "compact.pt"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(ModelError, match="cannot load"):
-        build_parser(ParserConfig(package="compact", directory=str(folder)))
+        StanzaParser(ParserConfig(package="compact", directory=str(folder)))
 
 
 def test_embedded_package_is_rejected_for_another_language() -> None:
@@ -401,7 +401,7 @@ def test_embedded_package_is_rejected_for_another_language() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_missing_device_raises_a_model_error() -> None:
     with pytest.raises(ConfigError, match="expected a CUDA device, found none"):
-        build_parser(ParserConfig(device="cuda"))
+        StanzaParser(ParserConfig(device="cuda"))
 
 
 @pytest.mark.gpu
