@@ -219,16 +219,14 @@ class BatchEncoder:
     ) -> Forms:
         """Encode the distinct words of sentences; ``shared`` as in Forms."""
         words = dict.fromkeys(chain(("",), chain.from_iterable(sentence.words for sentence in sentences)))
+        numbers = [self._word_numbers.get(self._vocabulary.word_form(word), UNKNOWN) for word in words if word]
         return Forms(
             rows={word: row for row, word in enumerate(words)},
-            numbers=torch.tensor([PADDING, *(self._word_number(word) for word in words if word)]).to(device),
+            numbers=torch.tensor([PADDING, *numbers]).to(device),
             characters=self._encode_characters(words).to(device),
             cases=torch.tensor([word_case(word) for word in words]).to(device),
             shared=shared,
         )
-
-    def _word_number(self, word: str) -> int:
-        return self._word_numbers.get(self._vocabulary.word_form(word), UNKNOWN)
 
     def _encode_characters(self, words: Iterable[str]) -> Tensor:
         spellings = [self._vocabulary.spelling(word)[: self._max_characters] for word in words]

@@ -9,7 +9,6 @@ all samples read together, in one product per step of the weights that they shar
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
@@ -37,16 +36,9 @@ class VariationalLstmConfig(Config):
     """Rate of z_out, the mask on the input of the output layer."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MaskedLayer:
-    """A layer of a weight sample as the layer of the variational LSTM and its masks."""
-
-    lstm: nn.LSTM
-    """The layer that all samples share."""
-    input_mask: Tensor
-    """z_x, shape ``(D,)``."""
-    state_mask: Tensor
-    """z_h of both directions, shape ``(2, H)``."""
+MaskedLayer = tuple[nn.LSTM, Tensor, Tensor]
+"""A layer that all samples share, and a sample's masks of it: z_x, shape ``(D,)``, and z_h of both directions,
+``(2, H)``."""
 
 
 class LstmSample(nn.Module):
@@ -73,14 +65,11 @@ class LstmSamples(list[LstmSample]):
     @cached_property
     def layers(self) -> list[SampledLayer]:
         """The layers that the samples share, with the masks of all samples."""
-        return [
-            SampledLayer(
-                layers[0].lstm,
-                torch.stack([layer.input_mask for layer in layers]),
-                torch.stack([layer.state_mask for layer in layers], dim=1),
-            )
-            for layers in zip(*(sample.masked for sample in self), strict=True)
-        ]
+        layers = []
+        for masked in zip(*(sample.masked for sample in self), strict=True):
+            (lstm, *_), input_masks, state_masks = zip(*masked, strict=True)
+            layers.append(SampledLayer(lstm, torch.stack(input_masks), torch.stack(state_masks, dim=1)))
+        return layers
 
 
 class VariationalLstm(nn.Module):
@@ -125,7 +114,7 @@ class VariationalLstm(nn.Module):
                 input_mask = draw_mask((layer.input_size,), config.input_dropout, like=like, generator=generator)
                 state_mask = draw_mask((2, config.hidden), config.recurrent_dropout, like=like, generator=generator)
                 folded.append(_fold(layer, input_mask, state_mask))
-                masked.append(MaskedLayer(lstm=layer, input_mask=input_mask, state_mask=state_mask))
+                masked.append((layer, input_mask, state_mask))
             output_mask = draw_mask((self.output_dimension,), config.output_dropout, like=like, generator=generator)
             drawn.append(LstmSample(folded, output_mask, masked))
         return drawn

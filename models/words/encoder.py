@@ -21,6 +21,9 @@ from concord.models.errors import EncoderMissingError
 from concord.models.words.encoder_config import DIFFERENCE_NAME, ENCODER_NAME, WEIGHTS_NAME, EncoderConfig, find_encoder
 from concord.models.words.subwords import SPECIAL_TOKENS, SubwordReader, SubwordTokenizer
 
+NetworkStates = Callable[[Sequence[list[int]]], Sequence[Tensor]]
+"""Returns the states of every layer, each of shape ``(N, width)``, for rows of N subword numbers in all."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedEncoder:
@@ -28,17 +31,6 @@ class LoadedEncoder:
 
     folder: Path
     network: Any
-    reader: SubwordReader
-    width: int
-    """Dimensions of the network's states."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrozenNetwork:
-    """An encoder's network for inference alone, and the reader that splits words for it."""
-
-    states: Callable[[Sequence[list[int]]], Sequence[Tensor]]
-    """Returns the states of every layer, each of shape ``(N, width)``, for rows of N subword numbers in all."""
     reader: SubwordReader
     width: int
     """Dimensions of the network's states."""
@@ -68,10 +60,11 @@ def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
     return LoadedEncoder(folder=folder, network=network.eval(), reader=reader, width=width)
 
 
-def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
-    """Read an encoder's folder for inference; raises what ``read_encoder`` raises.
+def read_frozen_encoder(config: EncoderConfig, *, device: str) -> tuple[NetworkStates, SubwordReader, int]:
+    """Read an encoder's folder for inference; return its network, the reader that splits words for it, and its width.
 
-    A BERT is read without transformers, with the same states and several times as fast.
+    A BERT is read without transformers, with the same states and several times as fast. Errors are as those of
+    ``read_encoder``.
     """
     folder = _checked_folder(config)
     from concord.models.words.bert import read_bert
@@ -86,7 +79,7 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
         reader = SubwordReader(
             tokenizer, capacity=network.positions - SPECIAL_TOKENS, overlap_words=config.overlap_words
         )
-        return FrozenNetwork(states=network.states, reader=reader, width=network.width)
+        return network.states, reader, network.width
     loaded = read_encoder(config)
     loaded.network.load_state_dict(replaced, strict=False)
     frozen = loaded.network.requires_grad_(False).to(device)
@@ -95,7 +88,7 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
         numbers, attention = (tensor.to(device) for tensor in loaded.reader.pad(rows))
         return [states[attention.bool()] for states in layer_states(frozen, numbers, attention)]
 
-    return FrozenNetwork(states=states, reader=loaded.reader, width=loaded.width)
+    return states, loaded.reader, loaded.width
 
 
 def read_difference(config: EncoderConfig) -> dict[str, Tensor]:

@@ -19,11 +19,8 @@ class FrozenEncoder:
     """Computes features of words; its weights get no gradient and are in no checkpoint."""
 
     def __init__(self, config: EncoderConfig, *, device: str = "cpu") -> None:
-        loaded = read_frozen_encoder(config, device=device)
         self._config = config
-        self._reader = loaded.reader
-        self._states = loaded.states
-        self.width = loaded.width
+        self._states, self._reader, self.width = read_frozen_encoder(config, device=device)
         self.kept: dict[tuple[str, ...], Tensor] = {}
         """The features that ``cache`` keeps, by the words of their sentence."""
 
