@@ -41,9 +41,9 @@ def promote(name: str, *, version: int, **options: Any) -> Answer:
 
     The old champion gets the alias previous, and the move is recorded in the ledger: concord registry history NAME.
     """
-    from concord.workflows.promotion.promote import PromoteOptions, promote_command
+    from concord.workflows.promotion.promote import promote_command
 
-    return promote_command(name, version, PromoteOptions(**options))
+    return promote_command(name, version, **options)
 
 
 @verb(example="concord rollback bilstm_crf --reason 'misses company names since Monday'")

@@ -13,10 +13,10 @@ call to the store that hangs for that long; clocks must agree to within a minute
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from concord.models.errors import ConcordError
 from concord.pipeline.storage.atomic_writes import PromotionStep, crash_point
@@ -120,20 +120,21 @@ class _Model:
             self._client.delete_registered_model_tag(self.name, key)
 
     def has_version(self, version: int) -> bool:
-        with suppress(NotFoundError), mlflow_errors("the registry could not be queried"):
-            self._client.get_model_version(self.name, str(version))
-            return True
-        return False
+        return self._query(self._client.get_model_version, self.name, str(version)) is not None
 
     def lock_tags(self) -> dict[str, str] | None:
         """Return the tags of the lock; None if there is none."""
-        with suppress(NotFoundError), mlflow_errors("the registry could not be queried"):
-            return dict(self._client.get_registered_model(self.name + LOCK_SUFFIX).tags)
-        return None
+        lock = self._query(self._client.get_registered_model, self.name + LOCK_SUFFIX)
+        return None if lock is None else dict(lock.tags)
 
     def delete_lock(self) -> None:
+        self._query(self._client.delete_registered_model, self.name + LOCK_SUFFIX)
+
+    def _query(self, call: Callable[..., Any], *arguments: str) -> Any:
+        """Return what a call returns; None if what it is about does not exist."""
         with suppress(NotFoundError), mlflow_errors("the registry could not be queried"):
-            self._client.delete_registered_model(self.name + LOCK_SUFFIX)
+            return call(*arguments)
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -81,19 +81,11 @@ class Condition:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
-    """The seconds that two taggers took for the same documents."""
-
-    champion: float
-    candidate: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Throughput:
-    """The candidate's speed as a fraction of the champion's: the median of the turns, and their seconds."""
+    """The candidate's speed as a fraction of the champion's: the median of the turns, and both's seconds in each."""
 
     ratio: float
-    seconds: Sequence[Turn]
+    seconds: Sequence[Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,15 +186,13 @@ def comparison_conditions(gate: GateConfig, lines: Sequence[Line]) -> list[Condi
             short_by=max(0.0, max(least, 0.0) - gain),
         ),
     ]
-    for line in lines:
-        if line.kind == "slice":
-            low, least = line.difference.low, -gate.slice_tolerance
-            holds, short_by = low >= least, max(0.0, least - low)
-            found, wanted = _interval(line), f"from {least:g} up"
-            conditions.append(
-                Condition(name=f"slice {line.name}", holds=holds, found=found, wanted=wanted, short_by=short_by)
-            )
-    return conditions
+    least = -gate.slice_tolerance
+    slices = [
+        _at_least(f"slice {line.name}", line.difference.low, least, found=_interval(line), wanted=f"from {least:g} up")
+        for line in lines
+        if line.kind == "slice"
+    ]
+    return [*conditions, *slices]
 
 
 def throughput_condition(gate: GateConfig, ratio: float) -> Condition:
@@ -227,15 +217,11 @@ def compare_speed(
         return time.perf_counter() - started
 
     seconds(champion), seconds(candidate)  # warm up caches and lazily created tensors
-    timed: list[Turn] = []
-    for turn in range(turns):
-        # Alternate the order: the second one runs on a warmer, or throttled, machine.
-        if turn % 2:
-            second, first = seconds(candidate), seconds(champion)
-        else:
-            first, second = seconds(champion), seconds(candidate)
-        timed.append(Turn(champion=first, candidate=second))
-    return Throughput(ratio=statistics.median(turn.champion / turn.candidate for turn in timed), seconds=timed)
+    taggers = {"champion": champion, "candidate": candidate}
+    # Alternate the order: the second one runs on a warmer, or throttled, machine.
+    orders = [list(reversed(taggers)) if turn % 2 else list(taggers) for turn in range(turns)]
+    timed = [{name: seconds(taggers[name]) for name in order} for order in orders]
+    return Throughput(ratio=statistics.median(turn["champion"] / turn["candidate"] for turn in timed), seconds=timed)
 
 
 def _examine_first(
@@ -301,9 +287,9 @@ def _evidence(
     return {"gate": gate, "conditions": conditions, "provenance": overlap, **parts}
 
 
-def _at_least(name: str, value: float, least: float, *, found: str) -> Condition:
-    short_by = max(0.0, least - value)
-    return Condition(name=name, holds=value >= least, found=found, wanted=f"{least:g} or more", short_by=short_by)
+def _at_least(name: str, value: float, least: float, *, found: str, wanted: str = "") -> Condition:
+    wanted, short_by = wanted or f"{least:g} or more", max(0.0, least - value)
+    return Condition(name=name, holds=value >= least, found=found, wanted=wanted, short_by=short_by)
 
 
 def _interval(line: Line) -> str:

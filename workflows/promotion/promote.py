@@ -10,7 +10,7 @@ import json
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,29 +31,21 @@ from concord.workflows.promotion.gate import (
     read_gate,
 )
 from concord.workflows.promotion.ledger import LONGEST_REASON, Action, Entry, Move, check_chain, read_line
-from concord.workflows.registry.mlflow_client import Run, RunStatus, TrackingError, mlflow_errors, open_client, open_run
+from concord.workflows.registry.mlflow_client import (
+    Run,
+    RunStatus,
+    TrackingError,
+    every_page,
+    mlflow_errors,
+    open_client,
+    open_run,
+)
 from concord.workflows.registry.model_versions import resolve
 
 REFUSED = 4
 EXPERIMENT = "concord-promotions"
 SET_TAG, OUTCOME_TAG = "concord.promotion_set", "concord.outcome"
 EVIDENCE_NAME = "evidence.json"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PromoteOptions:
-    """How to promote.
-
-    Attributes:
-        gate: path of its file.
-        forced: move the champion even if the gate fails; needs a reason.
-        reason: recorded in the ledger.
-    """
-
-    gate: Path
-    forced: bool = False
-    reason: str | None = None
-    device: str = "cpu"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,14 +81,22 @@ class ChampionMove:
     ledger: Entry
 
 
-def promote_command(name: str, version: int, options: PromoteOptions) -> Answer:
-    """Make a version the champion if it passes the gate; exit code 4 if not."""
-    _check_reason(options.reason, needed=options.forced)
-    gate = read_gate(options.gate)
-    _check_corpora(gate, options.gate)
-    gate_slices(gate)  # an invalid gate must fail before the attempt counts as a use of the set
+def promote_command(
+    name: str, version: int, *, gate: Path, forced: bool = False, reason: str | None = None, device: str = "cpu"
+) -> Answer:
+    """Make a version the champion if it passes the gate; exit code 4 if not.
+
+    Args:
+        gate: path of its file.
+        forced: move the champion even if the gate fails; needs a reason.
+        reason: recorded in the ledger.
+    """
+    _check_reason(reason, needed=forced)
+    config = read_gate(gate)
+    _check_corpora(config, gate)
+    gate_slices(config)  # an invalid gate must fail before the attempt counts as a use of the set
     # It names the corpora, whatever their paths and order.
-    promotion_set = hashlib.sha256("\n".join(sorted(map(file_sha256, gate.data))).encode()).hexdigest()
+    promotion_set = hashlib.sha256("\n".join(sorted(map(file_sha256, config.data))).encode()).hexdigest()
     candidate = resolve(f"models:/{name}/{version}")
     champion = settled_state(name).champion
     if champion == version:
@@ -106,7 +106,7 @@ def promote_command(name: str, version: int, options: PromoteOptions) -> Answer:
         )
     with _attempt(name, version, promotion_set) as run:
         uses = _earlier_uses(run, promotion_set)
-        findings = examine(candidate, champion, gate, device=options.device)
+        findings = examine(candidate, champion, config, device=device)
         attempt = Attempt(
             model=name,
             version=version,
@@ -114,11 +114,11 @@ def promote_command(name: str, version: int, options: PromoteOptions) -> Answer:
             conditions=findings.conditions,
             failed=findings.failed,
             uses=uses,
-            evidence=_log_evidence(run, findings, options.gate),
+            evidence=_log_evidence(run, findings, gate),
             evidence_place=f"runs:/{run.run_id}/{EVIDENCE_NAME}",
         )
         # Files that differ from what was registered cannot be loaded, so no reason helps.
-        if findings.failed and (not options.forced or "digest" in findings.failed):
+        if findings.failed and (not forced or "digest" in findings.failed):
             _end(run, f"refused: {', '.join(findings.failed)}")
             return Answer.of(attempt, text=_text(_refusal(attempt), attempt), exit_code=REFUSED)
         move = _move(
@@ -128,11 +128,11 @@ def promote_command(name: str, version: int, options: PromoteOptions) -> Answer:
             digest=candidate.digest,
             evidence=attempt.evidence,
             evidence_place=attempt.evidence_place,
-            gate=file_sha256(options.gate),
+            gate=file_sha256(gate),
             promotion_set=promotion_set,
             uses=uses,
             forced=bool(findings.failed),
-            reason=options.reason,
+            reason=reason,
         )
         line = move_champion(name, expected=champion, move=move)
         _end(run, f"moved: ledger line {line.number}")
@@ -158,7 +158,10 @@ def rollback_command(name: str, *, reason: str | None = None) -> Answer:
 def history_command(name: str) -> Answer:
     """Return the ledger of a model, oldest line first; exit code 1 if its chain is broken."""
     state = settled_state(name)
-    entries = [entry for text in state.lines if (entry := _readable(text)) is not None]
+    entries = []
+    for text in state.lines:
+        with suppress(ValueError):
+            entries.append(read_line(text))
     breaks = check_chain(state.lines, champion=state.champion)
     values = {
         "model": name,
@@ -201,17 +204,11 @@ def _attempt(name: str, version: int, promotion_set: str) -> Iterator[Run]:
 
 
 def _earlier_uses(attempt: Run, promotion_set: str) -> int:
-    client = open_client()
-    run_ids: set[str] = set()
+    client, uses = open_client(), f"tags.`{SET_TAG}` = '{promotion_set}'"
     with mlflow_errors("the uses of the promotion set could not be counted"):
         experiment = client.get_run(attempt.run_id).info.experiment_id
-        token = None
-        while True:
-            page = client.search_runs([experiment], f"tags.`{SET_TAG}` = '{promotion_set}'", page_token=token)
-            run_ids |= {run.info.run_id for run in page}
-            token = page.token
-            if not token:
-                return len(run_ids - {attempt.run_id})
+        runs = every_page(client.search_runs, experiment_ids=[experiment], filter_string=uses)
+    return len({run.info.run_id for run in runs} - {attempt.run_id})
 
 
 def _log_evidence(attempt: Run, findings: Findings, gate: Path) -> str:
@@ -278,13 +275,6 @@ def _move(action: Action, came_from: int | None, went_to: int, **details: Any) -
     who = f"{getpass.getuser()}@{socket.gethostname()}"
     when = datetime.now(UTC).isoformat(timespec="seconds")
     return Move(action=action, who=who, when=when, came_from=came_from, went_to=went_to, **details)
-
-
-def _readable(text: str) -> Entry | None:
-    try:
-        return read_line(text)
-    except ValueError:
-        return None
 
 
 def _history_table(entries: Sequence[Entry]) -> str:

@@ -133,6 +133,16 @@ def mlflow_errors(action: str, *, absent: str | None = None) -> Iterator[None]:
         raise TrackingError(f"{tracking_uri()}: {action}: {error}") from error
 
 
+def every_page(search: Any, **arguments: Any) -> list[Any]:
+    """Return the items of all pages of a search."""
+    page = search(**arguments)
+    items = list(page)
+    while page.token:
+        page = search(**arguments, page_token=page.token)
+        items.extend(page)
+    return items
+
+
 def has_store() -> bool:
     """Return False if the store is a local database that does not exist yet."""
     database = _sqlite_file(tracking_uri())

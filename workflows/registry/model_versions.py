@@ -21,6 +21,7 @@ from concord.workflows.environment import cache_folder
 from concord.workflows.registry.mlflow_client import (
     TrackingError,
     download,
+    every_page,
     has_store,
     mlflow_errors,
     open_client,
@@ -89,7 +90,7 @@ def model_names() -> list[str]:
     """Return the names of all registered models except locks, sorted."""
     client = open_client()
     with mlflow_errors("the models could not be listed"):
-        names = [model.name for model in _every_page(client.search_registered_models)]
+        names = [model.name for model in every_page(client.search_registered_models)]
     return sorted(name for name in names if not name.endswith(LOCK_SUFFIX))
 
 
@@ -99,12 +100,12 @@ def versions(name: str) -> list[ModelVersion]:
     client = open_client()
     with mlflow_errors(f"the versions of {name} could not be listed", absent=name):
         aliases = client.get_registered_model(name).aliases
-        found = _every_page(client.search_model_versions, filter_string=f"name = '{name}'")
-    by_version: dict[int, list[str]] = {}
-    for alias, version in aliases.items():
-        by_version.setdefault(int(version), []).append(alias)
+        found = every_page(client.search_model_versions, filter_string=f"name = '{name}'")
     # The search does not return aliases.
-    all_versions = [_model_version(version, aliases=by_version.get(int(version.version), [])) for version in found]
+    all_versions = [
+        _model_version(version, aliases=[alias for alias, it in aliases.items() if int(it) == int(version.version)])
+        for version in found
+    ]
     return sorted(all_versions, key=lambda version: version.version, reverse=True)
 
 
@@ -135,7 +136,7 @@ def register(
     shown = {"description": description, "tags": {**(tags or {}), DIGEST_TAG: digest}}
     client = open_client()
     with mlflow_errors(f"the bundle could not be registered as {name}"):
-        earlier = _every_page(client.search_model_versions, filter_string=f"run_id = '{run_id}'")
+        earlier = every_page(client.search_model_versions, filter_string=f"run_id = '{run_id}'")
         same = (version for version in earlier if version.name == name and version.tags.get(DIGEST_TAG) == digest)
         version = _model_version(next(same, None) or _register(client, bundle, name, run_id, shown))
         holder = int(client.get_registered_model(name).aliases.get(alias, 0))
@@ -211,15 +212,6 @@ def _register(client: Any, bundle: Path, name: str, run_id: str, shown: Mapping[
     create_model(name)
     source = f"{client.get_run(run_id).info.artifact_uri}/{MODEL}"
     return client.create_model_version(name, source, run_id=run_id, **shown)
-
-
-def _every_page(search: Any, **arguments: Any) -> list[Any]:
-    page = search(**arguments)
-    items = list(page)
-    while page.token:
-        page = search(**arguments, page_token=page.token)
-        items.extend(page)
-    return items
 
 
 def _model_version(version: Any, *, aliases: list[str] | None = None) -> ModelVersion:

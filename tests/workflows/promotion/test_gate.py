@@ -123,7 +123,7 @@ def test_speeds_are_measured_in_turns(tiny_bundle: Path) -> None:
     documents = read_corpora([str(CHECKOUT / "examples/train/dev.conllu")], labels={})
     found = compare_speed(tagger, tagger, documents, turns=4)
     assert len(found.seconds) == 4
-    ratios = sorted(turn.champion / turn.candidate for turn in found.seconds)
+    ratios = sorted(turn["champion"] / turn["candidate"] for turn in found.seconds)
     assert ratios[1] <= found.ratio <= ratios[2]
 
 

@@ -26,7 +26,6 @@ from concord.workflows.promotion import promote
 from concord.workflows.promotion.champion import settled_state
 from concord.workflows.promotion.ledger import check_chain, tag_of
 from concord.workflows.promotion.promote import (
-    PromoteOptions,
     history_command,
     promote_command,
     rollback_command,
@@ -148,10 +147,10 @@ def check_evidence(promoted: dict[str, Any], gate: Path) -> None:
 def test_a_failing_gate_can_be_overridden_with_a_reason(store: Path, versions: list[int], gold: Path) -> None:
     gate = write_gate(store, gold, min_f1=100.0)
     with pytest.raises(ConfigError, match="expected --reason"):
-        promote_command("tiny", 1, PromoteOptions(gate=gate, forced=True))
+        promote_command("tiny", 1, gate=gate, forced=True)
     with pytest.raises(ConfigError, match="1,000 characters at most"):
-        promote_command("tiny", 1, PromoteOptions(gate=gate, reason="x" * 1001))
-    answer = promote_command("tiny", 1, PromoteOptions(gate=gate, forced=True, reason="a first one for the tests"))
+        promote_command("tiny", 1, gate=gate, reason="x" * 1001)
+    answer = promote_command("tiny", 1, gate=gate, forced=True, reason="a first one for the tests")
     assert (answer.exit_code, answer.values["failed"]) == (0, ["min_f1"])
     assert "forced past min_f1" in answer.text
     line = history_command("tiny").values["lines"][0]
@@ -166,11 +165,11 @@ def test_a_candidate_that_has_seen_the_promotion_set_is_refused(
     save_tagger(load_tagger(tiny_bundle), bundle)
     write_provenance(bundle, Provenance(parts=[describe_part("dev", [str(gold)], documents[:2])]))
     gate = write_gate(store, gold, min_f1=0.0)
-    answer = promote_command("tiny", add_version(bundle), PromoteOptions(gate=gate))
+    answer = promote_command("tiny", add_version(bundle), gate=gate)
     assert (answer.exit_code, answer.values["failed"]) == (REFUSED, ["provenance"])
     assert "2 in what chose its checkpoint" in answer.text
     strict = write_gate(store, gold, min_f1=0.0, unknown_provenance="refuse")
-    answer = promote_command("tiny", add_version(tiny_bundle), PromoteOptions(gate=strict))
+    answer = promote_command("tiny", add_version(tiny_bundle), gate=strict)
     assert (answer.exit_code, answer.values["failed"], answer.values["uses"]) == (REFUSED, ["provenance"], 1)
 
 
@@ -179,7 +178,7 @@ def test_changed_files_are_refused_even_with_force(store: Path, versions: list[i
     weights = next(Path(source).rglob("weights.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     gate = write_gate(store, gold, min_f1=0.0)
-    answer = promote_command("tiny", 1, PromoteOptions(gate=gate, forced=True, reason="whatever"))
+    answer = promote_command("tiny", 1, gate=gate, forced=True, reason="whatever")
     assert (answer.exit_code, answer.values["failed"]) == (REFUSED, ["digest"])
     assert settled_state("tiny").champion is None
 
@@ -192,7 +191,7 @@ def test_rollback_needs_a_previous_champion(store: Path, versions: list[int]) ->
 def test_a_broken_chain_is_reported_with_its_line(store: Path, versions: list[int], gold: Path) -> None:
     gate = write_gate(store, gold, min_f1=0.0)
     for version in versions:
-        assert promote_command("tiny", version, PromoteOptions(gate=gate)).exit_code == 0
+        assert promote_command("tiny", version, gate=gate).exit_code == 0
     client = MlflowClient(tracking_uri(), tracking_uri())
     line = client.get_registered_model("tiny").tags[tag_of(1)]
     client.set_registered_model_tag("tiny", tag_of(1), line.replace('"uses":0', '"uses":7'))
@@ -220,11 +219,11 @@ def test_one_of_four_concurrent_promotions_wins(
     name = f"rivals_at_{place}"
     add_version(tiny_bundle, name=name)
     gate = write_gate(store, gold, min_f1=0.0)
-    assert promote_command(name, 1, PromoteOptions(gate=gate)).exit_code == 0
+    assert promote_command(name, 1, gate=gate).exit_code == 0
     rivals = [add_version(better_bundle, name=name) for _ in range(4)]
 
     def rival(version: int) -> None:
-        raise SystemExit(promote_command(name, version, PromoteOptions(gate=gate)).exit_code)
+        raise SystemExit(promote_command(name, version, gate=gate).exit_code)
 
     codes = exit_codes([partial(rival, version) for version in rivals], uri=tracking_uri())
     assert sorted(codes, key=str) == [0, REFUSED, REFUSED, REFUSED]
