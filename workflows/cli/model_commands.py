@@ -115,11 +115,12 @@ def train(
     Any tagger can also learn labels of single words, such as parts of speech: --set model.scheme=TOKENS, and for
     CoNLL-U --set data.label_column=upos (or xpos, or a MISC key).
     """
+    from concord.workflows.training import train as training
     from concord.workflows.training.job import read_train_job
-    from concord.workflows.training.train import TrainOptions, train_command
 
     train_job = read_train_job(job, profile=profile, overrides=overrides)
-    return train_command(train_job, TrainOptions(folder=output, tracked=not no_tracking, **options))
+    trained = training.train(train_job, training.TrainOptions(folder=output, tracked=not no_tracking, **options))
+    return Answer.of(trained, text=trained.text)
 
 
 @verb(example="concord distil runs/a/bundle runs/b/bundle my/student.yaml --text my/texts --output runs/student")
@@ -263,8 +264,8 @@ def compare(
       --slice 'new=name:unseen'          names that --train does not contain; name:seen for the others
       --slice 'people=type:PER'
     """
-    from concord.workflows.evaluation.command import compare_command
     from concord.workflows.evaluation.compare import CompareJob
+    from concord.workflows.evaluation.page import compare_command
     from concord.workflows.evaluation.paired_tests import Procedure
     from concord.workflows.evaluation.slices import parse_slice
     from concord.workflows.registry.resolve_tagger import find_tagger

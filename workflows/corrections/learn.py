@@ -34,8 +34,8 @@ from concord.workflows.corpora.corpora import label_types, read_corpora, short_n
 from concord.workflows.corpora.provenance import Provenance, describe_part, find_overlap, read_provenance
 from concord.workflows.corrections.corrected_corpus import CORPUS_NAME, CorrectedCorpus, read_corrected
 from concord.workflows.corrections.rehearsal import Corpora, find_data, find_job, with_rehearsal
-from concord.workflows.evaluation.command import compare_command
 from concord.workflows.evaluation.compare import CompareJob
+from concord.workflows.evaluation.page import compare_command
 from concord.workflows.registry.model_versions import is_reference, resolve
 from concord.workflows.registry.outbox import EXPERIMENT
 from concord.workflows.registry.resolve_tagger import find_entity_tagger, find_tagger

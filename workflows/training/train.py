@@ -23,7 +23,7 @@ from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitR
 from concord.models.words.representation import WordRepresentation
 from concord.models.words.word_vectors import read_word_vectors
 from concord.pipeline.corpora.soft_corpus import is_soft_corpus
-from concord.workflows.console import Answer, info, plain, shows_progress
+from concord.workflows.console import info, plain, shows_progress
 from concord.workflows.corpora.corpora import Documents
 from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance
 from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger, write_tables
@@ -181,12 +181,6 @@ class Training:
         return provenance.merged_with(describe_part("dev", data.paths("dev"), self.corpora["dev"]))
 
 
-def train_command(job: TrainJob, options: TrainOptions) -> Answer:
-    """Train a tagger and register it; errors as those of ``train``."""
-    result = train(job, options)
-    return Answer.of(result, text=result.text)
-
-
 def train(job: TrainJob, options: TrainOptions) -> TrainResult:
     """Train a tagger and register it.
 
@@ -218,14 +212,7 @@ def prepare(job: TrainJob, options: TrainOptions) -> Training:
     _claim_folder(folder, job, resume=options.resume)
     _write_resolved(job, model, config, folder)
     return Training(
-        job=job,
-        options=options,
-        folder=folder,
-        model=model,
-        config=config,
-        corpora=corpora,
-        dev=dev,
-        tagger=tagger,
+        job=job, options=options, folder=folder, model=model, config=config, corpora=corpora, dev=dev, tagger=tagger
     )
 
 

@@ -24,9 +24,8 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
-from concord.workflows.evaluation.command import compare_command
 from concord.workflows.evaluation.compare import CompareJob, compare, evidence
-from concord.workflows.evaluation.page import render_page
+from concord.workflows.evaluation.page import compare_command, render_page
 from concord.workflows.evaluation.paired_tests import Line, Procedure, changed_documents, compare_labels, describe_line
 from concord.workflows.evaluation.slices import parse_slice
 from concord.workflows.registry.resolve_tagger import find_tagger
