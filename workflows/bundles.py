@@ -58,7 +58,11 @@ def check_bundle(folder: Path) -> BundleManifest:
     Raises:
         ModelError: naming a file that is missing, unknown or not what was registered.
     """
-    manifest = _read(folder / MANIFEST_NAME)
+    path = folder / MANIFEST_NAME
+    try:
+        manifest = BundleManifest.read_json(path)
+    except ModelError as error:
+        raise ModelError(f"{path}: expected the manifest of a bundle; register the bundle again: {error}") from error
     expected = manifest.files
     present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST_NAME}
     for name in sorted(present - set(expected)):
@@ -100,10 +104,3 @@ def _parser(folder: Path) -> str:
     if trees is not None and "@" in trees:
         return trees
     return component_signature(parser_identity(ParserConfig()))
-
-
-def _read(path: Path) -> BundleManifest:
-    try:
-        return BundleManifest.read_json(path)
-    except ModelError as error:
-        raise ModelError(f"{path}: expected the manifest of a bundle; register the bundle again: {error}") from error

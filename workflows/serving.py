@@ -133,14 +133,14 @@ class ServedTagger:
         advice = "send fewer texts per request, or annotate a collection with 'concord annotate'"
         limits = self._limits
         if characters > limits.characters:
-            raise _bad_request(
+            raise _refusal(
                 f"expected {limits.characters:,} characters or less in all texts (limits.characters), got "
                 f"{characters:,}; {advice}"
             )
         # The best of the last: one that was slowed down by its texts or by other work must not refuse what follows.
         seconds = characters / max(self._paces) if self._paces and characters >= _MEASURED_CHARACTERS else 0.0
         if seconds > limits.seconds:
-            raise _bad_request(
+            raise _refusal(
                 f"expected {limits.seconds:g} s of work or less (limits.seconds), got {characters:,} characters, for "
                 f"which this server needs about {seconds:.0f} s; {advice}"
             )
@@ -148,9 +148,10 @@ class ServedTagger:
     def _result(self, work: Future[list[list[dict[str, Any]]]], deadline: float) -> list[list[dict[str, Any]]]:
         """Wait for a turn, and give it up if the time of the request ends before it begins."""
         if wait([work], timeout=max(0.0, deadline - time.monotonic())).not_done and work.cancel():
-            raise _busy(
+            raise _refusal(
                 f"the server is busy: the request was not finished within {self._limits.seconds:g} s (limits.seconds); "
-                "send it again later, or send fewer texts per request"
+                "send it again later, or send fewer texts per request",
+                code="TEMPORARILY_UNAVAILABLE",
             )
         return work.result()
 
@@ -160,7 +161,7 @@ class ServedTagger:
         outcomes = self._annotator.annotate(texts, ids=[str(first + number) for number in range(len(texts))])
         for outcome in outcomes:
             if isinstance(outcome, DeadLetter):
-                raise _bad_request(f"text {outcome.doc_id}: {outcome.stage}: {outcome.message}")
+                raise _refusal(f"text {outcome.doc_id}: {outcome.stage}: {outcome.message}")
         entities: list[list[dict[str, Any]]] = [[] for _ in texts]
         for row in self._annotator.tables(outcomes)["entities"].to_pylist():
             entities[int(row["doc_id"]) - first].append({name: row[name] for name in ENTITY_FIELDS})
@@ -216,12 +217,10 @@ def _texts(model_input: Any) -> list[str]:
         columns = list(model_input.columns)
         # MLflow converts a list to a frame with a single column named 0.
         if TEXT not in columns and columns != [0]:
-            raise _bad_request(
-                f"expected texts or a column {TEXT!r}, got {', '.join(map(str, columns)) or 'no column'}"
-            )
+            raise _refusal(f"expected texts or a column {TEXT!r}, got {', '.join(map(str, columns)) or 'no column'}")
         model_input = model_input[TEXT if TEXT in columns else 0]
     if isinstance(model_input, str) or not isinstance(model_input, Sequence | pd.Series | np.ndarray):
-        raise _bad_request(f"expected texts or a data frame with a column {TEXT!r}, got {type(model_input).__name__}")
+        raise _refusal(f"expected texts or a data frame with a column {TEXT!r}, got {type(model_input).__name__}")
     return [_text(number, value) for number, value in enumerate(model_input)]
 
 
@@ -230,28 +229,20 @@ def _text(number: int, value: object) -> str:
         # The server converts each value of a record to a zero-dimensional array.
         value = value.tolist()
     if not isinstance(value, str):
-        raise _bad_request(f"text {number}: expected a string, got {value!r}")
+        raise _refusal(f"text {number}: expected a string, got {value!r}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise _bad_request(f"text {number}: expected whole characters, got half a surrogate pair: {error}") from error
+        raise _refusal(f"text {number}: expected whole characters, got half a surrogate pair: {error}") from error
     return str(value)
 
 
-def _busy(message: str) -> Exception:
-    """Return an error that the server answers with status 503."""
+def _refusal(message: str, code: str = "INVALID_PARAMETER_VALUE") -> Exception:
+    """Return an error that the server answers with the status of a code, by default 400; others are answered by 500."""
     from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
+    from mlflow.protos.databricks_pb2 import ErrorCode
 
-    error: Exception = MlflowException(message, error_code=TEMPORARILY_UNAVAILABLE)
-    return error
-
-
-def _bad_request(message: str) -> Exception:
-    """Return an error that the server answers with status 400; any other would be an internal server error."""
-    from mlflow.exceptions import MlflowException
-
-    error: Exception = MlflowException.invalid_parameter_value(message)
+    error: Exception = MlflowException(message, error_code=ErrorCode.Value(code))
     return error
 
 

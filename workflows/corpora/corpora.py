@@ -91,11 +91,7 @@ def read_corpora(
 
 
 def known_types(files: Sequence[Documents], paths: Sequence[str], *, scheme: LabelScheme) -> set[str]:
-    """Return what training corpora distinguish, their soft labels included.
-
-    Raises:
-        ConfigError: when the teachers of a soft corpus do not fit the others, as in ``check_teachers``.
-    """
+    """Return what training corpora distinguish, their soft labels included; errors as in ``check_teachers``."""
     types = set[str]().union(*(label_types(documents, scheme) for documents in files))
     soft = [(path, read_labelling(Path(path))) for path in paths if is_soft_corpus(path)]
     for path, teachers in soft:

@@ -45,11 +45,7 @@ def find_moves(
     sentences = [sentence if terms is None else terms.mark(sentence) for sentence in tagged_sentences(document)]
     labels = certain_labels(fitted, words)
     before, after = (
-        _marks(
-            tagger.predict_documents([sentences], options, certain=[certain])[0],
-            words,
-            text,
-        )
+        _marks(tagger.predict_documents([sentences], options, certain=[certain])[0], words, text)
         for certain in ({}, labels)
     )
     corrected = [mark for correction in fitted for mark in correction.marks]

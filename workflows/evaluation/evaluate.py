@@ -207,11 +207,7 @@ def predict_timed(
 
 
 def score_predictions(
-    tagger: Tagger,
-    documents: Documents,
-    predicted: Sequence[Sequence[Prediction]],
-    seconds: float,
-    job: EvaluateJob,
+    tagger: Tagger, documents: Documents, predicted: Sequence[Sequence[Prediction]], seconds: float, job: EvaluateJob
 ) -> AnyEvaluation:
     """Return what ``score_tagger`` does, from existing predictions."""
     scheme = tagger.vocabulary.scheme
@@ -234,10 +230,7 @@ def score_predictions(
         return _entity_evaluation(common, documents, gold, final, draft)
     tokens, drafts = token_scores(gold, final), token_scores(gold, draft)
     return TokenEvaluation(
-        **_fields(common),
-        accuracy=tokens.accuracy,
-        draft_accuracy=drafts.accuracy,
-        label_scores=tokens.by_label,
+        **_fields(common), accuracy=tokens.accuracy, draft_accuracy=drafts.accuracy, label_scores=tokens.by_label
     )
 
 

@@ -119,7 +119,8 @@ def compare_labels(
             for groups_of_tagger, consistency in zip(counts, recurring, strict=True):
                 groups_of_tagger["consistency", "consistency"] = consistency
     zeros = np.zeros((len(documents), 3), dtype=np.int64)
-    pairs = {key: (counts[0].get(key, zeros), counts[1].get(key, zeros)) for key in _sorted_keys(counts)}
+    keys = sorted(counts[0].keys() | counts[1].keys(), key=lambda key: (get_args(Kind).index(key[0]), key[1]))
+    pairs = {key: (counts[0].get(key, zeros), counts[1].get(key, zeros)) for key in keys}
     test = partial(significance.randomisation_test, rounds=procedure.rounds, seed=procedure.seed)
     p_values = [test(*pair) for pair in pairs.values()]
     return [
@@ -170,20 +171,8 @@ def _spans(labels: Sequence[Sequence[str]], scheme: LabelScheme) -> set[tuple[in
     return {(position, span) for position, sentence in enumerate(labels) for span in scheme.scored_spans(sentence)}
 
 
-def _sorted_keys(counts: Iterable[Iterable[tuple[Kind, str]]]) -> list[tuple[Kind, str]]:
-    kinds = get_args(Kind)
-    return sorted({key for groups in counts for key in groups}, key=lambda key: (kinds.index(key[0]), key[1]))
-
-
 def _line(
-    kind: Kind,
-    name: str,
-    first: UnitCounts,
-    second: UnitCounts,
-    *,
-    p: float,
-    corrected: float,
-    procedure: Procedure,
+    kind: Kind, name: str, first: UnitCounts, second: UnitCounts, *, p: float, corrected: float, procedure: Procedure
 ) -> Line:
     difference = significance.paired_bootstrap(
         second[None], first[None], resamples=procedure.resamples, seed=procedure.seed, alpha=procedure.alpha

@@ -10,14 +10,7 @@ from concord.pipeline.errors import InputError
 from concord.workflows.console import Answer, counted, info, plain, table, warn
 from concord.workflows.environment import code_tags
 from concord.workflows.registry.mlflow_client import REFUSAL, TrackingError, has_store, open_run, tracking_uri
-from concord.workflows.registry.model_versions import (
-    check_name,
-    is_reference,
-    model_names,
-    register,
-    resolve,
-    versions,
-)
+from concord.workflows.registry.model_versions import check_name, is_reference, model_names, register, resolve, versions
 from concord.workflows.registry.outbox import EXPERIMENT, find_entries, read_entry, send
 
 

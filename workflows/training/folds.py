@@ -10,12 +10,7 @@ from typing import Any
 from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
-from concord.models.evaluation.threshold_sweep import (
-    REFINE_ALL,
-    best_threshold,
-    mean_curve,
-    sweep_threshold,
-)
+from concord.models.evaluation.threshold_sweep import REFINE_ALL, best_threshold, mean_curve, sweep_threshold
 from concord.models.options import PredictOptions
 from concord.models.tagger import Tagger
 from concord.models.training.fit import SCORE_NAMES, EpochProgress, EpochResult, FitConfig, fit
@@ -48,14 +43,11 @@ def choose_by_folds(
     resume: bool = True,
     on_batch: Callable[[EpochProgress], None] | None = None,
 ) -> FoldChoice:
-    """Train once without each part of the documents and score the training on that part.
+    """Train once without each part of the documents and score the training on that part; errors as in ``cut_folds``.
 
     Args:
         build: makes an untrained tagger for training documents.
         folder: takes one folder for each part; with ``resume`` what is in them is continued.
-
-    Raises:
-        ConfigError: when there are fewer different documents with gold labels than parts.
     """
     histories, curves = [], []
     for number, (train, held_out) in enumerate(cut_folds(documents, folds, seed=config.seed), 1):
