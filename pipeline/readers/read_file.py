@@ -67,32 +67,36 @@ def readers() -> Mapping[str, Reader]:
     return by_format
 
 
-def reader_for(format: str, *, where: str = "reader.format") -> Reader:
-    """Return the reader of a format.
+def reader_for(format: str, *, where: str = "reader.format", available: Mapping[str, Reader] | None = None) -> Reader:
+    """Return the reader of a format, out of ``readers()`` by default.
 
     Raises:
         InputError: when there is none, naming what asks for it.
     """
-    reader = readers().get(format)
+    available = readers() if available is None else available
+    reader = available.get(format)
     if reader is None and format == "html":
         raise InputError(f"{where}: reading HTML needs resiliparse: pip install 'concord-annotate[html]'")
     if reader is None:
-        raise InputError(f"{where}: expected one of the formats {', '.join(readers())}, got {format!r}")
+        raise InputError(f"{where}: expected one of the formats {', '.join(available)}, got {format!r}")
     return reader
 
 
-def format_of(name: str) -> str | None:
+def format_of(name: str, *, available: Mapping[str, Reader] | None = None) -> str | None:
     """Return the format that a file's suffixes name, None if no reader knows them."""
     suffix = "".join(PurePath(name).suffixes[-2:]).lower()
-    return next((format for format, reader in readers().items() if suffix.endswith(tuple(reader.suffixes))), None)
+    available = readers() if available is None else available
+    return next((format for format, reader in available.items() if suffix.endswith(tuple(reader.suffixes))), None)
 
 
-def scan_file(path: str, *, format: str, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
+def scan_file(
+    path: str, *, format: str, name: str, config: ReaderConfig, available: Mapping[str, Reader] | None = None
+) -> Iterator[ScannedRecord]:
     """Find a file's records, for the planner; arguments as for ``Reader.scan`` and ``reader_for``.
 
     Where the reader fails, the last record stands for the rest of the file, and becomes a dead letter.
     """
-    reader, end = reader_for(format, where=path), 0
+    reader, end = reader_for(format, where=path, available=available), 0
     try:
         for record in reader.scan(path, name=name, config=config):
             end = record.end
@@ -102,13 +106,15 @@ def scan_file(path: str, *, format: str, name: str, config: ReaderConfig) -> Ite
         yield ScannedRecord(position=end, end=end + 1, size=1, doc_id=None)
 
 
-def read_piece(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
+def read_piece(
+    piece: Piece, config: ReaderConfig, *, available: Mapping[str, Reader] | None = None
+) -> Iterator[Document | DeadLetter]:
     """Read a piece's records: one document or dead letter for each that the planner counted.
 
     Raises:
         InputError: when there are more or fewer: the file has changed since the plan was made.
     """
-    reader, count = reader_for(piece.format, where=piece.uri), 0
+    reader, count = reader_for(piece.format, where=piece.uri, available=available), 0
     try:
         for record in reader.read(piece, config):
             if not isinstance(record, Document | DeadLetter):
@@ -127,18 +133,26 @@ def read_piece(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLe
 
 
 def read_records(
-    path: str, *, format: str, name: str, config: ReaderConfig, limit: int | None = None
+    path: str,
+    *,
+    format: str,
+    name: str,
+    config: ReaderConfig,
+    limit: int | None = None,
+    available: Mapping[str, Reader] | None = None,
 ) -> Iterator[tuple[ScannedRecord, Document | DeadLetter]]:
     """Scan a file, or its first records, and then read it; arguments as for ``scan_file``."""
-    records = list(islice(scan_file(path, format=format, name=name, config=config), limit))
+    records = list(islice(scan_file(path, format=format, name=name, config=config, available=available), limit))
     if records:
         piece = Piece(uri=path, format=format, start=0, end=records[-1].end, records=len(records), name=name)
-        yield from zip(records, read_piece(piece, config), strict=True)
+        yield from zip(records, read_piece(piece, config, available=available), strict=True)
 
 
-def read_text_at(path: str, *, format: str, position: int, config: ReaderConfig) -> str:
+def read_text_at(
+    path: str, *, format: str, position: int, config: ReaderConfig, available: Mapping[str, Reader] | None = None
+) -> str:
     """Read the text of one record; arguments and RecordError as for ``Reader.text_at`` and ``reader_for``."""
-    reader = reader_for(format, where=path)
+    reader = reader_for(format, where=path, available=available)
     try:
         return reader.text_at(path, position, config)
     except RecordError:

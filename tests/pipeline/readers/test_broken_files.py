@@ -17,17 +17,17 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers import read_file, streams
+from concord.pipeline.readers import streams
 from concord.pipeline.readers.fields import Fields
 from concord.pipeline.readers.read_file import read_piece, read_text_at, readers, scan_file
-from concord.pipeline.readers.reader import RecordReader
+from concord.pipeline.readers.reader import Reader, RecordReader
 from concord.pipeline.readers.records import RecordError
 
 SAMPLES = samples()
 
 
-def outcomes(path: Path, format: str, **config: Any) -> list[str]:
-    found = read_all(path, format, ReaderConfig(**config))
+def outcomes(path: Path, format: str, reader: Reader | None = None, **config: Any) -> list[str]:
+    found = read_all(path, format, ReaderConfig(**config), None if reader is None else {format: reader})
     return [record.error if isinstance(record, DeadLetter) else record.doc_id for record in found]
 
 
@@ -185,67 +185,58 @@ class Failing(RecordReader):
         (RecordError("own_code", "expected x, got y"), "own_code"),
     ],
 )
-def test_reader_that_raises_costs_the_rest_of_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: str
-) -> None:
+def test_reader_that_raises_costs_the_rest_of_its_file(tmp_path: Path, error: BaseException, code: str) -> None:
     reader = Failing()
     reader.error = error
-    monkeypatch.setattr(read_file, "readers", lambda: {"failing": reader})
+    available = {"failing": reader}
     path = tmp_path / "a.failing"
     path.write_text("")
 
-    assert outcomes(path, "failing") == ["a", "b", code]
+    assert outcomes(path, "failing", reader) == ["a", "b", code]
 
     last = Piece(uri=str(path), format="failing", start=2, end=3, records=1)
-    [dead_letter] = read_piece(last, ReaderConfig())
+    [dead_letter] = read_piece(last, ReaderConfig(), available=available)
     assert isinstance(dead_letter, DeadLetter)
     assert dead_letter.position == 2
-    read_text = partial(read_text_at, str(path), format="failing", config=ReaderConfig())
+    read_text = partial(read_text_at, str(path), format="failing", config=ReaderConfig(), available=available)
     assert read_text(position=1) == "two"
     with pytest.raises(RecordError):
         read_text(position=2)
 
 
-def test_reader_that_fails_only_when_it_reads_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_file, "readers", lambda: {"failing": Failing()})
+def test_reader_that_fails_only_when_it_reads_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.failing").write_text("")
     piece = Piece(uri=str(tmp_path / "a.failing"), format="failing", start=0, end=5, records=5)
 
     with pytest.raises(InputError, match=r"a\.failing: cannot be read after 2 records \(ValueError: odd bytes\)"):
-        list(read_piece(piece, ReaderConfig()))
+        list(read_piece(piece, ReaderConfig(), available={"failing": Failing()}))
 
 
-def test_reader_that_reads_fewer_records_than_it_found_names_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reader_that_reads_fewer_records_than_it_found_names_the_file(tmp_path: Path) -> None:
     class Forgetful(Failing):
         def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
             yield from ()
 
-    monkeypatch.setattr(read_file, "readers", lambda: {"failing": Forgetful()})
     piece = Piece(uri=str(tmp_path / "a.failing"), format="failing", start=0, end=2, records=2)
 
     with pytest.raises(InputError, match="expected 2 records, got 0"):
-        list(read_piece(piece, ReaderConfig()))
+        list(read_piece(piece, ReaderConfig(), available={"failing": Forgetful()}))
 
 
 @pytest.mark.parametrize("record", [None, 5, [], {"id": [], "text": 7}, {1: 2}, "text"])
-def test_reader_that_yields_something_else_costs_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
-) -> None:
+def test_reader_that_yields_something_else_costs_its_file(tmp_path: Path, record: Any) -> None:
     class Odd(Failing):
         def records(self, path: str, config: ReaderConfig) -> Iterator[Fields | RecordError]:
             yield record
 
-    monkeypatch.setattr(read_file, "readers", lambda: {"odd": Odd()})
     (tmp_path / "a.odd").write_text("")
 
-    (found,) = outcomes(tmp_path / "a.odd", "odd")
+    (found,) = outcomes(tmp_path / "a.odd", "odd", Odd())
 
     assert found in ("unreadable", "id_not_string", "missing_text")
 
 
-def test_reader_that_reads_no_documents_costs_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_that_reads_no_documents_costs_its_file(tmp_path: Path) -> None:
     class Odd(Failing):
         def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[Any]:
             yield {"position": 0}
@@ -253,7 +244,6 @@ def test_reader_that_reads_no_documents_costs_its_file(tmp_path: Path, monkeypat
         def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Any]:
             yield {"text": "one"}
 
-    monkeypatch.setattr(read_file, "readers", lambda: {"odd": Odd()})
     (tmp_path / "a.odd").write_text("")
 
-    assert outcomes(tmp_path / "a.odd", "odd") == ["unreadable"]
+    assert outcomes(tmp_path / "a.odd", "odd", Odd()) == ["unreadable"]

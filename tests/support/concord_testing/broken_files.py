@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.readers.read_file import read_records
+from concord.pipeline.readers.reader import Reader
 
 RECORDS = 40
 _MOST_RECORDS = 5000
@@ -127,10 +128,12 @@ def truncate(content: bytes, chance: random.Random) -> bytes:
 DAMAGES: Mapping[str, Callable[[bytes, random.Random], bytes]] = {"flip": flip, "truncate": truncate}
 
 
-def read_all(path: Path, format: str, config: ReaderConfig) -> list[Document | DeadLetter]:
+def read_all(
+    path: Path, format: str, config: ReaderConfig, available: Mapping[str, Reader] | None = None
+) -> list[Document | DeadLetter]:
     """Scan and read a file as a run does; an AssertionError where the two disagree, or the file seems endless."""
     limit = _MOST_RECORDS + 1
-    pairs = read_records(str(path), format=format, name=path.name, config=config, limit=limit)
+    pairs = read_records(str(path), format=format, name=path.name, config=config, limit=limit, available=available)
     found = [record for _, record in pairs]
     assert len(found) <= _MOST_RECORDS, "the file seems endless"
     assert all(
