@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from concord.doc import Doc, docs_from_rows
-from concord.models.config import Config
-from concord.pipeline.config import ReaderConfig
 from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
 from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.output.collection import Collection, open_collection
@@ -22,9 +20,8 @@ from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.storage.output_paths import output_path
 from concord.workflows.annotation.annotate import annotate_collection
-from concord.workflows.annotation.job import JOB_SUFFIXES, job_values, read_annotate_job
+from concord.workflows.annotation.job import JOB_SUFFIXES, annotate_config, job_values, read_annotate_job
 from concord.workflows.job_paths import absolute
-from concord.workflows.yaml_values import nested
 
 _NULLABLE = ("meta", "raw_text", "encoding")
 _NEEDED = ("doc_id", "source_uri", "source_position", "text_sha256")
@@ -188,10 +185,6 @@ class Run:
         return connection
 
 
-class _ReadSettings(Config):
-    reader: ReaderConfig = ReaderConfig()
-
-
 def read_text(row: Any, *, settings: Mapping[str, Any] | None = None) -> str:
     """Return the raw text of an annotated document: the one in which its offsets count code points.
 
@@ -205,11 +198,13 @@ def read_text(row: Any, *, settings: Mapping[str, Any] | None = None) -> str:
             ``Run.read_text`` knows them.
 
     Raises:
+        ConfigError: for a setting that no job has.
         InputError: when the source is gone, or no longer holds a text with the ``text_sha256`` of the row.
         ValueError: when it is no row of ``documents``.
     """
-    section = nested(settings or {}).get("reader", {})
-    return SourceTexts(_ReadSettings.from_mapping({"reader": section}).reader, {}).read(_document_row(row))
+    # Validated as the settings of a whole job, so that a misspelt section is an error.
+    job = annotate_config({"input": "", "output": ""}, values=job_values({}, settings))
+    return SourceTexts(job.reader, {}).read(_document_row(row))
 
 
 def _document_row(row: Any) -> DocumentRow:

@@ -14,7 +14,7 @@ from concord_testing import runs, stores
 from concord_testing.broken_files import arrow_stream, zstd
 
 import concord
-from concord.models.errors import ConcordError
+from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.errors import InputError
 
 TEXTS = ["Anna met Bob.\r\nBob left.", "Zoë met Łukasz.\rThey left.", "Anna left."]
@@ -89,6 +89,8 @@ def test_settings_name_the_field(tmp_path: Path) -> None:
     assert concord.read_text(row, settings={"reader.text_field": "body"}) == run.read_text(row) == "Anna left."
     with pytest.raises(InputError, match=r"set reader\.text_field"):
         concord.read_text(row)
+    with pytest.raises(ConfigError, match="reder: unknown key; did you mean 'reader'"):
+        concord.read_text(row, settings={"reder.text_field": "body"})
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])

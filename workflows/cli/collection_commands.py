@@ -368,7 +368,7 @@ def export(output: "OutputPath", **options: Any) -> Answer:
 )
 @click.option("--as", "who", metavar="NAME", help="Who reviews: opens the queue in the browser, to correct it there.")
 @browser_option
-@click.option("--size", type=POSITIVE, default=100, show_default=True, help="Number of sentences.")
+@click.option("--size", type=POSITIVE, default=200, show_default=True, help="Number of sentences.")
 @click.option(
     "--to", type=click.Choice(["label-studio", "jsonl", "brat"]), help="Format of the file.  [default: label-studio]"
 )

@@ -1,7 +1,6 @@
 """Comparisons of the viewed collection, B, with an earlier generation or another collection, A."""
 
 from collections.abc import Iterator
-from functools import lru_cache
 from threading import Lock
 
 from concord.pipeline.output.collection import Collection, open_collection
@@ -9,7 +8,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.diff.diff import Diff, compare_collections
 from concord.workflows.view.background import Background
-from concord.workflows.view.index.opened import OpenedCollection
+from concord.workflows.view.index.opened import OpenedCollection, Snapshot
 from concord.workflows.view.page import NotFoundError
 
 LISTED = 5000
@@ -25,7 +24,7 @@ class Comparisons:
         self.against = against
         self._opened = opened
         self._lock = Lock()
-        self._start = lru_cache(maxsize=_KEPT)(self._start_comparison)
+        self._kept: dict[tuple[str, str], Background[Diff]] = {}
 
     def choices(self) -> Iterator[tuple[str, str]]:
         """Yield the generations that B can be compared with, the newest first: number and number of documents."""
@@ -43,12 +42,15 @@ class Comparisons:
             PlanError: when there is no such generation.
         """
         with self._lock:
-            return self._start(choice, self._opened.snapshot.state)
+            snapshot = self._opened.snapshot
+            key = (choice, snapshot.state)
+            comparison = self._kept.pop(key, None) or self._start(choice, snapshot)
+            self._kept = dict([*self._kept.items(), (key, comparison)][-_KEPT:])
+            return comparison
 
-    def _start_comparison(self, choice: str, state: str) -> Background[Diff]:
-        """Start a comparison; ``state``, by which it is cached, is that of B."""
-        first, second = self._open(choice), self._opened.snapshot.collection
-        failure = f"the comparison of generation {state.split()[0]} with {choice} failed"
+    def _start(self, choice: str, snapshot: Snapshot) -> Background[Diff]:
+        first, second = self._open(choice), snapshot.collection
+        failure = f"the comparison of generation {snapshot.state.split()[0]} with {choice} failed"
         return Background(lambda: compare_collections(first, second, listed=LISTED), failure=failure)
 
     def _open(self, choice: str) -> Collection:

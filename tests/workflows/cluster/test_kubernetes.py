@@ -64,6 +64,7 @@ def test_a_ray_job_has_known_fields_and_the_installed_ray_version() -> None:
     for group in (cluster["headGroupSpec"], workers):
         pod = group["template"]["spec"]
         check_pod(pod)
+        assert {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"} in pod["containers"][0]["env"]
         # Pods wait longer than a job that finishes its shards.
         assert pod["terminationGracePeriodSeconds"] > waits
         assert {"name": "data", "mountPath": "/texts"} in pod["containers"][0]["volumeMounts"]

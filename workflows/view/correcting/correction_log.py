@@ -16,6 +16,7 @@ from concord.pipeline.corrections.log import LOG_NAME, extend_log, read_log
 from concord.workflows.view.correcting.current_document import CurrentDocument, read_current
 from concord.workflows.view.index.finding import IndexedDocument, get_document
 from concord.workflows.view.index.opened import OpenedCollection
+from concord.workflows.view.page import UnavailableError
 
 
 class RefusedError(Exception):
@@ -122,9 +123,9 @@ class CorrectionLog:
             generation: that the person looked at.
 
         Raises:
-            RefusedError: when another window has changed the same words since, or labels cannot hold a change.
+            RefusedError: when another window has changed the same words since, a document's text cannot be read, or
+                labels cannot hold a change.
             NotFoundError: when the collection does not have a document.
-            UnavailableError: when the text of a document cannot be read.
             StoreError: when there is no space; then nothing is in the log.
         """
         with self._opened.index.reading() as index:
@@ -172,7 +173,10 @@ class CorrectionLog:
             raise RefusedError("the collection has changed since this page was loaded; load it again")
         when = ""
         for doc_id, changes_of_document in groupby(changes, key=lambda change: change.doc_id):
-            document = self.read(index, get_document(index, doc_id), state)
+            try:
+                document = self.read(index, get_document(index, doc_id), state)
+            except UnavailableError as error:
+                raise RefusedError(f"document {doc_id!r}: {error}") from None
             lines = [
                 line for change in changes_of_document for line in self._changed(document, state, change, seen=seen)
             ]
