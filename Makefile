@@ -54,17 +54,17 @@ $(NODE): %/node_modules/.package-lock.json: %/package-lock.json
 	if command -v npm >/dev/null; then npm ci --prefix $(<D) --ignore-scripts --no-audit --no-fund && touch $@ || \
 		{ rm -rf $(@D); echo "npm cannot install $(<D): the tests that need it are skipped"; }; fi
 
-# Those that start or join a Ray cluster need both cores, so they come one after the other.
+# The tests of Ray, which mostly wait, come one after the other in one of the three processes.
+TESTS := -m 'not gpu' --numprocesses 3 --dist loadgroup
+
 test: $(STAMP) $(NODE)  ## Every test but those that need a GPU
-	$(BIN)/pytest -m 'not gpu and not ray' --numprocesses 2 --dist worksteal --durations=30; others=$$?; \
-	$(BIN)/pytest -m 'ray and not gpu' --durations=30 && exit $$others
+	$(BIN)/pytest $(TESTS) --durations=30
 
 test-python:  ## The quick tests under another interpreter, as in PYTHON=python3.13, in an environment of its own
 	$(MAKE) quick PYTHON=$(PYTHON) VENV=.venv-$(notdir $(PYTHON))
 
 coverage: $(STAMP) $(NODE)  ## make test with coverage of models and pipeline
-	$(BIN)/pytest -m 'not gpu and not ray' --numprocesses 2 --dist worksteal --cov=concord --cov-report=
-	$(BIN)/pytest -m 'ray and not gpu' --cov=concord --cov-append --cov-report=term-missing:skip-covered
+	$(BIN)/pytest $(TESTS) --cov=concord --cov-report=term-missing:skip-covered
 
 soak: $(STAMP)  ## Disturb runs by random faults for SECONDS (1800), drawn from SEED (1), over INPUT if given
 	PYTHONPATH=tests/support $(BIN)/python benchmarks/bench_soak.py --seconds $(SECONDS) --seed $(SEED) \
