@@ -18,8 +18,9 @@ _PASS_SUBWORDS = 512
 class FrozenEncoder:
     """Computes features of words; its weights get no gradient and are in no checkpoint."""
 
-    def __init__(self, config: EncoderConfig, *, device: str = "cpu") -> None:
+    def __init__(self, config: EncoderConfig, *, device: str = "cpu", pass_subwords: int = _PASS_SUBWORDS) -> None:
         self._config = config
+        self._pass_subwords = pass_subwords
         self._states, self._reader, self.width = read_frozen_encoder(config, device=device)
         self.kept: dict[tuple[str, ...], Tensor] = {}
         """The features that ``cache`` keeps, by the words of their sentence."""
@@ -42,7 +43,7 @@ class FrozenEncoder:
     @torch.inference_mode()
     def _encode(self, sentences: Sequence[tuple[str, ...]]) -> list[Tensor]:
         features = [torch.empty(len(words), self.width) for words in sentences]
-        for windows in pack_passes(self._reader.windows(sentences), subwords=_PASS_SUBWORDS):
+        for windows in pack_passes(self._reader.windows(sentences), subwords=self._pass_subwords):
             layers = self._states(self._reader.rows(windows))
             states = mean_states(layers, last=self._config.last_layers).cpu()
             for window, vectors in zip(windows, _word_means(states, windows), strict=True):

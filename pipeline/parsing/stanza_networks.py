@@ -16,8 +16,6 @@ from torch.nn import functional
 from concord.pipeline.parsing.packed_sentences import PackedSentences
 from concord.pipeline.parsing.spanning_tree import best_trees
 
-# A text of a million words has some 30,000 forms. A form takes about 1 kB, and 16 kB where the networks are larger.
-_MOST_FORMS = 1 << 15
 # Words whose relations are scored at once: their intermediate products stay in the processor's cache.
 _RELATION_WORDS = 64
 ROOT_FORM = 0
@@ -231,13 +229,14 @@ class ParserNetwork(_WordReader):
 class FormTable:
     """What networks read of word forms by themselves, computed when a form first occurs.
 
-    It holds at most ``_MOST_FORMS`` forms, or those of one call if they are more; then it starts again.
+    It holds at most ``most_forms``, or those of one call if they are more; then it starts again.
     """
 
-    def __init__(self, readers: Sequence[_WordReader]) -> None:
+    def __init__(self, readers: Sequence[_WordReader], *, most_forms: int = 1 << 15) -> None:
         self._readers = readers
+        self._most_forms = most_forms
         self._roots = [reader.form_vectors(None) for reader in readers]
-        self._start(_MOST_FORMS)
+        self._start(most_forms)
 
     def _start(self, most: int) -> None:
         self._numbers: dict[str, int] = {}
@@ -257,7 +256,7 @@ class FormTable:
         new = [form for form in distinct if form not in self._numbers]
         if len(self._numbers) + len(new) > self._most:
             new = list(distinct)
-            self._start(max(len(new), _MOST_FORMS))
+            self._start(max(len(new), self._most_forms))
         if new:
             start = 1 + len(self._numbers)
             self._numbers.update(zip(new, range(start, start + len(new)), strict=True))

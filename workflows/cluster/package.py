@@ -36,11 +36,11 @@ LOCAL_STORES = ("sqlite:", "file:")
 _SHOWN_FILES = 10
 
 
-def pack(config: AnnotateConfig) -> tuple[bytes, str]:
+def pack(config: AnnotateConfig, *, limit: int = LARGEST_PACKAGE) -> tuple[bytes, str]:
     """Return the archive and the digest of the job in it.
 
     Raises:
-        ConfigError: when it is too large, naming the largest files.
+        ConfigError: when it is larger than ``limit`` bytes, naming the largest files.
     """
     # Only what was set: an explicit default would count as the user's choice.
     values = config.model_dump(mode="json", exclude_unset=True)
@@ -53,8 +53,8 @@ def pack(config: AnnotateConfig) -> tuple[bytes, str]:
             archive.writestr(zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0)), content)
         packed = {member.filename: member.compress_size for member in archive.infolist()}
     package = buffer.getvalue()
-    if len(package) > LARGEST_PACKAGE:
-        raise ConfigError(_too_large(len(package), packed))
+    if len(package) > limit:
+        raise ConfigError(_too_large(len(package), packed, limit))
     return package, hashlib.sha256(job).hexdigest()
 
 
@@ -123,16 +123,16 @@ def _package_files() -> list[Path]:
     )
 
 
-def _too_large(size: int, packed: dict[str, int]) -> str:
+def _too_large(size: int, packed: dict[str, int], limit: int) -> str:
     """Return a message that names the fewest files whose removal would make the archive small enough."""
     largest, left = [], size
     for name, bytes_ in sorted(packed.items(), key=lambda item: -item[1]):
-        if left <= LARGEST_PACKAGE:
+        if left <= limit:
             break
         largest.append(f"  {bytes_ / 1e6:7.1f} MB  {PACKAGE.parent / name}")
         left -= bytes_
     lines = [
-        f"submit: expected a package of at most {LARGEST_PACKAGE / 1e6:.1f} MB, got {size / 1e6:.1f} MB (compressed). "
+        f"submit: expected a package of at most {limit / 1e6:.1f} MB, got {size / 1e6:.1f} MB (compressed). "
         "The largest files:",
         *largest[:_SHOWN_FILES],
         *([f"  and {len(largest) - _SHOWN_FILES:,} further files"] if len(largest) > _SHOWN_FILES else []),

@@ -206,10 +206,15 @@ def first_condition(gate: GateConfig, score: float) -> Condition:
 
 
 def compare_speed(
-    champion: Tagger, candidate: Tagger, documents: Sequence[Sequence[Sentence]], *, turns: int
+    champion: Tagger,
+    candidate: Tagger,
+    documents: Sequence[Sequence[Sentence]],
+    *,
+    turns: int,
+    words: int = TIMED_WORDS,
 ) -> Throughput:
-    """Time two taggers alternately on the first documents, of ``TIMED_WORDS`` words in total."""
-    plain = first_documents(without_labels(documents), TIMED_WORDS)
+    """Time two taggers alternately on the first documents, of so many words in total."""
+    plain = first_documents(without_labels(documents), words)
 
     def seconds(tagger: Tagger) -> float:
         started = time.perf_counter()

@@ -113,12 +113,12 @@ def test_equal_sentences_are_encoded_once(encoder: FrozenEncoder, monkeypatch: p
 
 
 @pytest.mark.encoder
-def test_features_are_the_same_in_passes_of_any_size(encoder: FrozenEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_are_the_same_in_passes_of_any_size(encoder: FrozenEncoder, config: EncoderConfig) -> None:
     sentences = [WORDS, ("paris",), ("ada", "laughed"), ("river", "paris"), WORDS[:3], WORDS[2:] * 9]
     expected = encoder.features(sentences)
     for subwords in (1, 5, 12):
-        monkeypatch.setattr("concord.models.words.frozen_encoder._PASS_SUBWORDS", subwords)
-        for left, right in zip(encoder.features(sentences), expected, strict=True):
+        features = FrozenEncoder(config, pass_subwords=subwords).features(sentences)
+        for left, right in zip(features, expected, strict=True):
             assert torch.allclose(left, right, atol=1e-5)
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from concord.pipeline.parsing import stanza_networks
 from concord.pipeline.parsing.packed_sentences import PackedSentences
 from concord.pipeline.parsing.spanning_tree import best_tree, best_trees
 from concord.pipeline.parsing.stanza_networks import (
@@ -232,14 +231,13 @@ def test_cleared_table_depends_on_nothing_before() -> None:
             assert torch.equal(left, right)
 
 
-def test_full_table_of_forms_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_table_of_forms_starts_again() -> None:
     from stanza.models.pos.model import Tagger
 
-    monkeypatch.setattr(stanza_networks, "_MOST_FORMS", 4)
     vocabulary = vocabularies()
     given = processor(Tagger(SHAPES, vocabulary, share_hid=True), SHAPES, vocabulary)
     with torch.inference_mode():
-        table = FormTable([TaggerNetwork(given, CPU)])
+        table = FormTable([TaggerNetwork(given, CPU)], most_forms=4)
         expected = [vectors[0] for vectors in table.vectors(0, table.look_up(["boats"]))]
         for forms in (["a", "b", "c"], ["boats", "d"], ["a", "b", "c", "d", "e", "boats", "a"], ["boats"]):
             rows = table.look_up(forms)

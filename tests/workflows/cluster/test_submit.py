@@ -59,14 +59,13 @@ def test_equal_jobs_have_equal_archives_and_ids() -> None:
 
 
 @pytest.mark.slow
-def test_a_package_that_is_too_large_is_refused_naming_the_largest_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_too_large_is_refused_naming_the_largest_files() -> None:
     config = read_annotate_job(None, values={"input": "in", "output": "out"})
     with zipfile.ZipFile(io.BytesIO(pack(config)[0])) as archive:
         largest, second, *_ = sorted(archive.infolist(), key=lambda member: -member.compress_size)
     size = len(pack(config)[0])
-    monkeypatch.setattr(packaging, "LARGEST_PACKAGE", size - largest.compress_size - 1)
     with pytest.raises(ConfigError, match=r"expected a package of at most \d+\.\d MB, got \d+\.\d MB") as caught:
-        pack(config)
+        pack(config, limit=size - largest.compress_size - 1)
     named = [line.split() for line in str(caught.value).splitlines() if line.startswith("  ")]
     assert [line[-1] for line in named] == [
         str(packaging.PACKAGE.parent / member.filename) for member in (largest, second)

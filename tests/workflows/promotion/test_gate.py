@@ -14,7 +14,6 @@ from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.corpora.provenance import Overlap
 from concord.workflows.evaluation.paired_tests import Line
 from concord.workflows.evaluation.slices import parse_slice
-from concord.workflows.promotion import gate
 from concord.workflows.promotion.gate import (
     GateConfig,
     compare_speed,
@@ -133,7 +132,6 @@ def test_no_more_documents_are_timed_than_needed(tiny_bundle: Path, monkeypatch:
     monkeypatch.setattr(tagger, "predict_documents", lambda documents: timed.append(len(documents)))
     document = [Sentence(words=("Ada", "slept", "."))]
     for words, expected in ((1, 1), (3, 1), (4, 2), (100, 5)):
-        monkeypatch.setattr(gate, "TIMED_WORDS", words)
-        compare_speed(tagger, tagger, [document] * 5, turns=1)
+        compare_speed(tagger, tagger, [document] * 5, turns=1, words=words)
         assert set(timed) == {expected}
         timed.clear()
