@@ -87,12 +87,13 @@ def annotate(
     if not was_finished:
         _write_config(config, folder)
         tally.report_progress()
-        if shards:
-            folder.remove_broken_commits(shards, generation=plan.generation)
-            run_shards = _executor(config, build, build_parse)
-            with tally.timed(folder):
-                tally.replaced = run_shards(plan, shards, tally.add, tally.update)
-        folder.finish(plan, _retention(config, folder))
+        with folder.removing_overtaken(plan.generation):
+            if shards:
+                folder.remove_broken_commits(shards, generation=plan.generation)
+                run_shards = _executor(config, build, build_parse)
+                with tally.timed(folder):
+                    tally.replaced = run_shards(plan, shards, tally.add, tally.update)
+            folder.finish(plan, _retention(config, folder))
     if config.output.delta:
         write_delta_log(open_collection(folder.output))
     if config.report and not (was_finished and (folder.metadata / "report.html").exists()):

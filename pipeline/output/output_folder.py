@@ -6,12 +6,13 @@ record; nothing else is consulted. Once all shards of a generation are committed
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from concord.models.errors import ConcordError
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.folder_generations import FolderGenerations
 from concord.pipeline.output.generations import KEEP_NEWEST, Generations, Retention, generation_of, read_plan
@@ -108,6 +109,32 @@ class OutputFolder:
             return {}
         return stats
 
+    def check_newest(self, generation: int) -> None:
+        """Raise PlanError when another run has started a newer generation."""
+        latest = self.latest_generation()
+        if latest is not None and latest > generation:
+            raise PlanError(
+                f"{self.output}: another run has started generation {latest} while this one worked on "
+                f"{generation}, which is dropped; run the command again"
+            )
+
+    @contextmanager
+    def removing_overtaken(self, generation: int) -> Iterator[None]:
+        """Do the work of a driver. If it fails because a newer generation is finished, what it left is removed.
+
+        Raises:
+            PlanError: when another run has started a newer generation, whichever error that has led to.
+        """
+        try:
+            yield
+        except ConcordError:
+            current = self.manifest()
+            if current is not None and current.generation > generation:
+                for orphan in list(self.orphans(current)):
+                    self.generations.discard(orphan)
+            self.check_newest(generation)
+            raise
+
     def commit(self, report: ShardReport) -> ShardReport:
         """Commit a shard's parts, unless another worker has already: then remove ours and return its record."""
         path = self.record_path(report.shard, generation=report.generation)
@@ -180,9 +207,8 @@ class OutputFolder:
             IntegrityError: when a shard has no commit record.
             ReconciliationError: when documents are missing.
         """
+        self.check_newest(plan.generation)
         manifest = self._new_manifest(plan)
-        if self.latest_generation() != plan.generation:
-            raise PlanError(f"{self.output}: another run has started a newer generation; run the command again")
         current = self.generations.publish(manifest, self.plan_path(plan.generation))
         if current.number != plan.generation:
             raise PlanError(f"{self.output}: another run has finished a newer generation; run the command again")

@@ -75,7 +75,8 @@ def _faults(folder: OutputFolder, root: OutputPath, manifest: Manifest, *, deep:
         if deep and not broken:
             paths = {name: root / part.path for name, part in report.files.items()}
             yield from _content_faults(report, paths, seen=seen)
-    yield from ((orphan, "orphan: no commit record names it") for orphan in folder.orphans(manifest))
+    orphan = "orphan: left by a run that was killed or overtaken; no manifest names it, and the next run removes it"
+    yield from ((path, orphan) for path in folder.orphans(manifest))
 
 
 def _plan_faults(folder: OutputFolder, manifest: Manifest) -> Iterator[_Fault]:

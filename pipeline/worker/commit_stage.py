@@ -71,6 +71,7 @@ class CommitStage:
 
         Raises:
             ReconciliationError: when a record of the shard is missing or came twice; nothing is written then.
+            PlanError: when another run has started a newer generation; nothing is written then.
             StoreError: when there is no space; nothing is committed then.
         """
         tables, outcomes = self._tabulate(outcomes)
@@ -120,6 +121,7 @@ class CommitStage:
 
     def _commit(self, report: ShardReport, tables: dict[str, pa.Table], shard: Shard) -> ShardReport:
         folder = self._folder
+        folder.check_newest(self._generation)
         try:
             files = {
                 name: write_part(

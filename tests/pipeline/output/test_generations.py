@@ -191,8 +191,8 @@ def test_names_and_numbers_that_do_not_fit_are_refused(archive: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["write", "rename", "commit", "publish", "swap"])
-def test_driver_that_was_stopped_and_overtaken_leaves_nothing_that_readers_count(archive: Path, step: str) -> None:
+@pytest.mark.parametrize("step", ["write", "fsync", "rename", "commit", "publish", "swap"])
+def test_driver_that_was_stopped_and_overtaken_leaves_nothing_behind(archive: Path, step: str) -> None:
     output = run(archive)
     change(archive)
     stopped = runs.in_child(partial(run_until_stopped, archive, step))
@@ -204,6 +204,7 @@ def test_driver_that_was_stopped_and_overtaken_leaves_nothing_that_readers_count
     stopped.join()
     assert stopped.exitcode in {0, 1, 2}
     assert seen(output) == expected
+    assert verify(output) == []
     run(archive)
     assert seen(output) == expected
     assert verify(output) == []
@@ -251,7 +252,7 @@ def test_driver_overtaken_between_its_look_and_its_swap_sets_the_link_right(
         swap(link, target, staged=staged)
 
     monkeypatch.setattr("concord.pipeline.output.folder_generations.place_link", overtaken)
-    with pytest.raises(PlanError, match="newer generation"):
+    with pytest.raises(PlanError, match="another run has started generation 2"):
         run(archive)
     assert (output / "current").readlink() == Path("generations/000002")
     assert seen(run(archive)) == seen(output)

@@ -120,7 +120,7 @@ def test_driver_overtaken_before_it_writes_the_manifest_writes_the_newer_one(
         write(path, content, staging=staging)
 
     monkeypatch.setattr(store_generations, "write_atomically", overtaken)
-    with pytest.raises(PlanError, match="newer generation"):
+    with pytest.raises(PlanError, match="another run has started generation 2"):
         store.run()
     assert store.ids() == [f"{name}.txt" for name in "abcde"]
     assert verify(output_path(store.url)) == []

@@ -317,7 +317,7 @@ def test_files_of_a_newer_generation_are_no_orphans(archive: Path) -> None:
         *runs.folder_of(first).rglob("plans/1.json"),
     }
     assert len(unfinished) > 4
-    with pytest.raises(PlanError, match="newer generation"):
+    with pytest.raises(PlanError, match="another run has started generation"):
         OutputFolder(first.output).finish(plan)
     manifest = OutputFolder(first.output).manifest()
     assert manifest is not None

@@ -17,7 +17,7 @@ from concord.models.outputs import Prediction
 from concord.models.terms.term_matcher import TermMatcher, read_term
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
-from concord.pipeline.errors import ReconciliationError, StoreError
+from concord.pipeline.errors import PlanError, ReconciliationError, StoreError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
@@ -334,6 +334,17 @@ def test_driver_that_was_overtaken_uses_the_commit_record_of_the_other(
     report, _ = worker.run(plan.shards[0])
     assert report == folder.find_commit(0, generation=0)
     assert verify(folder.output) == []
+
+
+def test_worker_of_a_driver_that_was_overtaken_writes_nothing(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path)
+    folder = OutputFolder(tmp_path / "out")
+    folder.write_plan(plan)
+    worker = fakes.build_fake_worker(plan)
+    folder.write_plan(plan.model_copy(update={"generation": 1}))
+    with pytest.raises(PlanError, match="another run has started generation 1"):
+        worker.run(plan.shards[0])
+    assert not (tmp_path / "out" / "_run" / "parts").exists()
 
 
 def test_build_worker_rejects_a_missing_tagger(tmp_path: Path) -> None:
