@@ -7,14 +7,14 @@ first line is given up, and the next line starts a record.
 import csv
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.encodings import Encoding, decode_line, encoding_of_lines
 from concord.pipeline.readers.fields import Fields, Record
 from concord.pipeline.readers.reader import FunctionReader
-from concord.pipeline.readers.records import RecordError, too_large
+from concord.pipeline.readers.records import Loss, RecordError, too_large
 from concord.pipeline.readers.streams import LineStream, with_codecs
 
 # A record is bounded by reader.max_record_bytes instead.
@@ -41,18 +41,22 @@ class DelimitedStream:
         self._start = 0
         self._delimiter = delimiter
         self._may_lack_quoting = may_lack_quoting
-        self._encoding = _encoding(path, config)
         self._config = config
         self._stream = LineStream(path, config)
+        self._encoding = Encoding("utf-8") if self._stream.encoding is not None else _encoding(path, config)
         # Lines, or errors in place of lines, and their lengths: read already, for a record that was given up.
         self._waiting: deque[tuple[bytes | RecordError, int]] = deque()
         self._is_ascii = True
         self._columns: list[str] | None = None
         try:
-            self._columns = self._read_row()
+            header = self._read_row()
+            self._columns = None if header is None else [*_named(header)]
             if self._columns is not None and len(set(self._columns)) < len(self._columns):
                 raise RecordError("invalid_header", f"expected different names of columns, got {self._columns}")
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, RecordError) and error.loss is None:
+                rest = len(self._waiting) + sum(bool(line.strip()) for line in _lines(self._stream))
+                error.loss = Loss(records=max(rest, 1))
             self.close()
             raise
 
@@ -67,6 +71,8 @@ class DelimitedStream:
             fields = error.with_traceback(None)
         # A record of ASCII alone says nothing about the encoding of the file.
         encoding = Encoding("utf-8") if self._is_ascii else self._encoding
+        if self._stream.encoding is not None:
+            encoding = Encoding(self._stream.encoding)
         return Record(self._start, self.position, fields, self.position - self._start, encoding)
 
     def skip_to(self, position: int) -> None:
@@ -179,6 +185,17 @@ TSV = FunctionReader(
     lambda path, config, columns: DelimitedStream(path, config, delimiter="\t", may_lack_quoting=True),
 )
 """Reads files whose fields are in quotes where they need to be, or never."""
+
+
+def _named(columns: Sequence[str]) -> Iterator[str]:
+    """Yield the names of columns; one without a name has that which pandas gives it, as in ``Unnamed: 0``."""
+    taken = set(columns)
+    for place, column in enumerate(columns):
+        name = column if column.strip() else f"Unnamed: {place}"
+        while name != column and name in taken:
+            name += ".1"
+        taken.add(name)
+        yield name
 
 
 def _encoding(path: str, config: ReaderConfig) -> Encoding:

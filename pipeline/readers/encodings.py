@@ -78,25 +78,18 @@ class Decoded(NamedTuple):
     meta: str | None = None
 
 
-def check_encoding(encoding: str, *, line_based: bool) -> None:
-    """Check that an encoding exists and, for line-based files, that lines can be found in its bytes.
+def check_encoding(encoding: str) -> None:
+    """Check that an encoding exists.
 
     Raises:
         ConfigError: naming the key.
     """
-    if encoding == "auto":
-        return
     try:
-        line_end = "\n".encode(encoding)
+        "\n".encode("utf-8" if encoding == "auto" else encoding)
     except LookupError:
         raise ConfigError(
             f"reader.encoding: expected auto or an encoding of Python such as utf-8 or cp1252, got {encoding!r}"
         ) from None
-    if line_based and not line_end.endswith(b"\n"):
-        raise ConfigError(
-            f"reader.encoding: the lines of csv, tsv and jsonl files in {encoding} cannot be found; convert them to "
-            "utf-8"
-        )
 
 
 def decode(content: bytes, *, encoding: str) -> Decoded:
@@ -105,7 +98,7 @@ def decode(content: bytes, *, encoding: str) -> Decoded:
     Raises:
         RecordError: naming the first invalid byte.
     """
-    marked = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
+    marked = mark_of(content)
     if encoding not in ("auto", marked) and marked is not None:
         hint = f"it begins with the byte order mark of {marked}: set reader.encoding to {marked} or auto"
         return Decoded(_decode_as(content, encoding, hint=hint), encoding)
@@ -130,6 +123,11 @@ def decode(content: bytes, *, encoding: str) -> Decoded:
         "invalid_encoding",
         "expected text, and no encoding fits the bytes; set reader.encoding or convert the file to utf-8",
     )
+
+
+def mark_of(content: bytes) -> str | None:
+    """Return the encoding that a byte order mark names; None without a mark, and with that of UTF-8."""
+    return next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
 
 
 def encoding_of_lines(lines: Iterable[bytes]) -> Encoding:

@@ -19,8 +19,8 @@ class JsonLines(LineStream):
 
     def __init__(self, path: str, config: ReaderConfig) -> None:
         super().__init__(path, config)
-        self._config = config
-        self._encoding = Encoding("utf-8" if config.encoding == "auto" else config.encoding)
+        self._config = config if self.encoding is None else config.model_copy(update={"encoding": "utf-8"})
+        self._encoding = Encoding(self.encoding or ("utf-8" if config.encoding == "auto" else config.encoding))
 
     def read(self) -> Record | None:
         """Read the next record; None at the end of the file."""

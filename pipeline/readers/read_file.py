@@ -30,9 +30,6 @@ logger = logging.getLogger(__name__)
 
 ENTRY_POINTS = "concord.readers"
 
-LINE_BASED = frozenset({"jsonl", "csv", "tsv"})
-"""The bundled formats whose records are found by their line ends."""
-
 _FAULTS = (Exception, SystemExit)
 """What a library or the code of another package may raise for a file; code that was written as a command exits."""
 

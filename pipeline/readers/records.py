@@ -1,10 +1,23 @@
 """What readers say of a record: where it is, or why it cannot be read."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
+
+
+class Loss(NamedTuple):
+    """What is lost with a record that stands for the rest of its file, or all of it.
+
+    Attributes:
+        share: of the file's bytes, 0..1.
+        records: how many records, where that is known.
+    """
+
+    share: float = 1.0
+    records: int | None = None
 
 
 class RecordError(Exception):
@@ -13,12 +26,14 @@ class RecordError(Exception):
     Attributes:
         code: a short stable reason, for counting.
         doc_id: the record's id, if known.
+        loss: what is lost with it, where it stands for the rest of its file.
     """
 
-    def __init__(self, code: str, message: str, *, doc_id: str | None = None) -> None:
+    def __init__(self, code: str, message: str, *, doc_id: str | None = None, loss: Loss | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.doc_id = doc_id
+        self.loss = loss
 
 
 def too_large(most: int) -> RecordError:

@@ -1,4 +1,4 @@
-"""Files as streams of bytes and lines, decompressed by their suffix (.gz, .zst).
+"""Files as streams of bytes and lines: decompressed by their suffix (.gz, .zst), and in UTF-8.
 
 A truncated compressed file yields every byte before the cut, the same ones however it is read, and then reports the
 cut, so that the lines before it are not lost. Where bytes are corrupt, the decoder may give up a little earlier. A file
@@ -6,25 +6,48 @@ that unpacks to far more than its size is cut as well (``reader.max_unpack_ratio
 ``reader.max_record_bytes``.
 """
 
+import codecs
 import io
+import re
+import sys
+import zlib
+from abc import abstractmethod
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, BinaryIO
 
-import pyarrow as pa
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.records import RecordError, file_changed, too_large
+from concord.pipeline.readers.encodings import mark_of
+from concord.pipeline.readers.records import Loss, RecordError, file_changed, too_large
 from concord.pipeline.storage.atomic_writes import CODECS
-from concord.pipeline.storage.files import open_file, open_for_arrow
+from concord.pipeline.storage.files import open_file
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 _CHUNK_BYTES = 1 << 16
+_COMPRESSED_BYTES = 1 << 10
 _READ_BYTES = 1 << 20
 
 ALWAYS_UNPACKED_BYTES = 64 << 20
 """A compressed file is read up to here whatever its size: short files may well be repetitive."""
 
+_NO_START = "no {} begins here: rename a file that is not compressed, cut off what follows the end, or fetch it again"
+_ADVICE = {
+    "header check": _NO_START.format("gzip member"),
+    "frame descriptor": _NO_START.format("zstd frame"),
+    "too much memory": "its window is larger than 2 GiB: compress it again, with zstd --long=31 or less",
+    "Dictionary": "it needs the dictionary that it was compressed with: decompress it with zstd -D",
+}
+"""What to do about an error of a decoder, by its words; other files are damaged."""
 
+_WINDOW: Mapping[int, int] = {zstd.DecompressionParameter.window_log_max: 31}
+_INVALID = "concord.invalid"
+_ERRORS = (zlib.error, zstd.ZstdError)
 _DEFAULT = ReaderConfig()
 
 
@@ -34,16 +57,24 @@ def with_codecs(suffix: str) -> tuple[str, ...]:
 
 
 class LineStream:
-    """The lines of a file, separated by the byte 0x0A only.
+    """The lines of a file. They end in the byte 0x0A, or in 0x0D where the file has that alone, as of old Macs.
 
     Attributes:
         position: the byte of the decompressed stream at which the next line starts.
+        encoding: UTF-16, UTF-32 or another encoding in which lines cannot be found, and of which the stream is the
+            UTF-8; None for the bytes of the file.
     """
 
     def __init__(self, path: str, config: ReaderConfig) -> None:
         self.position = 0
         self._most = config.max_record_bytes
         self._stream, self._damage = _open(path, config)
+        self.encoding = mark_of(self._stream.read(4)) or (None if _ends_in_line_feed(config) else config.encoding)
+        self._stream.seek(0)
+        if self.encoding is not None:
+            self._stream = io.BufferedReader(_Transcoded(self._stream, self.encoding), _CHUNK_BYTES)
+        self._ends = _line_ends(self._stream)
+        self._stream.seek(0)
 
     def read_line(self) -> bytes:
         """Read the next line with its line end; empty at the end of the file.
@@ -53,14 +84,14 @@ class LineStream:
                 in which a compressed stream breaks off, with the position after what was left of that line, and at
                 least one byte further.
         """
-        line = self._stream.readline(self._most + 1)
+        line = self._read(self._most + 1)
         self.position += len(line)
         is_too_long, end = len(line) > self._most, line[-1:]
-        while is_too_long and end not in (b"", b"\n"):
-            rest = self._stream.readline(_READ_BYTES)
+        while is_too_long and end and end not in self._ends:
+            rest = self._read(_READ_BYTES)
             self.position += len(rest)
             end = rest[-1:]
-        if self._damage is not None and self._damage.error is not None and end != b"\n":
+        if self._damage is not None and self._damage.error is not None and (not end or end not in self._ends):
             damage, self._damage = self._damage.error, None
             read, self.position = self.position, self.position + (not line)
             # A name for what is raised would be a cycle through this frame, and keep a long line in memory.
@@ -71,17 +102,23 @@ class LineStream:
 
     def skip_to(self, position: int) -> None:
         """Skip forward to the start of a line; a compressed file is read up to there."""
-        if self._stream.seekable():
-            self.position = self._stream.seek(position)
-        while self.position < position:
-            skipped = len(self._stream.read(min(position - self.position, _CHUNK_BYTES)))
-            if not skipped:
-                return
-            self.position += skipped
+        self.position = self._stream.seek(position)
 
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
+
+    def _read(self, most: int) -> bytes:
+        """Read up to the end of a line, or ``most`` bytes."""
+        if self._ends == b"\n":
+            return self._stream.readline(most)
+        line = bytearray()
+        while ahead := self._stream.peek()[: most - len(line)]:
+            end = re.search(b"[\r\n]", ahead)
+            line += self._stream.read(end.end() if end else len(ahead))
+            if end:
+                break
+        return bytes(line)
 
 
 def read_whole(path: str, *, expected_size: int | None = None, config: ReaderConfig = _DEFAULT) -> bytes:
@@ -111,87 +148,222 @@ def read_whole(path: str, *, expected_size: int | None = None, config: ReaderCon
     return content
 
 
-class _Decompressed(io.RawIOBase):
-    """A decompressed stream that ends where the file is truncated, corrupt or a bomb; ``error`` then says which.
+class _GzipMember:
+    """A decoder of one member, with the methods of that of a zstd frame."""
 
-    Attributes:
-        size_on_disk: bytes of the compressed file.
-    """
+    def __init__(self) -> None:
+        self._decoder = zlib.decompressobj(wbits=31)
 
-    def __init__(self, path: str, codec: str, config: ReaderConfig) -> None:
+    @property
+    def eof(self) -> bool:
+        return self._decoder.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._decoder.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._decoder.unused_data
+
+    def decompress(self, content: bytes, most: int) -> bytes:
+        return self._decoder.decompress(self._decoder.unconsumed_tail + content, most)
+
+
+class _Derived(io.RawIOBase):
+    """A stream that is made from another one, and whose bytes are found by reading."""
+
+    def __init__(self, source: BinaryIO) -> None:
         super().__init__()
-        self.error: RecordError | None = None
-        self._path = path
-        self._codec = codec
+        self._source = source
         self._position = 0
-        self._source = self._reopen(0)
-        # Of the whole file and not of what was read of it: the cut must be the same however the file is read.
-        self._most = max(ALWAYS_UNPACKED_BYTES, int(config.max_unpack_ratio * self.size_on_disk))
-        if self.size_on_disk == 0:
-            self.error = RecordError("truncated_stream", _advice("the file is empty"))
+        self._restart()
+
+    @abstractmethod
+    def _restart(self) -> None:
+        """Go back to the start; the source is there already."""
+
+    @abstractmethod
+    def _produce(self, size: int) -> bytes:
+        """Return the next bytes, at most ``size``; none at the end."""
 
     @override
     def readable(self) -> bool:
         return True
 
     @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
     def readinto(self, buffer: Any) -> int:
-        if self.error is not None:
-            return 0
-        size = min(len(buffer), _CHUNK_BYTES, self._most + 1 - self._position)
-        try:
-            content = self._source.read(size)
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            content = self._salvage(size, str(error))
-        if self._position + len(content) > self._most:
-            content = content[: self._most - self._position]
-            self.error = RecordError(
-                "unpacks_too_far",
-                f"{self.size_on_disk:,} bytes unpack to more than {self._most:,}; what follows was not read; check the "
-                "file, or raise reader.max_unpack_ratio in a retry if it is what you expect",
-            )
+        content = self._produce(min(len(buffer), _CHUNK_BYTES))
         buffer[: len(content)] = content
         self._position += len(content)
         return len(content)
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        offset += self._position if whence == io.SEEK_CUR else 0
+        if offset < self._position:
+            self._source.seek(0)
+            self._position = 0
+            self._restart()
+        while self._position < offset and self.read(min(offset - self._position, _CHUNK_BYTES)):
+            pass
+        return self._position
 
     @override
     def close(self) -> None:
         self._source.close()
         super().close()
 
-    def _salvage(self, size: int, reason: str) -> bytes:
-        """Read byte by byte what a failed read of Arrow has discarded."""
-        self._source.close()
-        self._source = self._reopen(self._position)
-        salvaged = bytearray()
+
+class _Decompressed(_Derived):
+    """A decompressed stream that ends where the file is truncated, corrupt or a bomb; ``error`` then says which.
+
+    Attributes:
+        size_on_disk: bytes of the compressed file.
+    """
+
+    error: RecordError | None
+
+    def __init__(self, source: BinaryIO, codec: str, config: ReaderConfig) -> None:
+        self._codec = codec
+        self.size_on_disk = source.seek(0, io.SEEK_END)
+        source.seek(0)
+        # Of the whole file and not of what was read of it: the cut must be the same however the file is read.
+        self._most = max(ALWAYS_UNPACKED_BYTES, int(config.max_unpack_ratio * self.size_on_disk))
+        super().__init__(source)
+
+    @override
+    def _restart(self) -> None:
+        self.error = None
+        self._decoder = self._new_decoder()
+
+    @override
+    def _produce(self, size: int) -> bytes:
+        if self.error is not None:
+            return b""
+        size = min(size, self._most + 1 - self._position)
         try:
-            while len(salvaged) < size and (byte := self._source.read(1)):
+            content = self._decode(size)
+        except _ERRORS as error:
+            content = self._salvage(size, error)
+        if self._position + len(content) > self._most:
+            content = content[: self._most - self._position]
+            self.error = self._fault(
+                "unpacks_too_far",
+                f"{self.size_on_disk:,} bytes unpack to more than {self._most:,}; what follows was not read; check the "
+                "file, or raise reader.max_unpack_ratio in a retry if it is what you expect",
+            )
+        return content
+
+    def _decode(self, size: int) -> bytes:
+        """Return the next bytes of the members (gzip) or frames (zstd), which follow one another."""
+        while True:
+            chunk, is_open = b"", True
+            if self._decoder.eof:
+                chunk = self._next_start()
+                if not chunk:
+                    return b""
+                self._decoder = self._new_decoder()
+            elif self._decoder.needs_input:
+                chunk = self._source.read(_COMPRESSED_BYTES)
+                is_open = bool(chunk)
+            content: bytes = self._decoder.decompress(chunk, size)
+            if content:
+                return content
+            if not (is_open or self._decoder.eof):
+                is_empty = not self.size_on_disk
+                reason = "the file is empty" if is_empty else "the file ends before its compressed content does"
+                self.error = self._fault("truncated_stream", _advice(reason))
+                return b""
+
+    def _next_start(self) -> bytes:
+        """Return the first bytes after a member or frame; zeros that fill up a gzip file are skipped."""
+        rest: bytes = self._decoder.unused_data or self._source.read(_COMPRESSED_BYTES)
+        if self._codec != "gzip":
+            return rest
+        while rest and not rest.strip(b"\0"):
+            rest = self._source.read(_COMPRESSED_BYTES)
+        rest = rest.lstrip(b"\0")
+        if rest and not rest.startswith(b"\x1f"):
+            raise zlib.error("incorrect header check")
+        return rest
+
+    def _new_decoder(self) -> Any:
+        return _GzipMember() if self._codec == "gzip" else zstd.ZstdDecompressor(options=_WINDOW)
+
+    def _salvage(self, size: int, error: Exception) -> bytes:
+        """Read byte by byte what a decoder that failed has discarded."""
+        self._source.seek(0)
+        self._restart()
+        before, salvaged = self._position, bytearray()
+        while before and (skipped := self._decode(min(before, _CHUNK_BYTES))):
+            before -= len(skipped)
+        try:
+            while len(salvaged) < size and (byte := self._decode(1)):
                 salvaged += byte
-        except OSError as error:
-            if error.errno is not None:
-                raise
-        if len(salvaged) < size:
-            code = "truncated_stream" if "runcated" in reason else "corrupt_stream"
-            self.error = RecordError(code, _advice(reason))
+        except _ERRORS:
+            self.error = self._fault("corrupt_stream", _advice(str(error)))
         return bytes(salvaged)
 
-    def _reopen(self, position: int) -> Any:
-        file = open_for_arrow(self._path)
-        self.size_on_disk: int = file.size()
-        source = pa.CompressedInputStream(file, self._codec)
-        while position and (skipped := source.read(min(position, _CHUNK_BYTES))):
-            position -= len(skipped)
-        return source
+    def _fault(self, code: str, message: str) -> RecordError:
+        unread = 1 - self._source.tell() / max(self.size_on_disk, 1)
+        return RecordError(code, message, loss=Loss(share=unread))
+
+
+class _Transcoded(_Derived):
+    """The UTF-8 of a stream in another encoding; where its bytes are invalid, so is the UTF-8."""
+
+    def __init__(self, source: BinaryIO, encoding: str) -> None:
+        self._encoding = encoding
+        super().__init__(source)
+
+    @override
+    def _restart(self) -> None:
+        self._decoder = codecs.getincrementaldecoder(self._encoding)(_INVALID)
+        self._waiting, self._is_open = b"", True
+
+    @override
+    def _produce(self, size: int) -> bytes:
+        while not self._waiting and self._is_open:
+            chunk = self._source.read(size)
+            self._is_open = bool(chunk)
+            self._waiting = self._decoder.decode(chunk, final=not chunk).encode("utf-8", "surrogatepass")
+        content, self._waiting = self._waiting[:size], self._waiting[size:]
+        return content
+
+
+def _to_surrogate(error: UnicodeError) -> tuple[str, int]:
+    return "\udcff", error.end if isinstance(error, UnicodeDecodeError) else 0
+
+
+codecs.register_error(_INVALID, _to_surrogate)
+
+
+def _ends_in_line_feed(config: ReaderConfig) -> bool:
+    return config.encoding == "auto" or "\n".encode(config.encoding) == b"\n"
+
+
+def _line_ends(stream: BinaryIO) -> bytes:
+    """Return the bytes that end lines: the line feed, and the carriage return where the first line ends in it alone."""
+    while chunk := stream.read(_CHUNK_BYTES):
+        if end := re.search(b"[\r\n]", chunk):
+            following = chunk[end.end() : end.end() + 1] or stream.read(1)
+            return b"\r\n" if end[0] == b"\r" and following != b"\n" else b"\n"
+    return b"\n"
 
 
 def _broken_off(error: RecordError, position: int) -> RecordError:
-    return RecordError(error.code, f"the stream breaks off at byte {position} of its decompressed content: {error}")
+    message = f"the stream breaks off at byte {position} of its decompressed content: {error}"
+    return RecordError(error.code, message, loss=error.loss)
 
 
 def _advice(reason: str) -> str:
-    return f"{reason}; everything before that was read; fetch the file again and repeat the run"
+    advice = next((advice for words, advice in _ADVICE.items() if words in reason), "fetch the file again")
+    return f"{reason}; everything before that was read; {advice} and repeat the run"
 
 
 def _read_at_most(stream: BinaryIO, limit: int) -> bytes:
@@ -203,9 +375,9 @@ def _read_at_most(stream: BinaryIO, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def _open(path: str, config: ReaderConfig) -> tuple[BinaryIO, _Decompressed | None]:
+def _open(path: str, config: ReaderConfig) -> tuple[io.BufferedReader, _Decompressed | None]:
     codec = CODECS.get(PurePath(path).suffix.lower())
     if codec is None:
         return open_file(path), None
-    raw = _Decompressed(path, codec, config)
+    raw = _Decompressed(open_file(path), codec, config)
     return io.BufferedReader(raw, _CHUNK_BYTES), raw

@@ -416,12 +416,9 @@ def test_file_that_changes_while_it_is_planned_is_refused(tmp_path: Path) -> Non
         plan_for(path, hashes=FileHashes(hash_files=change_and_hash))
 
 
-@pytest.mark.parametrize(
-    ("name", "encoding", "expected"),
-    [("a.txt", "utf-88", "expected auto or an encoding"), ("a.jsonl", "utf-16", "jsonl files in utf-16")],
-)
-def test_encoding_that_cannot_be_used_is_refused(tmp_path: Path, name: str, encoding: str, expected: str) -> None:
-    (tmp_path / name).write_bytes(lines("a"))
+@pytest.mark.parametrize("encoding", ["utf-88", "hex"])
+def test_encoding_that_cannot_be_used_is_refused(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a.txt").write_bytes(lines("a"))
 
-    with pytest.raises(ConfigError, match=rf"reader\.encoding: .*{expected}"):
+    with pytest.raises(ConfigError, match=r"reader\.encoding: .*expected auto or an encoding"):
         plan_for(tmp_path, reader=ReaderConfig(encoding=encoding))
