@@ -204,7 +204,7 @@ def read_text(row: Any, *, settings: Mapping[str, Any] | None = None) -> str:
     """
     # Validated as the settings of a whole job, so that a misspelt section is an error.
     job = annotate_config({"input": "", "output": ""}, values=job_values({}, settings))
-    return SourceTexts(job.reader, {}).read(_document_row(row))
+    return SourceTexts(job.reader).read(_document_row(row))
 
 
 def _document_row(row: Any) -> DocumentRow:

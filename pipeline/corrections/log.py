@@ -5,6 +5,7 @@ or writes. A process that is killed can leave a line that is cut short at the en
 writer ends it with a mark, so that it stays ignored.
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -18,6 +19,7 @@ from pydantic import ValidationError
 
 from concord.models.config import first_fault
 from concord.models.errors import ConfigError
+from concord.models.regular_files import open_descriptor
 from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.errors import InputError
 from concord.pipeline.storage.atomic_writes import crash_point, store_errors, sync_folder
@@ -46,15 +48,26 @@ def read_log(path: Path) -> list[Correction]:
     Without the file there are none. A line that a killed writer left is ignored with a warning.
 
     Raises:
-        InputError: for any other line that is no correction, or whose id was taken; the message says which.
+        InputError: for any other line that is no correction, or whose id was taken; the message says which. When the
+            log is a link, or no file.
     """
     try:
-        with path.open("rb") as stream:
+        with os.fdopen(_open(path, os.O_RDONLY), "rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH)
             content = stream.read()
     except FileNotFoundError:
         return []
     return _parse_log(content, path)
+
+
+def _open(path: Path, flags: int) -> int:
+    """Open the log, not through a link: it would lead to a file that is no part of the collection."""
+    try:
+        return open_descriptor(path, flags | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO}:
+            raise InputError(f"{path}: expected a file of corrections, got a link or no file; remove it") from error
+        raise
 
 
 def _parse_log(content: bytes, path: Path) -> list[Correction]:
@@ -107,7 +120,7 @@ def extend_log(path: Path, decide: Callable[[list[Correction]], Sequence[Correct
 def _locked(path: Path) -> Iterator[int]:
     """Open the log for appending, made if it is missing, while no other process reads or writes."""
     with store_errors(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        descriptor = _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if os.fstat(descriptor).st_size == 0:

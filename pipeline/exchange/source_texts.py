@@ -2,6 +2,8 @@
 
 A text of the input is the one that was annotated if its SHA-256 is the same. It is looked up at the document's
 position; if another text is there, because records were inserted or removed, it is searched for in the whole file.
+
+A row of a collection names its file, and somebody else may have written it: only the inputs of the plan are read.
 """
 
 from collections.abc import Mapping
@@ -15,6 +17,7 @@ from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.plan import Plan
 from concord.pipeline.readers.read_file import format_of, read_text_at, scan_file
 from concord.pipeline.readers.records import RecordError
+from concord.pipeline.storage.urls import is_url
 
 SOURCE_CHANGED = "source_changed"
 _OF_ONE_DOCUMENT = frozenset({"text", "html"})
@@ -23,31 +26,34 @@ _OF_ONE_DOCUMENT = frozenset({"text", "html"})
 class SourceTexts:
     """Reads texts from the input of a run; fastest in the order of the collection."""
 
-    def __init__(self, config: ReaderConfig, formats: Mapping[str, str]) -> None:
+    def __init__(self, config: ReaderConfig, formats: Mapping[str, str] | None = None, *, fetch: bool = True) -> None:
         """Prepare to read as a run did.
 
         Args:
-            formats: of the input files, by path or URL; the format of others follows from their suffixes.
+            formats: of the input files, by path or URL, and no others are read; by default any, by its suffix.
+            fetch: whether files behind URLs are read.
         """
         self._config = config
         self._formats = formats
+        self._fetch = fetch
         # The last file whose texts had moved: its URI, and SHA-256 -> position.
         self._index: tuple[str, dict[str, int]] = ("", {})
         self._fault = ""
 
     @classmethod
-    def of(cls, plan: Plan) -> Self:
+    def of(cls, plan: Plan, *, fetch: bool = True) -> Self:
         """Prepare to read the input of a plan."""
-        return cls(plan.config.reader, {source.uri: source.format for source in plan.sources})
+        return cls(plan.config.reader, {source.uri: source.format for source in plan.sources}, fetch=fetch)
 
     def find(self, row: DocumentRow) -> str | DeadLetter:
         """Return a document's stored text, or that of the input; a dead letter if neither has it.
 
         Raises:
-            InputError: when a file of many records is gone or cannot be opened.
+            InputError: when a file of many records is gone or cannot be opened, and for one that is not to be read.
         """
         if row.raw_text is not None:
             return row.raw_text
+        self._check(row.source_uri)
         self._fault = ""
         try:
             text = self._find(row)
@@ -79,6 +85,15 @@ class SourceTexts:
         if isinstance(text, DeadLetter):
             raise InputError(text.message)
         return text
+
+    def _check(self, uri: str) -> None:
+        if self._formats is not None and uri not in self._formats:
+            raise InputError(f"{uri}: is not read, because it is none of the inputs in the plan of the collection")
+        if is_url(uri) and not self._fetch:
+            raise InputError(
+                f"{uri}: is not fetched unless asked for, as by 'concord view --fetch'; with output.keep_text=true the "
+                "collection stores the texts"
+            )
 
     def _find(self, row: DocumentRow) -> str | None:
         uri, index = self._index
@@ -113,7 +128,9 @@ class SourceTexts:
             return None
 
     def _format(self, uri: str) -> str:
-        format = self._formats.get(uri) or (format_of(uri) if self._config.format == "auto" else self._config.format)
+        format = (self._formats or {}).get(uri) or (
+            format_of(uri) if self._config.format == "auto" else self._config.format
+        )
         if format is None:
             raise InputError(f"{uri}: its name does not show its format; set reader.format")
         return format

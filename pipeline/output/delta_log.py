@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from concord.models.errors import ConcordError, ConfigError
-from concord.pipeline.errors import StoreError
+from concord.pipeline.errors import IntegrityError, StoreError
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.generations import Generations
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.storage.atomic_writes import crash_point
+from concord.pipeline.storage.guarded import folder_of, names_in, remove_file
 from concord.pipeline.storage.links import hard_link
 from concord.pipeline.storage.object_stores import explain
 from concord.pipeline.storage.output_paths import OutputPath, arrow_source, list_files
@@ -90,19 +91,19 @@ def prune_delta_log(generations: Generations) -> int:
         return 0
     folders = {name: generations.output / FOLDER / name for name in SCHEMAS}
     # Listed before anything else is read: a run that finishes meanwhile adds parts that are named only later.
-    parts = {name: list(folder.glob("*.parquet")) for name, folder in folders.items()}
+    parts = {name: [file for file in names_in(folder) if file.endswith(".parquet")] for name, folder in folders.items()}
     kept = [generation.manifest() for generation in generations.history()]
     removed = 0
     for name, folder in folders.items():
-        if not (folder / "_delta_log").is_dir():
+        if not _check_log(folder):
             continue
         with _delta_errors(folder):
             named = _active(_open(folder)) | {
                 Path(part.path).name for manifest in kept for part in manifest.files(name)
             }
-            for path in parts[name]:
-                if path.name not in named:
-                    path.unlink(missing_ok=True)
+            for file in parts[name]:
+                if file not in named:
+                    remove_file(folder / file)
                     removed += 1
     return removed
 
@@ -117,11 +118,22 @@ def delta_folder(output: OutputPath, table: str) -> OutputPath:
     return output / FOLDER / table if isinstance(output, Path) else output / table
 
 
+def _check_log(folder: Path) -> bool:
+    """Tell whether a Delta table has a log; IntegrityError where deltalake would follow a link out of the folder."""
+    paths = [folder / "_delta_log" / name for name in names_in(folder / "_delta_log")]
+    for path in paths:
+        if path.is_symlink() or path.is_fifo() or path.is_char_device():
+            raise IntegrityError(f"{path}: expected a file of a Delta log, got a link or a device; remove it")
+    return bool(paths)
+
+
 def _write_version(name: str, folder: OutputPath, parts: Mapping[str, OutputPath], generation: int) -> None:
     """Commit what has changed since the last version; another driver that does the same at once is not in the way."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
+    if isinstance(folder, Path):
+        _check_log(folder)
     for attempt in range(1, _ATTEMPTS + 1):
         table = _open(folder) if DeltaTable.is_deltatable(str(folder), _store_options(folder)) else None
         try:
@@ -198,7 +210,8 @@ def _additions(folder: OutputPath, parts: Mapping[str, OutputPath]) -> "list[Add
 
 def _link(parts: Mapping[str, OutputPath], folder: Path) -> None:
     """Give parts a second name in the folder of a Delta table."""
-    folder.mkdir(parents=True, exist_ok=True)
+    with folder_of(folder / "*", make=True):
+        pass
     for name, path in parts.items():
         if isinstance(path, Path):
             with suppress(FileExistsError):  # equal names have equal bytes

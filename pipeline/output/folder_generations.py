@@ -10,10 +10,14 @@
 A generation is built under a hidden name in ``generations`` and renamed when it is complete. Drivers may build, replace
 links and clean up at the same time: the one that replaces ``current`` looks afterwards whether a newer generation is
 complete by then, so that one that was stopped for an hour does not leave its own as the current one.
+
+Somebody else may have made the folder. Links other than these are not followed where something is written or removed,
+and of these only the name of a generation counts.
 """
 
 import errno
 import os
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -21,15 +25,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.generations import GENERATION_NAME, Generation, Generations, generation_name
 from concord.pipeline.output.manifest import Manifest, PartFile, canonical_json, read_manifest
 from concord.pipeline.output.schema import SCHEMAS
-from concord.pipeline.storage.atomic_writes import crash_point, retry_on, stage_file, sync_folder
-from concord.pipeline.storage.links import hard_link, link_target, place_link, remove_tree
-from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.storage.atomic_writes import crash_point, move_into_place, retry_on, stage_file, sync_folder
+from concord.pipeline.storage.guarded import folder_of, guard, names_in, remove_file, remove_tree
+from concord.pipeline.storage.links import hard_link, link_target, place_link
+from concord.pipeline.storage.output_paths import OutputPath, read_bytes
 
 MANIFEST, PLAN = "manifest.json", "plan.json"
-_STAGED = ".staged"
+_HIDDEN = re.compile(r"\.([0-9]+)-[0-9a-f]+(?:-aside)?\.staged")
 _ATTEMPTS = 6
 
 
@@ -40,6 +46,7 @@ class FolderGenerations(Generations):
     pending: Path
 
     def __init__(self, output: Path) -> None:
+        guard(output)
         self.output = output
         self.pending = output / "_run" / "parts"
         self._folder = output / "generations"
@@ -57,7 +64,7 @@ class FolderGenerations(Generations):
             target = link_target(self._link)
             if target is None:
                 break
-            if generation := self._generation(Path(target).name):
+            if generation := self._generation(self._checked(target)):
                 # A run that was killed or stopped may have made it current long after it was complete.
                 status = _status(self._link)
                 return replace(generation, finished=max(generation.finished, status.st_mtime if status else 0.0))
@@ -68,7 +75,11 @@ class FolderGenerations(Generations):
     def find_part(self, path: str) -> Path:
         # Called for every part several times in a run: text is joined much faster than paths.
         pending = f"{self.pending}/{path}"
-        return Path(pending if os.path.lexists(pending) else f"{self._link}/{path}")
+        if os.path.lexists(pending):
+            return Path(pending)
+        target = link_target(self._link)
+        root = self._link if target is None else self._folder / self._checked(target)
+        return Path(f"{root}/{path}")
 
     def _publish(self, manifest: Manifest, plan: OutputPath) -> Generation:
         def attempt() -> Generation:
@@ -95,7 +106,7 @@ class FolderGenerations(Generations):
             yield from (path for name in SCHEMAS for path in _entries(root / name) if path not in named)
         yield from (path for name in SCHEMAS for path in _entries(self.pending / name))
         for path in _entries(self._folder):
-            if path.name.endswith(_STAGED) and int(path.name[1:].partition("-")[0]) <= manifest.generation:
+            if (match := _HIDDEN.fullmatch(path.name)) and int(match[1]) <= manifest.generation:
                 yield path
 
     def discard(self, path: OutputPath) -> None:
@@ -116,12 +127,22 @@ class FolderGenerations(Generations):
         place_link(self._versions / version, f"../generations/{generation.name}", staged=self._staged())
 
     def _untag(self, version: str) -> None:
-        (self._versions / version).unlink(missing_ok=True)
+        remove_file(self._versions / version)
 
     def _generation(self, name: str) -> Generation | None:
         root = self._folder / name
         status = _status(root / MANIFEST)
         return None if status is None else _generation_in(root, name, finished=status.st_mtime)
+
+    def _checked(self, target: str) -> str:
+        """Return the name of the generation that ``current`` leads to; IntegrityError if it leads elsewhere."""
+        name = target.removeprefix("generations/")
+        if not GENERATION_NAME.fullmatch(name):
+            raise IntegrityError(
+                f"{self._link}: expected a link to generations/NUMBER, got one to {target}; remove it, and run the "
+                "same command again"
+            )
+        return name
 
     def _is_newest(self) -> bool:
         generations = self.history()
@@ -153,17 +174,17 @@ class FolderGenerations(Generations):
         content = canonical_json(manifest)
         same_number = [generation for generation in self.history() if generation.number == manifest.generation]
         parts = [part for shard in manifest.shards for part in shard.files.values()]
-        if same_number and same_number[-1].manifest_path.read_bytes() == content:
+        if same_number and read_bytes(same_number[-1].manifest_path) == content:
             self._link_parts(parts, _local(same_number[-1].root))
             return
         staged = self._staged(manifest.generation)
         try:
-            staged.mkdir()
             for name in SCHEMAS:
-                (staged / name).mkdir()
+                with folder_of(staged / name / "*", make=True):
+                    pass
             self._link_parts(parts, staged)
             hard_link(plan, staged / PLAN)
-            stage_file(staged, lambda stream: stream.write(content)).replace(staged / MANIFEST)
+            move_into_place(stage_file(staged, lambda stream: stream.write(content)), staged / MANIFEST)
             for folder in (*(staged / name for name in SCHEMAS), staged):
                 sync_folder(folder)
             self._rename(staged, manifest.generation, same_number[-1].rank[1] + 1 if same_number else 0)
@@ -173,13 +194,12 @@ class FolderGenerations(Generations):
 
     def _rename(self, staged: Path, number: int, repetition: int) -> None:
         try:
-            staged.rename(self._folder / generation_name(number, repetition))
+            move_into_place(staged, self._folder / generation_name(number, repetition))
         except OSError as error:
             if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
                 raise
             # Another driver has just finished the same generation; look at it.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(staged)) from error
-        sync_folder(self._folder)
         crash_point("publish")
 
     def _link_parts(self, parts: list[PartFile], root: Path) -> None:
@@ -195,18 +215,17 @@ class FolderGenerations(Generations):
             elif not source.samefile(target):
                 staged = self._staged()
                 hard_link(source, staged)
-                staged.replace(target)
+                move_into_place(staged, target)
 
     def _staged(self, number: int = 0) -> Path:
         """Return a hidden name, which is removed when this generation or a later one is finished."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        return self._folder / f".{generation_name(number)}-{uuid.uuid4().hex}{_STAGED}"
+        return self._folder / f".{generation_name(number)}-{uuid.uuid4().hex}.staged"
 
     def _remove_hidden(self, path: Path) -> None:
         """Remove a folder in ``generations``; hidden first, so that nobody reads or fills one that is half removed."""
         staged = self._staged()
         with suppress(FileNotFoundError):  # another driver may have removed it
-            path.replace(staged)
+            move_into_place(path, staged)
         remove_tree(staged)
 
 
@@ -225,15 +244,14 @@ def _generation_in(root: Path, name: str, *, finished: float) -> Generation:
 
 
 def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except FileNotFoundError:
-        return []
+    return [folder / name for name in names_in(folder)]
 
 
 def _status(path: Path) -> os.stat_result | None:
     """Return the status of a file or of a link itself; None if there is none."""
     try:
         return path.lstat()
-    except FileNotFoundError:
-        return None
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+            return None
+        raise

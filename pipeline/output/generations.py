@@ -16,9 +16,9 @@ from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.manifest import Manifest, read_manifest
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.atomic_writes import store_errors
-from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath, read_bytes
 
-GENERATION_NAME = re.compile(r"(\d{6,})(?:-(\d+))?")
+GENERATION_NAME = re.compile(r"([0-9]{6,12})(?:-([0-9]{1,12}))?")
 _OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/(?:commits|attempts)/(\d+)/|/plans/(\d+)\.json$")
 _VERSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -269,7 +269,7 @@ def generation_of(path: OutputPath) -> int | None:
 def read_plan(path: OutputPath) -> Plan:
     """Read a plan; PlanError if there is no such file or it is not a plan."""
     try:
-        return Plan.from_json(path.read_bytes())
+        return Plan.from_json(read_bytes(path))
     except FileNotFoundError:
         raise PlanError(f"expected {path}, found no such file") from None
     except PlanError as error:

@@ -1,18 +1,33 @@
 """The manifest, the commit records it is made of, and their JSON."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Annotated, Self, TypeVar
 
 import orjson
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
+from concord.models.config import first_fault
 from concord.pipeline.errors import IntegrityError, ReconciliationError
+from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Plan, ShardRef
-from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath, read_bytes
 
 MANIFEST_VERSION = 1
 
+# What a file says is checked where it is read: somebody else may have made the collection.
+_STRICT = ConfigDict(strict=True, extra="forbid")
+_Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+_Number = Annotated[int, Field(ge=0, lt=1 << 31)]
+
 RecordT = TypeVar("RecordT")
+
+
+def _checked_names(files: "Mapping[str, PartFile]") -> "Mapping[str, PartFile]":
+    for table, part in files.items():
+        if table not in SCHEMAS or not part.path.startswith(f"{table}/"):
+            raise ValueError(f"expected a part of {table}, got {part.path}")
+    return files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,9 +40,11 @@ class PartFile:
         sha256: hex.
     """
 
-    path: str
-    rows: int
-    size: int
+    __pydantic_config__ = _STRICT
+
+    path: Annotated[str, Field(pattern=r"^[a-z]+/part-[0-9]{5,10}-g[0-9]{1,10}-[0-9a-f]{8}\.parquet$")]
+    rows: _Count
+    size: _Count
     sha256: str
 
 
@@ -42,14 +59,16 @@ class ShardReport:
         stats: counts for the report, name -> number. They contain no times: equal plans give equal stats.
     """
 
-    shard: int
-    generation: int
-    read: int
-    annotated: int
-    unchanged: int
-    dead_letters: int
-    files: Mapping[str, PartFile] = field(default_factory=dict)
-    stats: Mapping[str, float] = field(default_factory=dict)
+    __pydantic_config__ = _STRICT
+
+    shard: _Number
+    generation: _Number
+    read: _Count
+    annotated: _Count
+    unchanged: _Count
+    dead_letters: _Count
+    files: Annotated[Mapping[str, PartFile], AfterValidator(_checked_names)] = field(default_factory=dict)
+    stats: Mapping[str, int | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,14 +81,16 @@ class Manifest:
         shards: the content of every valid commit record, in shard order.
     """
 
+    __pydantic_config__ = _STRICT
+
     manifest_version: int = MANIFEST_VERSION
     schema_version: int
-    generation: int
+    generation: _Number
     plan: str
-    read: int
-    annotated: int
-    unchanged: int
-    dead_letters: int
+    read: _Count
+    annotated: _Count
+    unchanged: _Count
+    dead_letters: _Count
     shards: tuple[ShardReport, ...]
 
     @classmethod
@@ -132,28 +153,21 @@ def canonical_json(value: Manifest | ShardReport) -> bytes:
 
 def read_manifest(path: OutputPath) -> Manifest | None:
     """Read a manifest; None if there is no such file, IntegrityError if it is not a manifest."""
-    return _read(path, "manifest", _manifest)
+    return _read(path, "manifest", _MANIFEST)
 
 
 def read_commit_record(path: OutputPath) -> ShardReport | None:
     """Read a shard's commit record; None if there is no such file, IntegrityError if it is not a commit record."""
-    return _read(path, "commit record", _report)
+    return _read(path, "commit record", _REPORT)
 
 
-def _read(path: OutputPath, kind: str, parse: Callable[[dict[str, Any]], RecordT]) -> RecordT | None:
+_MANIFEST, _REPORT = TypeAdapter(Manifest), TypeAdapter(ShardReport)
+
+
+def _read(path: OutputPath, kind: str, parser: TypeAdapter[RecordT]) -> RecordT | None:
     try:
-        return parse(orjson.loads(path.read_bytes()))
+        return parser.validate_json(read_bytes(path))
     except FileNotFoundError:
         return None
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        # Not JSON, not an object, or other keys.
-        raise IntegrityError(f"{path}: not a {kind}: {error}") from None
-
-
-def _manifest(values: dict[str, Any]) -> Manifest:
-    return Manifest(**{**values, "shards": tuple(_report(shard) for shard in values["shards"])})
-
-
-def _report(values: dict[str, Any]) -> ShardReport:
-    files = {name: PartFile(**part) for name, part in values["files"].items()}
-    return ShardReport(**{**values, "files": files})
+    except ValidationError as error:
+        raise IntegrityError(f"{path}: not a {kind}: {first_fault(error)}") from None

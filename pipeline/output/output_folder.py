@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import orjson
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from concord.models.errors import ConcordError
 from concord.pipeline.errors import IntegrityError, PlanError
@@ -27,9 +28,28 @@ from concord.pipeline.output.manifest import (
 from concord.pipeline.output.store_generations import StoreGenerations
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.atomic_writes import crash_point, store_errors, write_once
-from concord.pipeline.storage.output_paths import Listing, OutputPath, list_files, output_path, staging_folder
+from concord.pipeline.storage.output_paths import (
+    Listing,
+    OutputPath,
+    list_files,
+    output_path,
+    read_bytes,
+    remove,
+    staging_folder,
+)
 
 STATS_NAME = "stats.json"
+
+
+class _Stats(TypedDict, total=False):
+    shards: int
+    words: int
+    wall_seconds: float
+    seconds: dict[str, float]
+    words_per_second: dict[str, float]
+
+
+_STATS = TypeAdapter(_Stats)
 
 
 class OutputFolder:
@@ -104,10 +124,9 @@ class OutputFolder:
     def stats(self) -> dict[str, Any]:
         """Read the timings of the runs so far (see concord.pipeline.annotate); empty if there are none."""
         try:
-            stats: dict[str, Any] = orjson.loads((self.metadata / STATS_NAME).read_bytes())
-        except FileNotFoundError:
+            return dict(_STATS.validate_json(read_bytes(self.metadata / STATS_NAME)))
+        except (FileNotFoundError, ValidationError):
             return {}
-        return stats
 
     def check_newest(self, generation: int) -> None:
         """Raise PlanError when another run has started a newer generation."""
@@ -151,7 +170,7 @@ class OutputFolder:
             # Equal bytes have equal names, so our part may be the very file that the winner's record names.
             if part.path not in named:
                 with store_errors(path):
-                    (self.generations.pending / part.path).unlink(missing_ok=True)
+                    remove(self.generations.pending / part.path)
         return winner
 
     def find_commit(self, shard: int, *, generation: int) -> ShardReport | None:
@@ -194,7 +213,7 @@ class OutputFolder:
             path = self.record_path(shard.index, generation=generation)
             if path.exists() and self.find_commit(shard.index, generation=generation) is None:
                 with store_errors(path):
-                    path.unlink(missing_ok=True)
+                    remove(path)
 
     def finish(self, plan: Plan, retention: Retention = KEEP_NEWEST) -> Manifest:
         """Check the totals, publish the generation, and remove orphans and expired generations.

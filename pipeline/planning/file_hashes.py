@@ -6,10 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.files import file_sha256
-from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath, read_bytes
 from concord.pipeline.storage.remote_files import FileState
 
 HashFiles = Callable[[Mapping[str, FileState]], Sequence[str]]
@@ -17,6 +18,10 @@ HashFiles = Callable[[Mapping[str, FileState]], Sequence[str]]
 
 # A file changed more recently than this may change again without a visible change of its time.
 _SETTLED_SECONDS = 2.0
+
+_Entry = tuple[int, int | str | None, str]
+"""Size, change and SHA-256 of a file."""
+_ENTRIES = TypeAdapter(dict[str, _Entry])
 
 
 def hash_here(states: Mapping[str, FileState]) -> list[str]:
@@ -36,26 +41,25 @@ class FileHashes:
         """Read the cache that earlier runs wrote, if any; without ``use_cache`` every file is hashed again."""
         self._cache = cache
         self._hash_files = hash_files
-        self._known: Mapping[str, list[object]] = {}
+        self._known: dict[str, _Entry] = {}
         if cache is not None and use_cache:
-            with suppress(FileNotFoundError, orjson.JSONDecodeError):
-                content = orjson.loads(cache.read_bytes())
-                self._known = content if isinstance(content, dict) else {}
-        self._seen: dict[str, list[object]] = {}
+            with suppress(FileNotFoundError, ValidationError):
+                self._known = _ENTRIES.validate_json(read_bytes(cache))
+        self._seen: dict[str, _Entry] = {}
 
     def hash(self, states: Mapping[str, FileState]) -> dict[str, str]:
         """Return the SHA-256, in hex, of files in these states, by path."""
         digests = {
-            path: str(self._known[path][2])
+            path: self._known[path][2]
             for path, state in states.items()
-            if self._known.get(path, [])[:2] == list(state)
+            if path in self._known and self._known[path][:2] == state
         }
         unknown = {path: state for path, state in states.items() if path not in digests}
         digests |= zip(unknown, self._hash_files(unknown), strict=True)
         settled = time.time_ns() - int(_SETTLED_SECONDS * 1e9)
         for path, state in states.items():
             if isinstance(state.changed, str) or (state.changed is not None and state.changed < settled):
-                self._seen[path] = [*state, digests[path]]
+                self._seen[path] = (*state, digests[path])
         return digests
 
     def save(self, *, staging: Path) -> None:

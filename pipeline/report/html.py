@@ -1,13 +1,14 @@
 """The report of a run: one self-contained HTML file that makes no network requests."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from concord.models.errors import ModelError
 from concord.models.labels import OUTSIDE, split_label
+from concord.models.saved_tagger import read_saved
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow, words_with_spaces
 from concord.pipeline.output.output_folder import OutputFolder
@@ -25,7 +26,7 @@ from concord.pipeline.report.statistics import (
     measure_quality,
 )
 from concord.pipeline.report.templates import format_count, lay_out_bars, load_template, type_colours, write_page
-from concord.pipeline.storage.output_paths import OutputPath, staging_folder
+from concord.pipeline.storage.output_paths import OutputPath
 
 REPORT_NAME = "report.html"
 CONTEXT_WORDS = 8
@@ -41,11 +42,11 @@ def write_report(output: OutputPath, limits: Limits = DEFAULT_LIMITS) -> OutputP
         ReconciliationError: when read = annotated + unchanged + dead letters does not hold.
         StoreError: when there is no space.
     """
-    OutputFolder(output.absolute()).generations.check_whole()
-    run = output.absolute() / "_run"
-    content = render_report(measure_quality(output, limits), stats=_read_json(run / "stats.json"), limits=limits)
-    path = run / REPORT_NAME
-    write_page(path, content, staging=staging_folder(output.absolute()))
+    folder = OutputFolder(output.absolute())
+    folder.generations.check_whole()
+    content = render_report(measure_quality(output, limits), stats=folder.stats(), limits=limits)
+    path = folder.metadata / REPORT_NAME
+    write_page(path, content, staging=folder.staging)
     return path
 
 
@@ -80,19 +81,16 @@ def render_report(quality: Quality, *, stats: Mapping[str, Any], limits: Limits)
     )
 
 
-def _read_json(path: OutputPath) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def _threshold(plan: Plan) -> float | None:
     """Return the nats above which stage two decided; None if the tagger has one stage or no longer exists."""
-    own = _read_json(Path(plan.tagger_folder) / "tagger.json").get("config", {}).get("threshold")
+    try:
+        own = read_saved(Path(plan.tagger_folder)).config.get("threshold")
+    except ModelError:
+        return None
     chosen = plan.config.tagger.threshold
-    return own if own is None or chosen is None else chosen
+    if not isinstance(own, int | float):
+        return None
+    return own if chosen is None else chosen
 
 
 def _component(identity: ComponentIdentity) -> str:

@@ -5,8 +5,9 @@ creating too, ``write_unsynced`` for notes that need not survive the machine, ``
 large files, ``stage_folder`` for a folder, ``write_compressed`` for text whose suffix may ask for compression.
 
 A file is first written to a staging folder and then renamed. A driver that finishes a run empties that folder, so a
-staged file of another driver may vanish at any time. A store takes an object completely or not at all, so there each
-write is a single request; ``write_once`` makes it conditional on there being no such object.
+staged file of another driver may vanish at any time. In a collection no link is followed (``storage.guarded``). A
+store takes an object completely or not at all, so there each write is a single request; ``write_once`` makes it
+conditional on there being no such object.
 """
 
 import errno
@@ -23,6 +24,7 @@ from typing import BinaryIO, Literal, TypeVar, get_args
 import pyarrow as pa
 
 from concord.pipeline.errors import StoreError
+from concord.pipeline.storage.guarded import folder_of, remove_file
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.storage.store_path import StorePath
 
@@ -85,12 +87,13 @@ def write_unsynced(final: OutputPath, content: bytes) -> None:
     if isinstance(final, StorePath):
         final.write(content)
         return
-    final.parent.mkdir(parents=True, exist_ok=True)
-    staged = final.with_name(f"{uuid.uuid4().hex}.staged")
-    staged.write_bytes(content)
-    # A driver that finishes the run empties this folder; then the file is not needed.
-    with suppress(FileNotFoundError):
-        staged.replace(final)
+    with folder_of(final, make=True) as folder:
+        staged = f"{uuid.uuid4().hex}.staged"
+        with _create(staged, folder) as stream:
+            stream.write(content)
+        # A driver that finishes the run empties this folder; then the file is not needed.
+        with suppress(FileNotFoundError):
+            os.replace(staged, final.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def write_compressed(path: Path, pieces: Iterable[str]) -> None:
@@ -127,17 +130,16 @@ def stage_file(folder: Path, fill: Callable[[BinaryIO], object]) -> Path:
         folder: created if missing; on the file system of the final path.
         fill: writes the bytes.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     staged = folder / f"{uuid.uuid4().hex}.staged"
     try:
-        with staged.open("xb") as stream:
+        with folder_of(staged, make=True) as within, _create(staged.name, within) as stream:
             fill(stream)
             stream.flush()
             crash_point("write")
             os.fsync(stream.fileno())
         crash_point("fsync")
     except BaseException:
-        staged.unlink(missing_ok=True)
+        remove_file(staged)
         raise
     return staged
 
@@ -148,9 +150,9 @@ def move_into_place(staged: Path, final: OutputPath) -> None:
         final.write(staged.read_bytes())
         staged.unlink()
         return
-    final.parent.mkdir(parents=True, exist_ok=True)
-    staged.replace(final)
-    sync_folder(final.parent)
+    with folder_of(staged) as source, folder_of(final, make=True) as target:
+        os.replace(staged.name, final.name, src_dir_fd=source, dst_dir_fd=target)
+        os.fsync(target)
 
 
 @contextmanager
@@ -226,8 +228,9 @@ def _stage_and_place(content: bytes, staging: Path, final: Path, *, place: Calla
 def _link(staged: Path, final: Path) -> bool:
     """Give a staged file its final name unless that exists; the staged name is removed."""
     try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        os.link(staged, final)
+        with folder_of(staged) as source, folder_of(final, make=True) as target:
+            os.link(staged.name, final.name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+            os.fsync(target)
     except FileExistsError:
         return False
     except OSError as error:
@@ -235,6 +238,10 @@ def _link(staged: Path, final: Path) -> bool:
             raise
         raise StoreError(f"{final}: the file system has no hard links, which commits need; choose another") from error
     finally:
-        staged.unlink(missing_ok=True)
-    sync_folder(final.parent)
+        remove_file(staged)
     return True
+
+
+def _create(name: str, folder: int) -> BinaryIO:
+    """Create a file in an opened folder."""
+    return os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder), "wb")

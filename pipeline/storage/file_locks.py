@@ -1,9 +1,12 @@
 """Locks between the processes of one machine."""
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from concord.models.regular_files import open_descriptor
 
 
 @contextmanager
@@ -14,7 +17,7 @@ def exclusive(path: Path, *, wait: bool = True) -> Iterator[bool]:
         whether this process holds the lock; False only without ``wait``, while another process holds it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
+    with os.fdopen(open_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

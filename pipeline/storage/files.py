@@ -4,6 +4,7 @@ This is what planning and readers call; URLs are passed on to ``storage.remote_f
 the paths of ``storage.output_paths`` instead.
 """
 
+import errno
 import hashlib
 from io import BufferedReader
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from concord.models.regular_files import check_regular, open_regular
 from concord.pipeline.errors import InputError, StoreError
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.storage.remote_files import READ_BYTES, FileState, open_url, stat_url
@@ -20,6 +22,7 @@ from concord.pipeline.storage.urls import is_url
 
 # A file that is hashed is read to its end: larger requests mean fewer round trips.
 _HASHED_BYTES = 8 << 20
+_NO_FILE = {errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.ENAMETOOLONG}
 
 
 def file_state(path: str) -> FileState:
@@ -49,12 +52,12 @@ def open_file(path: str, *, read_bytes: int = READ_BYTES) -> BufferedReader:
     Raises:
         OSError, InputError, StoreError: when it cannot be opened; for a URL, reading raises the latter two as well.
     """
-    return open_url(path, read_bytes=read_bytes) if is_url(path) else Path(path).open("rb")
+    return open_url(path, read_bytes=read_bytes) if is_url(path) else open_regular(Path(path))
 
 
 def open_for_arrow(path: str) -> Any:
     """Open a file for Arrow; raises what ``open_file`` raises."""
-    return pa.PythonFile(open_url(path), mode="r") if is_url(path) else pa.OSFile(path)
+    return pa.PythonFile(open_url(path), mode="r") if is_url(path) else pa.OSFile(str(check_regular(Path(path))))
 
 
 def file_sha256(file: str | OutputPath) -> str:
@@ -74,6 +77,6 @@ def file_sha256(file: str | OutputPath) -> str:
 
 def read_error(path: str, error: OSError) -> InputError | StoreError:
     """Return the error that explains why a file cannot be read."""
-    if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
+    if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError) or error.errno in _NO_FILE:
         return InputError(f"{path}: cannot be read ({error.strerror}); check that it exists and may be read")
     return StoreError(f"{path}: reading failed ({error}); run the same command again")

@@ -7,22 +7,24 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from stat import S_ISREG
 
-from concord.pipeline.errors import StoreError
-from concord.pipeline.storage.atomic_writes import sync_folder
+from concord.pipeline.errors import IntegrityError, StoreError
+from concord.pipeline.storage.guarded import folder_of, is_folder
 
 _REFUSED = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
-_CURRENT_FOLDER = -100  # AT_FDCWD
 _EXCHANGE = 2  # RENAME_EXCHANGE
 
 
 def hard_link(existing: Path, new: Path) -> None:
-    """Give a file a second name; FileExistsError if that name is taken."""
+    """Give a file a second name; FileExistsError if that name is taken, IntegrityError for what is no file."""
+    if not S_ISREG(existing.lstat().st_mode):
+        raise IntegrityError(f"{existing}: expected a file, got a link or a device; remove it and annotate again")
     try:
-        os.link(existing, new)
+        with folder_of(existing) as source, folder_of(new) as target:
+            os.link(existing.name, new.name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
     except OSError as error:
         raise _explained(error, new, "hard") from error
 
@@ -37,54 +39,36 @@ def link_target(link: Path) -> str | None:
         raise
 
 
-def is_real_folder(path: Path) -> bool:
-    """Tell whether a path is a folder itself, not a link to one."""
-    return path.is_dir() and not path.is_symlink()
-
-
 def place_link(link: Path, target: str, *, staged: Path) -> None:
     """Make a symbolic link, replacing in one step what has its name: another link, a file, or a folder.
 
     Args:
         staged: a free name in the same file system. A folder that was replaced has this name afterwards.
     """
-    staged.parent.mkdir(parents=True, exist_ok=True)
-    link.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        staged.symlink_to(target)
-    except OSError as error:
-        raise _explained(error, link, "symbolic") from error
-    if is_real_folder(link):
-        _exchange(staged, link)
-    else:
-        staged.replace(link)
-    sync_folder(link.parent)
+    with folder_of(staged, make=True) as source, folder_of(link, make=True) as folder:
+        try:
+            os.symlink(target, staged.name, dir_fd=source)
+        except OSError as error:
+            raise _explained(error, link, "symbolic") from error
+        if is_folder(link.name, folder):
+            _exchange((source, staged.name), (folder, link.name))
+        else:
+            os.replace(staged.name, link.name, src_dir_fd=source, dst_dir_fd=folder)
+        os.fsync(folder)
 
 
-def remove_tree(path: Path) -> None:
-    """Remove a file, a link, or a folder with everything in it; what is gone already is no error."""
-    with suppress(FileNotFoundError):
-        if not is_real_folder(path):
-            path.unlink()
-            return
-        for entry in list(path.iterdir()):
-            remove_tree(entry)
-        path.rmdir()
-
-
-def _exchange(first: Path, second: Path) -> None:
-    """Exchange two names in one step; in three where the system offers no such step."""
+def _exchange(first: tuple[int, str], second: tuple[int, str]) -> None:
+    """Exchange two names in opened folders in one step; in three where the system offers no such step."""
     rename = _renameat2()
     if rename is not None:
-        if rename(_CURRENT_FOLDER, os.fsencode(first), _CURRENT_FOLDER, os.fsencode(second), _EXCHANGE) == 0:
+        if rename(first[0], os.fsencode(first[1]), second[0], os.fsencode(second[1]), _EXCHANGE) == 0:
             return
         number = ctypes.get_errno()
         if number not in {errno.EINVAL, errno.ENOSYS}:
-            raise OSError(number, os.strerror(number), str(second))
-    aside = first.with_name(f"{first.stem}-aside.staged")
-    second.replace(aside)
-    first.replace(second)
-    aside.replace(first)
+            raise OSError(number, os.strerror(number), second[1])
+    aside = (first[0], f"{first[1].removesuffix('.staged')}-aside.staged")
+    for (source, old), (folder, new) in ((second, aside), (first, second), (aside, first)):
+        os.replace(old, new, src_dir_fd=source, dst_dir_fd=folder)
 
 
 @cache

@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from concord.models.regular_files import check_regular, read_regular
+from concord.pipeline.errors import IntegrityError
+from concord.pipeline.storage.guarded import remove_file
 from concord.pipeline.storage.store_path import ObjectStatus, StorePath, is_store
 
 OutputPath = Path | StorePath
@@ -23,6 +26,26 @@ OutputPath = Path | StorePath
 def output_path(where: str) -> OutputPath:
     """Parse a path or the URL of an object store."""
     return StorePath.parse(where) if is_store(where) else Path(where)
+
+
+def read_bytes(path: OutputPath) -> bytes:
+    """Read a small file of an output; FileNotFoundError if there is none, IntegrityError if it cannot be read."""
+    if isinstance(path, StorePath):
+        return path.read_bytes()
+    try:
+        return read_regular(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise IntegrityError(f"{path}: cannot be read ({error.strerror}); check the folder") from error
+
+
+def remove(path: OutputPath) -> None:
+    """Remove a file of an output, if there is one."""
+    if isinstance(path, StorePath):
+        path.unlink(missing_ok=True)
+    else:
+        remove_file(path)
 
 
 def list_files(folder: OutputPath, pattern: str) -> Sequence[OutputPath]:
@@ -61,8 +84,12 @@ class Listing:
 
 
 def arrow_source(part: OutputPath) -> Path | pa.BufferReader:
-    """Return what Arrow reads a part from; one in a store is downloaded completely, because parts are small."""
-    return pa.BufferReader(part.read_bytes()) if isinstance(part, StorePath) else part
+    """Return what Arrow reads a part from; one in a store is downloaded completely, because parts are small.
+
+    Raises:
+        OSError: when it is missing, or not a regular file.
+    """
+    return pa.BufferReader(part.read_bytes()) if isinstance(part, StorePath) else check_regular(part)
 
 
 def staging_folder(output: OutputPath) -> Path:

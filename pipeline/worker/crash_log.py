@@ -23,7 +23,7 @@ from concord.models.config import Config
 from concord.pipeline.errors import ShardError, StoreError
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.atomic_writes import store_errors, write_unsynced
-from concord.pipeline.storage.output_paths import OutputPath, list_files, output_path
+from concord.pipeline.storage.output_paths import OutputPath, list_files, output_path, read_bytes, remove
 from concord.pipeline.worker.shard_progress import OnShardProgress, ShardProgress
 
 logger = logging.getLogger(__name__)
@@ -173,8 +173,8 @@ class CrashLog:
     def read_progress(self, shard: Shard) -> ShardProgress | None:
         """Read how far a shard was a few seconds ago; None if that is not known."""
         try:
-            return ShardProgress(**orjson.loads(self._path(shard, _PROGRESS).read_bytes()))
-        except (OSError, ValueError):
+            return ShardProgress(**orjson.loads(read_bytes(self._path(shard, _PROGRESS))))
+        except (OSError, ValueError, TypeError):
             return None
 
     def remove_mark(self, shard: Shard) -> None:
@@ -227,12 +227,12 @@ def _write(path: OutputPath, value: Config) -> None:
 
 def _remove(path: OutputPath) -> None:
     with store_errors(path):
-        path.unlink(missing_ok=True)
+        remove(path)
 
 
 def _read(path: OutputPath, kind: type[Kind]) -> Kind | None:
     """Read a file; None if there is none, or one that was cut off when its machine went down."""
     try:
-        return kind.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(read_bytes(path))
     except (FileNotFoundError, ValidationError):
         return None

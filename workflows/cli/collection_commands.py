@@ -318,8 +318,15 @@ browser_option = click.option("--no-browser", is_flag=True, help="Only print the
 @browser_option
 @click.option("--against", metavar="OTHER", type=COLLECTION, help="Another collection to compare this one with.")
 @click.option("--as", "who", metavar="NAME", help="Who corrects.  [default: nobody, read only]")
+@click.option("--fetch", is_flag=True, help="Read texts that are not stored from inputs behind URLs, by requests.")
 def view(
-    output: "OutputPath", *, port: int | None, no_browser: bool, against: "OutputPath | None", who: str | None
+    output: "OutputPath",
+    *,
+    port: int | None,
+    no_browser: bool,
+    against: "OutputPath | None",
+    who: str | None,
+    fetch: bool,
 ) -> Answer:
     """Read, search and correct a collection in the browser.
 
@@ -328,11 +335,12 @@ def view(
     'concord annotate'. See docs/corrections.md.
 
     The pages are served on 127.0.0.1 alone, to those who know the token in the printed address, until Ctrl-C. They
-    request nothing from the network. The index for searching is kept in CONCORD_CACHE, or ~/.cache/concord.
+    request nothing from the network, but for --fetch. The index for searching is kept in CONCORD_CACHE, or
+    ~/.cache/concord.
     """
     from concord.workflows.view.server import serve
 
-    return serve(output, port=port, browser=not no_browser, against=against, who=who)
+    return serve(output, port=port, browser=not no_browser, against=against, who=who, fetch=fetch)
 
 
 @verb(example="concord export out/news --to conllu --output exports/news.conllu.zst")

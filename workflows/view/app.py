@@ -15,7 +15,7 @@ from concord.models.errors import ConcordError
 from concord.pipeline.exchange.review_queue import Quotas
 from concord.pipeline.report.html import REPORT_NAME
 from concord.pipeline.report.templates import load_template, type_colours
-from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath, read_bytes
 from concord.workflows.view.comparisons import Comparisons
 from concord.workflows.view.correcting.collection_tagger import CollectionTagger
 from concord.workflows.view.correcting.correction_log import CorrectionLog, RefusedError
@@ -27,7 +27,7 @@ from concord.workflows.view.pages import attention, comparing, correcting, findi
 from concord.workflows.view.viewer import Viewer
 
 _POLICY = "default-src 'none'; style-src 'nonce-{0}'; script-src 'nonce-{0}'; form-action 'self'; base-uri 'none'"
-_REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
+_REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'; sandbox"
 _PAGES: Mapping[str, Callable[[Viewer, Query], Page]] = {
     "/": finding.documents,
     "/names": finding.names,
@@ -129,7 +129,7 @@ def _report_endpoint(viewer: Viewer) -> Callable[[Request], Response]:
 
     def answer(_: Request) -> Response:
         try:
-            content = (viewer.opened.output / "_run" / REPORT_NAME).read_bytes()
+            content = read_bytes(viewer.opened.output / "_run" / REPORT_NAME)
         except FileNotFoundError:
             values = {"heading": "No report", "message": "The run wrote no report; 'concord report' writes it."}
             return _render(viewer, Query("/report", {}), Page("message.html.j2", values), status=404)

@@ -31,6 +31,7 @@ def serve(
     against: OutputPath | None = None,
     who: str | None = None,
     quotas: Quotas | None = None,
+    fetch: bool = False,
 ) -> Answer:
     """Serve a collection until Ctrl-C.
 
@@ -40,6 +41,7 @@ def serve(
         against: another collection, with which this one can be compared.
         who: corrects the collection; without a name it can only be read.
         quotas: of the queue of sentences to review, which is then opened first.
+        fetch: whether texts of inputs behind URLs are read.
 
     Raises:
         PlanError: when the folder contains no run.
@@ -55,7 +57,12 @@ def serve(
     with listen(port) as listener:
         number = listener.getsockname()[1]
         app = build_app(
-            OpenedCollection(output), token=token, port=number, against=against, who=who, quotas=quotas or QUOTAS
+            OpenedCollection(output, fetch=fetch),
+            token=token,
+            port=number,
+            against=against,
+            who=who,
+            quotas=quotas or QUOTAS,
         )
         url = f"http://{ADDRESS}:{number}/{'' if quotas is None else 'review'}?token={token}"
         info(f"{output}: {url}\nOnly this machine can reach it. Ctrl-C closes it.")

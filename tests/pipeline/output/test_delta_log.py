@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.errors import InputError, StoreError
+from concord.pipeline.errors import InputError, IntegrityError, StoreError
 from concord.pipeline.output import delta_log
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.delta_log import prune_delta_log, write_delta_log
@@ -396,7 +396,7 @@ def test_lost_names_of_parts_are_restored(source: Path, output: Path) -> None:
 def test_folder_that_cannot_be_made_is_explained(source: Path, output: Path) -> None:
     runs.run_job(runs.job(source, output, max_dead_letters=0.5))
     (output / "delta").write_text("a file")
-    with pytest.raises(StoreError, match="the collection itself is complete"):
+    with pytest.raises(IntegrityError, match="delta: expected a folder of the collection"):
         runs.run_job(job(source, output))
 
 

@@ -86,7 +86,7 @@ def test_commit_writes_no_record_when_the_disk_is_full(tmp_path: Path, monkeypat
 
 
 def test_commit_explains_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_links(_source: Path, _target: Path) -> None:
+    def no_links(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(os, "link", no_links)

@@ -132,7 +132,8 @@ def test_report_draws_the_threshold_of_the_run(
     plan["config"]["tagger"]["threshold"] = chosen
     plan_path.write_bytes(orjson.dumps(plan))
     (tmp_path / "tagger").mkdir()
-    (tmp_path / "tagger" / "tagger.json").write_text(json.dumps({"config": own}))
+    saved = {"format_version": 1, "tagger": "crf", "config": own, "vocabulary": {}, "trees": None}
+    (tmp_path / "tagger" / "tagger.json").write_text(json.dumps(saved))
     words = page_of(output).words("uncertainty")
     assert (line in words) if line else ("threshold" not in words)
 

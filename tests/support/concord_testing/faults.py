@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-CALLS = {"unlink": 0, "link": 1, "symlink": 1, "rename": 1, "replace": 1, "mkdir": 0, "rmdir": 0, "fsync": 0}
-"""Functions of the module os: which argument is the path. Opening a file for writing counts as well."""
+CALLS = {"open": 0, "unlink": 0, "link": 1, "symlink": 1, "rename": 1, "replace": 1, "mkdir": 0, "rmdir": 0, "fsync": 0}
+"""Functions of the module os: which argument is the path. Opening counts if it creates a file."""
 
 
 class Faults:
@@ -45,11 +45,23 @@ def failing_call(number: int = 0, *, error: int = errno.EIO) -> Iterator[Faults]
 def _counted(function: Callable[..., Any], name: str, faults: Faults) -> Callable[..., Any]:
     def call(*arguments: Any, **named: Any) -> Any:
         place = arguments[CALLS[name]]
-        if name != "mkdir" or not os.path.lexists(place):
+        if name == "open":
+            changes = bool(arguments[1] & os.O_CREAT)
+        else:
+            changes = name != "mkdir" or not _exists(place, named.get("dir_fd"))
+        if changes:
             faults.count(name, place)
         return function(*arguments, **named)
 
     return call
+
+
+def _exists(place: Any, folder: int | None) -> bool:
+    try:
+        os.stat(place, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _counted_open(function: Callable[..., Any], faults: Faults) -> Callable[..., Any]:

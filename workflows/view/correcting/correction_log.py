@@ -100,7 +100,7 @@ class CorrectionLog:
             return LogState.of(())
         with self._lock:
             try:
-                status = self._path.stat()
+                status = self._path.lstat()
             except FileNotFoundError:
                 return LogState.of(())
             key = status.st_ino, status.st_size, status.st_mtime_ns

@@ -47,17 +47,19 @@ class Snapshot:
 class OpenedCollection:
     """A collection with its index. ``refresh`` notices a newer state of the folder, which ``snapshot`` then is."""
 
-    def __init__(self, output: OutputPath, *, cache: Path | None = None) -> None:
+    def __init__(self, output: OutputPath, *, cache: Path | None = None, fetch: bool = False) -> None:
         """Open a collection and start to index it in the background.
 
         Args:
             cache: the folder for the index; by default that of downloaded models.
+            fetch: whether texts of inputs behind URLs are read, which sends requests.
 
         Raises:
             PlanError: when the folder contains no run.
         """
         self.output = output.absolute()
         self._folder = OutputFolder(self.output)
+        self._fetch = fetch
         self._looking = Lock()
         self._indexing = Lock()
         self._looked = 0.0
@@ -99,7 +101,7 @@ class OpenedCollection:
 
     def _read_text(self, row: DocumentRow) -> str | UnavailableError:
         try:
-            return SourceTexts.of(self.snapshot.collection.plan).read(row)
+            return SourceTexts.of(self.snapshot.collection.plan, fetch=self._fetch).read(row)
         except ConcordError as error:
             # Returned, so that it is cached: the whole file may have been searched for the text.
             return UnavailableError(str(error))

@@ -1,0 +1,104 @@
+"""Folders in which no link is followed: a collection may be made by somebody else, and a link in it lead anywhere.
+
+What writes, links or removes opens the folder of a path here and names the file below its descriptor. From the guarded
+folder down, each folder is opened by its own name and never through a link; the links above it are the user's. The
+links that belong to a collection are names in such folders: they are read and replaced, not followed.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from concord.pipeline.errors import IntegrityError
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+_guarded: set[Path] = set()
+
+
+def guard(folder: Path) -> None:
+    """Follow no link below a folder from now on, in this process."""
+    _guarded.add(folder)
+
+
+@contextmanager
+def folder_of(path: Path, *, make: bool = False) -> Iterator[int]:
+    """Open the folder that a path is in and yield its descriptor.
+
+    Args:
+        make: create the folder, and those above it, where they are missing.
+
+    Raises:
+        IntegrityError: when a link, or something else that is no folder, is in place of a guarded one.
+    """
+    folder = path.parent
+    opened = next((above for above in (*reversed(folder.parents), folder) if above in _guarded), folder)
+    if make:
+        opened.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(opened, _FOLDER)
+    try:
+        for name in folder.relative_to(opened).parts:
+            opened /= name
+            below = _open_below(descriptor, opened, make=make)
+            os.close(descriptor)
+            descriptor = below
+        yield descriptor
+    except OSError as error:
+        if isinstance(error.filename, str):
+            error.filename = str(opened / error.filename)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder; none if there is no such folder."""
+    try:
+        with folder_of(folder / "*") as opened, os.scandir(opened) as entries:
+            return [entry.name for entry in entries]
+    except FileNotFoundError:
+        return []
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file or a link, if there is one."""
+    with suppress(FileNotFoundError), folder_of(path) as folder:
+        os.unlink(path.name, dir_fd=folder)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file, a link, or a folder with everything in it; what is gone already is no error."""
+    with suppress(FileNotFoundError), folder_of(path) as folder:
+        if not is_folder(path.name, folder):
+            os.unlink(path.name, dir_fd=folder)
+            return
+        for name in names_in(path):
+            remove_tree(path / name)
+        os.rmdir(path.name, dir_fd=folder)
+
+
+def is_folder(name: str, within: int) -> bool:
+    """Tell whether a name in an opened folder is a folder itself, not a link to one."""
+    with suppress(FileNotFoundError):
+        return stat.S_ISDIR(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode)
+    return False
+
+
+def _open_below(folder: int, path: Path, *, make: bool) -> int:
+    try:
+        return os.open(path.name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    except OSError as error:
+        if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
+            raise
+        raise IntegrityError(
+            f"{path}: expected a folder of the collection, got a link or a file; nothing is written or removed through "
+            "it: remove it, and run the same command again"
+        ) from None
+    with suppress(FileExistsError):
+        os.mkdir(path.name, dir_fd=folder)
+    return _open_below(folder, path, make=False)
