@@ -21,6 +21,7 @@ class Document:
         source_position: where the record starts: byte of the decompressed stream (jsonl, csv, tsv), row (parquet,
             arrow), 0 (text, html).
         meta: the record's other fields as one JSON object, or None.
+        meta_nulls: the names of the fields that could not be stored and are null in ``meta``, as a JSON list, or None.
         encoding: in which the file was read; None where its format leaves no choice.
         encoding_confidence: 0..1, how sure a guessed encoding is; None where it was not guessed.
     """
@@ -30,6 +31,7 @@ class Document:
     source_uri: str
     source_position: int
     meta: str | None = None
+    meta_nulls: str | None = None
     encoding: str | None = None
     encoding_confidence: float | None = None
 

@@ -49,7 +49,7 @@ class RenamedDocument:
 
     Attributes:
         was: the id of the existing document.
-        doc_id, source_uri, source_position, meta: what its row says from now on; see Document.
+        doc_id, source_uri, source_position, meta, meta_nulls: what its row says from now on; see Document.
     """
 
     was: str
@@ -57,6 +57,7 @@ class RenamedDocument:
     source_uri: str
     source_position: int
     meta: str | None
+    meta_nulls: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

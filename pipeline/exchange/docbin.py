@@ -7,6 +7,7 @@ root of a sentence is ``ROOT``, as spaCy's own parsers write it.
 
 import importlib
 import importlib.util
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -123,6 +124,13 @@ class _Columns:
         self.deps.append(dep)
 
 
+def _user_data(item: ExportItem) -> dict[str, Any]:
+    row = item.document.row
+    # MessagePack has no integers beyond 64 bits.
+    meta = json.loads(row.meta or "{}", parse_int=lambda digits: int(digits) if len(digits) < 19 else digits)
+    return {**item.metadata, **({"meta": meta} if row.meta else {}), "tagger": row.tagger}
+
+
 def _doc(item: ExportItem, vocab: Any) -> Any:
     columns = _Columns()
     end = 0
@@ -135,7 +143,7 @@ def _doc(item: ExportItem, vocab: Any) -> Any:
     known_pos: Any = importlib.import_module("spacy.parts_of_speech").IDS
     filter_spans: Any = importlib.import_module("spacy.util").filter_spans
     columns.pos = [pos if pos in known_pos else "X" for pos in columns.pos]
-    doc = tokens.Doc(vocab, user_data={**item.metadata, "tagger": item.document.row.tagger}, **vars(columns))
+    doc = tokens.Doc(vocab, user_data=_user_data(item), **vars(columns))
     spans = []
     for entity in item.document.entities:
         # The words of a multi-word token are one token here.

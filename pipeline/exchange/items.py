@@ -28,9 +28,9 @@ class ExportItem:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the item is and where it comes from, without its text; plain values only."""
+        """What the item is and where it comes from, without its text, for orjson; ``meta`` is JSON already."""
         row = self.document.row
-        meta = {} if row.meta is None else {"meta": orjson.loads(row.meta)}
+        meta = {} if row.meta is None else {"meta": orjson.Fragment(row.meta)}
         return {"doc_id": row.doc_id, "source_uri": row.source_uri, **self.fields, **meta}
 
 

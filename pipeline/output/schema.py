@@ -49,6 +49,12 @@ DOCUMENTS = _schema(
     _field("status", pa.string(), "annotated; documents that could not be are in errors"),
     _field("meta", pa.string(), "the record's other fields as one JSON object", nullable=True),
     _field(
+        "meta_nulls",
+        pa.string(),
+        "names of the fields that could not be stored and are null in meta, as a JSON list; null where there are none",
+        nullable=True,
+    ),
+    _field(
         "encoding", pa.string(), "encoding in which the file was read; null where the format leaves none", nullable=True
     ),
     _field(

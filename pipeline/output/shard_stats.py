@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 
 import numpy as np
+import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -18,6 +19,8 @@ UNCERTAINTY_BIN_WIDTH = 0.05
 """Nats. Bin ``uncertainty.07`` counts words from 0.35 to 0.40; the last counts everything above."""
 GUESSED_ENCODINGS = "guessed_encodings"
 """Counts the documents whose bytes were not UTF-8 and whose encoding was guessed."""
+META_NULLS = "meta_nulls."
+"""Begins the counts of values that are null in ``meta`` because they could not be stored, by field."""
 ALWAYS_COUNTED = (
     "documents",
     "sentences",
@@ -79,7 +82,8 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
         Name to number: documents, sentences, tokens, entities and ``entities.<type>``; tokens that are uncertain
         (above the threshold), refined (labelled by stage two) or changed (labelled differently than by stage one);
         sentences with a refined token; ``uncertainty.<bin>``; ``guessed_encodings``;
-        ``dead_letters.<stage>.<error>``. All but the bins, types, guesses and reasons are present even if 0.
+        ``meta_nulls.<field>``; ``dead_letters.<stage>.<error>``. All but the bins, types, guesses, fields and reasons
+        are present even if 0.
     """
     tokens, sentences = tables["tokens"], tables["sentences"]
     uncertainty = _values(tokens, "uncertainty").astype(np.float64)
@@ -103,6 +107,8 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
     guesses = tables["documents"]["encoding_confidence"]
     if guesses.null_count < len(guesses):
         counts[GUESSED_ENCODINGS] = len(guesses) - guesses.null_count
+    for names in tables["documents"]["meta_nulls"].drop_null().to_pylist():
+        counts.update(f"{META_NULLS}{name}" for name in orjson.loads(names))
     if "errors" in tables:
         reasons = (tables["errors"][name].to_pylist() for name in ("stage", "error"))
         counts.update(f"dead_letters.{stage}.{error}" for stage, error in zip(*reasons, strict=True))

@@ -241,7 +241,7 @@ class _InputScan:
         for number, (record, outcome) in enumerate(records):
             self.counts[file.path] = number + 1
             if isinstance(outcome, Document):
-                content = fingerprint(outcome.text), outcome.meta, outcome.encoding
+                content = fingerprint(outcome.text), outcome.meta, outcome.meta_nulls, outcome.encoding
                 yield InputRecord(file, number, record, outcome.doc_id, *content)
             else:
                 yield InputRecord(file, number, record, outcome.doc_id)

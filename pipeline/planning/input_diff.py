@@ -38,6 +38,7 @@ class InputRecord(NamedTuple):
     doc_id: str | None
     text: bytes | None = None
     meta: str | None = None
+    meta_nulls: str | None = None
     encoding: str | None = None
 
     @property
@@ -243,6 +244,7 @@ def _renamed(old_id: str, record: InputRecord) -> RenamedDocument:
         source_uri=record.file.path,
         source_position=record.scanned.position,
         meta=record.meta,
+        meta_nulls=record.meta_nulls,
     )
 
 

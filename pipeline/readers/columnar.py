@@ -5,7 +5,7 @@ Positions are 0-based row numbers.
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from typing_extensions import override
 
 from concord.models.errors import ConcordError
-from concord.pipeline.readers.fields import Fields, Record
+from concord.pipeline.readers.fields import Fields, Record, check_names
 from concord.pipeline.readers.reader import FunctionReader
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.storage.files import open_for_arrow
@@ -29,7 +29,7 @@ _ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 class Batch(NamedTuple):
-    """Rows that are decoded together: their columns by name, or why they cannot be."""
+    """Rows that are decoded together: their columns by name, or why they, or one of them, cannot be."""
 
     rows: int
     columns: Sequence[tuple[str, Any]] | RecordError
@@ -74,12 +74,7 @@ class RowStream(ABC):
         """Return the fields of a row of the batch, counted from its end."""
         if isinstance(self._batch.columns, RecordError):
             return self._batch.columns
-        try:
-            return {name: column[offset].as_py() for name, column in self._batch.columns}
-        except UnicodeDecodeError as error:
-            return RecordError("invalid_utf8", f"expected strings in utf-8, got {error}; fix the row")
-        except Exception as error:  # noqa: BLE001 - each type of column has errors of its own
-            return RecordError("unstorable_field", f"expected values that can be stored, got {error}")
+        return {name: _value(column, offset) for name, column in self._batch.columns}
 
     def _chosen(self, names: Sequence[str]) -> list[str] | None:
         return None if self._columns is None else [name for name in names if name in self._columns]
@@ -98,6 +93,7 @@ class ParquetStream(RowStream):
         try:
             source = open_for_arrow(path)
             self._file = pq.ParquetFile(source, page_checksum_verification=True)
+            _check_columns(self._file.schema_arrow)
             self._names = self._chosen(self._file.schema_arrow.names)
             self._group_starts = _group_starts(self._file.metadata, source.size())
         except Exception as error:  # noqa: BLE001 - flipped bytes of a footer raise whatever its strings and numbers do
@@ -153,6 +149,7 @@ class ArrowStream(RowStream):
             is_file = self._source.read(len(_ARROW_FILE)) == _ARROW_FILE
             self._source.seek(0)
             reader = pa.ipc.open_file(self._source) if is_file else pa.ipc.open_stream(self._source)
+            _check_columns(reader.schema)
             names = self._chosen(reader.schema.names)
         except Exception as error:  # noqa: BLE001 - flipped bytes of a schema raise whatever its strings do
             raise _damage(error, "Arrow") from None
@@ -173,15 +170,15 @@ class ArrowStream(RowStream):
                 _check_rows(batch.num_rows, self._size)
                 rows = batch.num_rows
                 batch = batch if names is None else batch.select(names)
-                # Arrow trusts the offsets in a file; reading by wrong ones ends the process.
-                batch.validate(full=True)
+                batch.validate()
+                columns = [(name, _checked(batch[name])) for name in batch.schema.names]
             except Exception as error:  # noqa: BLE001 - as above, of batches
                 # Where a batch cannot be read, the one after it cannot be found; one record stands for the rest.
                 yield Batch(1 if rows is None else rows, _damage(error, "Arrow"))
                 if rows is None:
                     return
             else:
-                yield Batch(rows, list(zip(batch.schema.names, batch.columns, strict=True)))
+                yield Batch(rows, columns)
 
     def _read_stream(self, reader: Any) -> Iterator[Any]:
         yield from reader
@@ -195,6 +192,38 @@ class ArrowStream(RowStream):
 PARQUET = FunctionReader((".parquet",), lambda path, config, columns: ParquetStream(path, columns), unit="row")
 ARROW = FunctionReader((".arrow",), lambda path, config, columns: ArrowStream(path, columns), unit="row")
 """Reads files such as the ``data-*.arrow`` of a ``datasets`` folder."""
+
+
+def _check_columns(fields: Iterable[Any]) -> None:
+    """Check that no two columns, or fields of a struct in one, have one name; raise RecordError as ``check_names``."""
+    fields = list(fields)
+    check_names([field.name for field in fields])
+    for field in fields:
+        kind = field.type
+        if pa.types.is_nested(kind) and not pa.types.is_union(kind):
+            _check_columns(kind.field(number) for number in range(kind.num_fields))
+
+
+def _checked(column: Any) -> Any:
+    """Return a column, or the fault of one whose content is damaged; the others can be read all the same."""
+    try:
+        # Arrow trusts the offsets in a file; reading by wrong ones ends the process.
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        return _damage(error, "Arrow")
+    return column
+
+
+def _value(column: Any, offset: int) -> Any:
+    """Return one value of a column; a RecordError for one that Python cannot hold."""
+    if isinstance(column, RecordError):
+        return column
+    try:
+        return column[offset].as_py()
+    except UnicodeDecodeError as error:
+        return RecordError("invalid_utf8", f"expected a string in utf-8, got {error}; fix the row")
+    except Exception as error:  # noqa: BLE001 - each type of column has errors of its own
+        return RecordError("unstorable_field", f"expected a value that can be stored, got {error}; fix or drop it")
 
 
 def _group_starts(metadata: Any, size: int) -> list[int]:

@@ -1,7 +1,7 @@
 """Records with named fields, and the documents that they become."""
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,7 +21,15 @@ TEXT_NOT_STRING = "text_not_string"
 _SHOWN_NAMES = 20
 _NULL = "got null;"
 
-_TYPE_NAMES = {"bool": "true or false", "int": "an integer", "float": "a number", "list": "a list", "dict": "an object"}
+_TYPE_NAMES = {
+    "bool": "true or false",
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "NoneType": "null",
+    "list": "a list",
+    "dict": "an object",
+}
 
 
 class Record(NamedTuple):
@@ -29,7 +37,7 @@ class Record(NamedTuple):
 
     Attributes:
         start, end: half-open, in the reader's unit.
-        fields: by name, or why it cannot be read.
+        fields: by name, or why it cannot be read; a RecordError stands for a value that cannot be.
         size: bytes of input, for cutting shards; None stands for the bytes of its text.
         encoding: of its bytes, where its format leaves that open.
     """
@@ -48,6 +56,46 @@ class Record(NamedTuple):
         return self.fields
 
 
+class Number(NamedTuple):
+    """A number of JSON as it is written, with all its digits."""
+
+    digits: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is an integer."""
+        return self.digits.removeprefix("-").isdigit()
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Check that no two columns of a table, or fields of a struct, have one name: one value would hide the other.
+
+    Raises:
+        RecordError: naming the first that comes twice.
+    """
+    if len(set(names)) < len(names):
+        twice = next(name for number, name in enumerate(names) if name in names[:number])
+        raise RecordError(
+            "invalid_header", f"expected different names of columns, got {twice!r} twice in {_names(names)}; rename one"
+        )
+
+
+def by_name(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object of names and values.
+
+    Raises:
+        RecordError: naming a key that comes twice, since one value would hide the other.
+    """
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for number, name in enumerate(names) if name in names[:number])
+        raise RecordError(
+            "duplicate_key", f"expected different keys in an object, got {twice!r} twice; rename or drop one of them"
+        )
+    return fields
+
+
 def build_document(record: Record, piece: Piece, *, is_duplicate: bool, config: ReaderConfig) -> Document:
     """Build the document that a record of a piece becomes; all fields but id and text become its meta.
 
@@ -58,12 +106,14 @@ def build_document(record: Record, piece: Piece, *, is_duplicate: bool, config: 
     text = record_text(record, doc_id=doc_id, config=config)
     if is_duplicate:
         raise duplicate_id(doc_id)
+    meta, nulls = _meta(record.readable_fields(), config=config)
     return Document(
         doc_id=doc_id,
         text=text,
         source_uri=piece.uri,
         source_position=record.start,
-        meta=_meta(record.readable_fields(), doc_id=doc_id, config=config),
+        meta=meta,
+        meta_nulls=nulls,
         encoding=record.encoding.name if record.encoding else None,
         encoding_confidence=record.encoding.confidence if record.encoding else None,
     )
@@ -75,16 +125,18 @@ def record_id(record: Record, *, name: str, config: ReaderConfig) -> str:
     Raises:
         RecordError: when the record cannot be read or its id is neither a string nor an integer.
     """
-    value = record.readable_fields().get(config.id_field)
+    value = _value(record.readable_fields(), config.id_field)
     if value is None:
         return f"{name}:{record.start}"
     if isinstance(value, str):
-        return value
+        return _storable(value, config.id_field)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
+    if isinstance(value, Number) and value.is_whole:
+        return value.digits
     raise RecordError(
         "id_not_string",
-        f"field {config.id_field!r}: expected a string or an integer, got {_type_name(value)};"
+        f"field {config.id_field!r}: expected a string or an integer, got {type_name(value)};"
         " set reader.id_field or fix the record",
     )
 
@@ -92,11 +144,11 @@ def record_id(record: Record, *, name: str, config: ReaderConfig) -> str:
 def record_text(record: Record, *, doc_id: str | None = None, config: ReaderConfig) -> str:
     """Return a record's text; RecordError if it is missing, too long or not a string."""
     fields = record.readable_fields()
-    value = fields.get(config.text_field)
+    value = _value(fields, config.text_field, doc_id=doc_id)
     if isinstance(value, str):
         if len(value) > config.max_record_bytes:
             raise too_large(config.max_record_bytes)
-        return value
+        return _storable(value, config.text_field, doc_id=doc_id)
     if value is None:
         got = _NULL if config.text_field in fields else f"got only {_names(fields)};"
         raise RecordError(
@@ -106,7 +158,7 @@ def record_text(record: Record, *, doc_id: str | None = None, config: ReaderConf
         )
     raise RecordError(
         TEXT_NOT_STRING,
-        f"field {config.text_field!r}: expected a string, got {_type_name(value)}; set reader.text_field",
+        f"field {config.text_field!r}: expected a string, got {type_name(value)}; set reader.text_field",
         doc_id=doc_id,
     )
 
@@ -127,25 +179,62 @@ def duplicate_id(doc_id: str) -> RecordError:
     )
 
 
-def _meta(fields: Fields, *, doc_id: str, config: ReaderConfig) -> str | None:
-    others = {key: value for key, value in fields.items() if key not in (config.id_field, config.text_field)}
-    if not others:
-        return None
+def _value(fields: Fields, name: str, *, doc_id: str | None = None) -> Any:
+    value = fields.get(name)
+    if isinstance(value, RecordError):
+        raise RecordError(value.code, f"field {name!r}: {value}", doc_id=doc_id)
+    return value
+
+
+def _storable(value: str, field: str, *, doc_id: str | None = None) -> str:
     try:
-        return orjson.dumps(others, default=_json_value, option=orjson.OPT_SORT_KEYS).decode()
-    except orjson.JSONEncodeError as error:
+        value.encode()
+    except UnicodeEncodeError as error:
         raise RecordError(
-            "unstorable_field",
-            f"expected fields that fit into one JSON object, got {_names(others)} ({error}); drop or flatten them",
+            "lone_surrogate",
+            f"field {field!r}: expected whole characters, got half of a surrogate pair at {error.start}, which no text"
+            " can hold; fix the record",
             doc_id=doc_id,
         ) from None
+    return value
 
 
-def _json_value(value: object) -> str:
+def _meta(fields: Fields, *, config: ReaderConfig) -> tuple[str | None, str | None]:
+    """Return the other fields as a JSON object, and a list of those that it cannot hold."""
+    others = {key: value for key, value in fields.items() if key not in (config.id_field, config.text_field)}
+    if not others:
+        return None, None
+    try:
+        return orjson.dumps(others, default=_json_value, option=orjson.OPT_SORT_KEYS).decode(), None
+    except orjson.JSONEncodeError:
+        pass
+    values: dict[str, orjson.Fragment | None] = {}
+    for key, value in others.items():
+        name = key.encode(errors="backslashreplace").decode()
+        try:
+            # orjson refuses integers beyond 64 bits.
+            content = str(value) if type(value) is int else orjson.dumps(value, default=_json_value)
+        except TypeError:
+            values[name] = None
+        else:
+            values[name] = orjson.Fragment(content)
+    nulls = sorted(name for name, value in values.items() if value is None)
+    meta = orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode()
+    return meta, orjson.dumps(nulls).decode() if nulls else None
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, RecordError):
+        raise value
+    if isinstance(value, Number):
+        return orjson.Fragment(value.digits)
     return b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
-def _type_name(value: object) -> str:
+def type_name(value: object) -> str:
+    """Return what a value of a field is, in words."""
+    if isinstance(value, Number):
+        return _TYPE_NAMES["int" if value.is_whole else "float"]
     return _TYPE_NAMES.get(type(value).__name__, type(value).__name__)
 
 

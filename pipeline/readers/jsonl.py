@@ -1,17 +1,22 @@
 """JSON Lines: one object per line; positions are bytes of the decompressed stream."""
 
-import codecs
 import json
 from typing import Any
 
-import orjson
-
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.encodings import Encoding, decode_line
-from concord.pipeline.readers.fields import Record
+from concord.pipeline.readers.fields import Number, Record, by_name, type_name
 from concord.pipeline.readers.reader import FunctionReader
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.streams import LineStream, with_codecs
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=by_name,
+    # Numbers go into meta as they are written, with all their digits.
+    parse_int=Number,
+    parse_float=Number,
+    parse_constant=lambda _: None,
+)
 
 
 class JsonLines(LineStream):
@@ -30,9 +35,9 @@ class JsonLines(LineStream):
                 line = self.read_line()
                 if not line:
                     return None
-                if not _without_bom(line, start).strip():
+                fields: dict[str, Any] | RecordError | None = _fields(line, self._config)
+                if fields is None:
                     continue
-                fields: dict[str, Any] | RecordError = _fields(line, start, self._config)
             except RecordError as error:
                 fields = error.with_traceback(None)
             return Record(start, self.position, fields, self.position - start, self._encoding)
@@ -43,40 +48,16 @@ JSONL = FunctionReader(
 )
 
 
-def _without_bom(line: bytes, start: int) -> bytes:
-    return line.removeprefix(codecs.BOM_UTF8) if start == 0 else line
-
-
-def _fields(line: bytes, start: int, config: ReaderConfig) -> dict[str, Any]:
-    content: bytes | str = _without_bom(line, start)
-    if config.encoding not in ("utf-8", "auto"):
-        content = decode_line(line, encoding=config.encoding)
+def _fields(line: bytes, config: ReaderConfig) -> dict[str, Any] | None:
+    """Return the fields of a line; None where it is blank."""
+    text = decode_line(line, encoding=config.encoding)
+    if text.isspace() or not text:
+        return None
     try:
-        fields = orjson.loads(content)
-    except orjson.JSONDecodeError as error:
-        raise _diagnosis(line, start, error, config) from None
+        fields = _DECODER.decode(text)
+    except (ValueError, RecursionError) as error:
+        hint = "fix the line" if line.endswith(b"\n") else "the line has no line end: the file may be truncated"
+        raise RecordError("invalid_json", f"expected one JSON object, got invalid JSON ({error}); {hint}") from None
     if not isinstance(fields, dict):
-        raise RecordError(
-            "not_an_object", f"expected a JSON object, got a value of type {type(fields).__name__}; fix the line"
-        )
+        raise RecordError("not_an_object", f"expected a JSON object, got {type_name(fields)}; fix the line")
     return fields
-
-
-def _diagnosis(line: bytes, start: int, error: ValueError, config: ReaderConfig) -> RecordError:
-    """Distinguish invalid bytes and lone surrogates, which JSON allows, from malformed JSON."""
-    try:
-        text = decode_line(line, encoding=config.encoding)
-    except RecordError as undecodable:
-        return undecodable
-    try:
-        json.dumps(json.loads(text), ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return RecordError(
-            "lone_surrogate",
-            f"expected whole characters, got the escape of half a surrogate pair ({error}), which no text can"
-            " hold; fix the line",
-        )
-    except (ValueError, RecursionError):
-        pass
-    hint = "fix the line" if line.endswith(b"\n") else "the line has no line end: the file may be truncated"
-    return RecordError("invalid_json", f"expected one JSON object, got invalid JSON ({error}); {hint}")

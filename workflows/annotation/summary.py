@@ -14,7 +14,7 @@ from concord.pipeline.documents import STAGES
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import Manifest
-from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, GUESSED_ENCODINGS, backed_off
+from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, GUESSED_ENCODINGS, META_NULLS, backed_off
 from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
@@ -56,6 +56,7 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, collection: Colle
         "\n".join(describe_changes(report)) if plan.generation else "",
         _dead_letters(report, config, collection),
         _guessed(manifest),
+        _meta_nulls(manifest),
         _backed_off(manifest),
         _work_done(report),
         _replaced(report),
@@ -109,6 +110,21 @@ def _guessed(manifest: Manifest) -> str:
     return (
         f"{guessed:,} {were} not UTF-8; encodings guessed (columns encoding and encoding_confidence of documents); "
         "reader.encoding sets one"
+    )
+
+
+def _meta_nulls(manifest: Manifest) -> str:
+    fields = {
+        key.removeprefix(META_NULLS): count
+        for key, count in total_counts(manifest).items()
+        if key.startswith(META_NULLS)
+    }
+    if not fields:
+        return ""
+    names = ", ".join(f"{name} {count:,}" for name, count in islice(fields.items(), SHOWN_NAMES))
+    return (
+        f"{counted(sum(fields.values()), 'value')} could not be stored in meta and became null, by field: {names}"
+        f"{', ...' if len(fields) > SHOWN_NAMES else ''} (column meta_nulls of documents)"
     )
 
 

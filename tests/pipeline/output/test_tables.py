@@ -112,6 +112,7 @@ def test_annotated_tables_contain_the_values_of_the_documents() -> None:
             "meta": '{"k":1}',
             "encoding": None,
             "encoding_confidence": None,
+            "meta_nulls": None,
             "raw_text": None,
         }
     ]

@@ -80,7 +80,7 @@ def test_a_broken_batch_of_one_row_does_not_hide_those_after_it(tmp_path: Path) 
 
     found = read_all(path, "arrow", ReaderConfig())
 
-    assert [record.doc_id for record in found] == ["a", None, "c"]
+    assert [record.doc_id for record in found] == ["a", "b", "c"]
     assert isinstance(found[1], DeadLetter)
     assert found[1].error == "invalid_arrow"
 

@@ -90,17 +90,14 @@ def test_odd_text_is_read_unchanged_by_every_reader(tmp_path: Path, text: str) -
         (b'{"id": "x", "text": "\xed\xa0\x80"}', "invalid_utf8", "byte 0xed at offset 21"),
         (b"\xff\xfe{\x00}\x00", "invalid_utf8", "byte 0xff at offset 0"),
         (b'{"id": "x", "text": "cut', "invalid_json", "fix the line"),
-        (b'{"id": "x", "text": "a"} trailing', "invalid_json", "unexpected content"),
+        (b'{"id": "x", "text": "a"} trailing', "invalid_json", "got invalid JSON"),
         (b"{'id': 'x'}", "invalid_json", "got invalid JSON"),
-        (b'{"id": "x", "text": "a", "n": NaN}', "invalid_json", "fix the line"),
-        (b'{"id": "x", "text": "a", "n": ' + b"9" * 5000 + b"}", "invalid_json", "infinity"),
         (b"\x00" * 40, "invalid_json", "fix the line"),
         (b"[" * 100_000, "invalid_json", "depth"),
         (b'{"id": "x", "text": "a", "n": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "invalid_json", "depth"),
-        (b'{"id": "x", "text": "a", "n": ' + b"[" * 300 + b"]" * 300 + b"}", "unstorable_field", "'n'"),
-        (b'["x", "a"]', "not_an_object", "type list"),
-        (b"null", "not_an_object", "NoneType"),
-        (b'"text"', "not_an_object", "type str"),
+        (b'["x", "a"]', "not_an_object", "got a list"),
+        (b"null", "not_an_object", "got null"),
+        (b'"text"', "not_an_object", "got a string"),
         (b'{"id": "x"}', "missing_text", "got only 'id'"),
         (b"{}", "missing_text", "got only no field"),
         (b'{"id": "x", "text": null}', "missing_text", "got null"),
@@ -109,9 +106,9 @@ def test_odd_text_is_read_unchanged_by_every_reader(tmp_path: Path, text: str) -
         (b'{"id": 1.5, "text": "a"}', "id_not_string", "got a number"),
         (b'{"id": true, "text": "a"}', "id_not_string", "got true or false"),
         (b'{"id": {"a": 1}, "text": "a"}', "id_not_string", "got an object"),
-        (b'{"id": "x", "text": "a\\ud83d b"}', "lone_surrogate", "half a surrogate pair"),
-        (b'{"id": "\\udc00", "text": "a"}', "lone_surrogate", "fix the line"),
-        (b'{"id": "x", "text": "a", "m": {"\\ud800": 1}}', "lone_surrogate", "fix the line"),
+        (b'{"id": "x", "text": "a\\ud83d b"}', "lone_surrogate", "half of a surrogate pair"),
+        (b'{"id": "\\udc00", "text": "a"}', "lone_surrogate", "field 'id'"),
+        (b'{"id": "x", "text": "a", "text": "b"}', "duplicate_key", "got 'text' twice"),
         (b'{"id": "before", "text": "again"}', "duplicate_id", "got 'before'"),
     ],
 )
@@ -362,12 +359,12 @@ def test_parquet_faults_of_rows_are_dead_letters(tmp_path: Path) -> None:
 
     assert [(record.doc_id, outcome(record)) for record in found] == [
         ("a", "document"),
-        (None, "invalid_utf8"),
+        ("b", "invalid_utf8"),
         ("a.parquet:2", "document"),
         ("a", "duplicate_id"),
     ]
     assert isinstance(found[1], DeadLetter)
-    assert found[1].message.startswith(f"{tmp_path}/a.parquet, row 1: expected strings in utf-8")
+    assert found[1].message.startswith(f"{tmp_path}/a.parquet, row 1: field 'text': expected a string in utf-8")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from concord_testing import fakes, runs, stores
 
@@ -141,3 +143,17 @@ def test_the_summary_counts_guessed_encodings_and_the_rows_name_them(tmp_path: P
     )
     assert [row["encoding"] for row in rows] == ["cp1252", "cp1252", "utf-8", "utf-8"]
     assert [row["encoding_confidence"] is None for row in rows] == [False, False, True, True]
+
+
+def test_the_summary_counts_values_that_became_null_in_meta_and_names_their_fields(tmp_path: Path) -> None:
+    late = pa.array([4_000_000, None, 4_000_000], pa.int32()).cast(pa.date32())
+    table = pa.table({"text": ["Anna left.", "Bob left.", "Zoe left."], "when": late, "too": late.take([0, 1, 1])})
+    pq.write_table(table, tmp_path / "in.parquet")
+    config = runs.job(tmp_path / "in.parquet", tmp_path / "out")
+
+    report = runs.run_job(config)
+
+    assert (report.annotated, report.dead_letters) == (3, 0)
+    assert "3 values could not be stored in meta and became null, by field: too 1, when 2" in summary_of(report, config)
+    rows = concord.open(str(report.output)).to_arrow("documents").to_pylist()
+    assert [row["meta_nulls"] for row in rows] == ['["too","when"]', None, '["when"]']
