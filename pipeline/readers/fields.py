@@ -1,7 +1,7 @@
 """Records with named fields, and the documents that they become."""
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -238,6 +238,6 @@ def type_name(value: object) -> str:
     return _TYPE_NAMES.get(type(value).__name__, type(value).__name__)
 
 
-def _names(fields: Fields) -> str:
+def _names(fields: Collection[str]) -> str:
     names = [repr(name) for name in list(fields)[:_SHOWN_NAMES]]
     return ", ".join(names) + (", ..." if len(fields) > len(names) else "") if names else "no field"
