@@ -6,17 +6,18 @@ The word ``-DOCSTART-`` starts a document; a sentence outside of any document is
 from collections.abc import Iterable, Iterator
 
 from concord.pipeline.corpora.corpus_format import EMPTY, FaultReporter, GoldFormat, SentenceRows, split_columns
+from concord.pipeline.corpora.label_places import LabelPlaces
 
 DOCUMENT_START = "-DOCSTART-"
 
 
 def read_sentences(lines: Iterable[tuple[int, str]], form: GoldFormat, report: FaultReporter) -> Iterator[SentenceRows]:
     """Yield the rows of each sentence; columns are separated by tabs, or by spaces in a line without tabs."""
-    rows = SentenceRows()
+    rows, places = SentenceRows(), LabelPlaces(str(form.label_column or "the last column"), form)
     for number, line in lines:
         columns = split_columns(line) if line.strip() else []
         if columns and DOCUMENT_START not in (columns[0], _column(columns, form.word_column)):
-            _add_row(rows, columns, number, form, report)
+            _add_row(rows, columns, number, form, places, report)
             continue
         if rows.has_rows:
             yield rows
@@ -26,9 +27,12 @@ def read_sentences(lines: Iterable[tuple[int, str]], form: GoldFormat, report: F
             rows.document = columns[1] if len(columns) == 2 and columns[1] != "O" else ""
     if rows.has_rows:
         yield rows
+    places.report(report)
 
 
-def _add_row(rows: SentenceRows, columns: list[str], number: int, form: GoldFormat, report: FaultReporter) -> None:
+def _add_row(
+    rows: SentenceRows, columns: list[str], number: int, form: GoldFormat, places: LabelPlaces, report: FaultReporter
+) -> None:
     word = _column(columns, form.word_column)
     label = _column(columns, form.label_column) if isinstance(form.label_column, int) else columns[-1]
     tag = EMPTY if form.tag_column is None else _column(columns, form.tag_column)
@@ -37,6 +41,9 @@ def _add_row(rows: SentenceRows, columns: list[str], number: int, form: GoldForm
         report(number, f"expected {_expected(form)}, separated by tabs or spaces, got {line!r}")
         rows.broken = True
         return
+    read = {form.word_column, form.label_column or len(columns)}
+    others = ((str(place), value) for place, value in enumerate(columns, 1) if place not in read)
+    places.add(number, label, others)
     rows.words.append(word)
     rows.labels.append(label)
     rows.tags.append(tag)

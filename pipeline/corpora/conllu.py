@@ -4,13 +4,23 @@ Entity labels are in MISC as ``NER=B-PER``; a word without one is ``O``, and the
 labels are in UPOS, XPOS or MISC, and every word must have one.
 
 ``# newdoc`` starts a document; a sentence before the first one is a document of its own. Ranges of multi-word tokens
-and empty nodes are ignored: syntactic words carry the labels.
+and empty nodes are ignored, since syntactic words carry the labels; a label that only they have is a fault.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
-from concord.pipeline.corpora.corpus_format import EMPTY, FaultReporter, GoldFormat, SentenceRows, numbered_lines
+from concord.models.labels import OUTSIDE
+from concord.pipeline.corpora.corpus_format import (
+    EMPTY,
+    TAG_COLUMNS,
+    FaultReporter,
+    GoldFormat,
+    SentenceRows,
+    numbered_lines,
+)
+from concord.pipeline.corpora.label_places import NO_ENTITY, LabelPlaces
 
 COLUMNS = 10
 ENTITY_KEY = "NER"
@@ -21,10 +31,11 @@ SOURCE_KEY = "concord.source"
 
 def read_sentences(lines: Iterable[tuple[int, str]], form: GoldFormat, report: FaultReporter) -> Iterator[SentenceRows]:
     """Yield the rows of each sentence."""
-    rows = SentenceRows()
-    for number, line in lines:
+    rows, places = SentenceRows(), LabelPlaces(str(form.label_column or ENTITY_KEY), form)
+    for number, line in chain(lines, [(0, "")]):
         if not line.strip():
             if rows.has_rows:
+                _check_ranges(rows, report)
                 yield rows
                 rows = SentenceRows()
         elif line.startswith("#"):
@@ -34,9 +45,8 @@ def read_sentences(lines: Iterable[tuple[int, str]], form: GoldFormat, report: F
             elif equals:
                 rows.metadata[key.strip().removeprefix("meta::")] = value.strip()
         else:
-            _add_row(rows, line, number, form, report)
-    if rows.has_rows:
-        yield rows
+            _add_row(rows, line, number, form, places, report)
+    places.report(report)
 
 
 def read_header(path: Path) -> dict[str, str]:
@@ -54,37 +64,54 @@ def read_header(path: Path) -> dict[str, str]:
     return header
 
 
-def _add_row(rows: SentenceRows, line: str, number: int, form: GoldFormat, report: FaultReporter) -> None:
+def _add_row(
+    rows: SentenceRows, line: str, number: int, form: GoldFormat, places: LabelPlaces, report: FaultReporter
+) -> None:
     columns = line.split("\t")
     if len(columns) != COLUMNS:
         message = f"expected {COLUMNS} columns separated by tabs, got {len(columns)}"
     elif "-" in columns[0] or "." in columns[0]:
+        label = _label(columns, number, form, places)
+        if form.read_scheme.has_entities and label not in NO_ENTITY:
+            rows.wordless[columns[0]] = number, label
         return
     elif columns[0] != str(len(rows.words) + 1) and not rows.broken:
         message = f"expected word {len(rows.words) + 1} of the sentence, got {columns[0]!r}"
     elif not columns[1]:
         message = "expected a word form, got an empty column"
     else:
-        _, word, _, tag, xpos, _, head, relation, _, misc = columns
-        rows.words.append(word)
-        rows.labels.append(_label(tag, xpos, misc, form))
-        rows.tags.append(tag)
-        rows.heads.append(head)
-        rows.relations.append(relation)
+        rows.words.append(columns[1])
+        rows.labels.append(_label(columns, number, form, places))
+        rows.tags.append(columns[3])
+        rows.heads.append(columns[6])
+        rows.relations.append(columns[7])
         rows.numbers.append(number)
         return
     rows.broken = True
     report(number, message)
 
 
-def _label(tag: str, xpos: str, misc: str, form: GoldFormat) -> str:
-    column = form.label_column or ENTITY_KEY
-    if column == "upos" or column == "xpos":
-        label = tag if column == "upos" else xpos
-        return "" if label == EMPTY else label
+def _label(columns: Sequence[str], number: int, form: GoldFormat, places: LabelPlaces) -> str:
+    """Return the label of a word, and add it to the places of labels."""
+    values = misc_values(columns[9]) | {"upos": columns[3], "xpos": columns[4]}
+    label = values.pop(str(form.label_column or ENTITY_KEY), OUTSIDE if form.read_scheme.has_entities else "")
+    places.add(number, label, values.items())
+    return "" if label == EMPTY and form.label_column in TAG_COLUMNS else label
+
+
+def _check_ranges(rows: SentenceRows, report: FaultReporter) -> None:
+    """Report the labels of ranges and empty nodes, which no word has."""
+    for name, (number, label) in rows.wordless.items():
+        first, dash, _ = name.partition("-")
+        if not (first.isdecimal() and label in rows.labels[int(first) - 1 : int(first)]):
+            remedy = "write B- at the first of its words and I- at the others" if dash else "write it at a word"
+            report(number, f"{name} is no word, so that its label {label} would be lost: {remedy}")
+
+
+def misc_values(misc: str) -> dict[str, str]:
+    """Return the values of a column MISC by their keys; what has no key has an empty one."""
     pairs = (item.partition("=") for item in misc.split("|"))
-    absent = "O" if form.read_scheme.has_entities else ""
-    return next((value for key, _, value in pairs if key == column), absent)
+    return {key.strip() if equals else "": value.strip() if equals else key for key, equals, value in pairs}
 
 
 def conllu_row(

@@ -17,6 +17,7 @@ UNKNOWN_LABEL = "?"
 """The label of a word that nobody has decided; a training leaves it open."""
 TAG_COLUMNS = ("upos", "xpos")
 _BLANKS = re.compile("[ \t]+")
+_DOUBLED_END = re.compile(rb"\r{2,}\n")
 
 FormatName = Literal["conll", "conllu", "conll2012", "semeval2010"]
 CorpusScheme = Literal["BIO2", "IOB1", "BIOES", "auto", "TOKENS"]
@@ -92,6 +93,7 @@ class SentenceRows:
         labels: an empty string for a word without a label.
         tags, heads, relations: ``_`` for a word without a value; empty lists if the file has no such column.
         numbers: the line of each word.
+        wordless: line and label of what is no word, such as the range ``1-2`` of a multi-word token.
         broken: whether a row is missing because of a fault.
     """
 
@@ -103,6 +105,7 @@ class SentenceRows:
     heads: list[str] = field(default_factory=list)
     relations: list[str] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
+    wordless: dict[str, tuple[int, str]] = field(default_factory=dict)
     broken: bool = False
 
     @property
@@ -114,7 +117,8 @@ class SentenceRows:
 def numbered_lines(path: Path, on_fault: OnFault = raise_fault) -> Iterator[tuple[int, str]]:
     """Yield the 1-based number and the text of each line; ``.gz`` and ``.zst`` files are decompressed.
 
-    Lines end with LF, CR LF or CR, not with other Unicode line separators.
+    Lines end with LF, CR LF or CR, not with other Unicode line separators. Where a program has converted line ends
+    twice, CR CR LF ends one line, and so does LF CR if each LF has a CR after it.
 
     Raises:
         InputError: when the file cannot be opened or decompressed.
@@ -127,7 +131,10 @@ def numbered_lines(path: Path, on_fault: OnFault = raise_fault) -> Iterator[tupl
             content = stream.read()
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: expected a readable corpus file: {error}") from error
-    for number, raw in enumerate(content.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
+    if content.count(b"\n\r") == content.count(b"\n"):
+        content = content.replace(b"\n\r", b"\n")
+    content = _DOUBLED_END.sub(b"\n", content.removeprefix(b"\xef\xbb\xbf"))
+    for number, raw in enumerate(content.splitlines(), start=1):
         try:
             line = raw.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -95,7 +95,6 @@ def test_conllu_reads_entities_from_any_key_of_misc(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conllu", CONLLU.replace("NER=", "Entity="))
     documents = read_gold(path, GoldFormat(label_column="Entity"))
     assert documents[1][0].labels == ("B-PER", "I-PER")
-    assert read_gold(path)[1][0].labels == ("O", "O")
 
 
 def test_conll_reads_token_labels_unchanged(tmp_path: Path) -> None:
@@ -250,3 +249,122 @@ def test_comments_at_the_start_of_a_document_are_its_metadata(tmp_path: Path) ->
     assert second.metadata == {"sent_id": "3"}
     columns = read_corpus(write(tmp_path / "a.conll", CONLL))
     assert [dict(document.metadata) for document in columns.documents] == [{}, {}]
+
+
+def faults_of(path: Path, **form: Any) -> list[str]:
+    faults: list[Fault] = []
+    read_corpus(path, GoldFormat(**form), faults.append)
+    return [f"{fault.line}: {fault.message}" for fault in faults]
+
+
+def word(number: object, form: str, misc: str, *, upos: str = "_", xpos: str = "_") -> str:
+    return f"{number}\t{form}\t_\t{upos}\t{xpos}\t_\t_\t_\t_\t{misc}\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "looks"),
+    [
+        ("ner=S-PERSON", "name=B-PER", "ner= and name= look like labels: --label-column ner (train: --set data.label_"),
+        ("ner=B-PER", "ner=O", "ner= looks like labels: --label-column ner"),
+        ("NERtag=B-PER", "x=y", "NERtag= looks like labels"),
+        ("Ner=PER", "_", "Ner= looks like labels"),
+        ("Entity=(person-1", "Entity=1)", "Entity= looks like labels"),
+        ("SpaceAfter=No|BIO=B-PER", "BIO=I-PER", "BIO= looks like labels"),
+        ("NE=U-PER", "NE=L-PER", "NE= looks like labels"),
+        ("B-PER", "O", "MISC without a key looks like labels: write them there"),
+        ("NER:B-PER", "_", "MISC without a key looks like labels: write them there"),
+    ],
+)
+def test_conllu_labels_that_are_not_read_are_a_fault(tmp_path: Path, first: str, second: str, looks: str) -> None:
+    path = write(tmp_path / "a.conllu", word(1, "it", "ner=O") + word(2, "Ada", first) + word(3, "King", second))
+    [fault] = faults_of(path)
+    assert fault.startswith("2: no word has an entity in NER=; ")
+    assert looks in fault
+    with pytest.raises(InputError, match=r"a\.conllu:2: no word has an entity in NER="):
+        read_gold(path)
+
+
+def test_spaces_around_a_key_of_misc_hide_no_label(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conllu", word(1, "Ada", "SpaceAfter=No | NER=B-PER") + word(2, "King", "NER = I-PER"))
+    assert read_gold(path)[0][0].labels == ("B-PER", "I-PER")
+
+
+def test_conllu_labels_in_a_column_of_tags_are_a_fault(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conllu", word(1, "Ada", "_", xpos="B-PER") + word(2, "ran", "_", xpos="O"))
+    assert faults_of(path) == ["1: no word has an entity in NER=; xpos looks like labels: write them there"]
+
+
+def test_conllu_labels_under_two_keys_are_a_fault_unless_one_is_chosen(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conllu", word(1, "Ada", "NER=B-PER") + "\n" + word(1, "Oslo", "name=B-LOC"))
+    assert faults_of(path) == [
+        "3: name= looks like labels, as does NER=: write all in one place, or choose by --label-column"
+    ]
+    assert faults_of(path, label_column="NER") == faults_of(path, label_column="name") == []
+    assert "no word has an entity in nmae=; NER= and name= look like" in faults_of(path, label_column="nmae")[0]
+
+
+@pytest.mark.parametrize(
+    "misc",
+    [
+        # A second layer of labels, of which one is meant.
+        ("NER=B-PER|ner=B-PER", "ner=B-LOC"),
+        ("NER=B-PER|Entity=(1", "Entity=1)"),
+        ("NER=B-PER", "Gloss=E-mail"),
+        ("NER=B-PER", "OTH=B-PRODUCT"),
+        ("Gloss=E-mail", "Gloss=mail"),
+        ("SpaceAfter=No|start_char=0", "Translit=B"),
+        ("_", "ner=O"),
+    ],
+)
+def test_conllu_without_labels_elsewhere_has_no_fault(tmp_path: Path, misc: tuple[str, str]) -> None:
+    gloss = word(1, "a", misc[0]) + word(2, "b", misc[1]) + word(3, "c", "Gloss=x")
+    assert faults_of(write(tmp_path / "a.conllu", gloss)) == []
+
+
+def test_token_labels_of_any_form_are_no_stray_entities(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conllu", word(1, "Ada", "ner=B-PER", upos="PROPN"))
+    assert faults_of(path, label_column="upos", label_scheme="TOKENS") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "after", "remedy"),
+    [
+        ("1-2", "O", "write B- at the first of its words and I- at the others"),
+        ("1-2", "B-PER", "write B- at the first of its words"),
+        ("1.1", "O", "write it at a word"),
+    ],
+)
+def test_label_of_what_is_no_word_is_a_fault(tmp_path: Path, name: str, after: str, remedy: str) -> None:
+    rows = word(1, "a", f"NER={after}") + word(2, "el", "_") + word(3, "mar", "_")
+    empty = rows.split("\n", 1)[0] + "\n" + word(name, "x", "NER=B-LOC") + rows.split("\n", 1)[1]
+    text = word(name, "al", "NER=B-LOC") + rows if "-" in name else empty
+    [fault] = faults_of(write(tmp_path / "a.conllu", text))
+    assert f"{name} is no word, so that its label B-LOC would be lost: {remedy}" in fault
+
+
+def test_label_of_a_range_that_its_words_have_too_is_no_fault(tmp_path: Path) -> None:
+    rows = word("1-2", "al", "NER=B-LOC") + word(1, "a", "NER=B-LOC") + word(2, "el", "NER=I-LOC")
+    path = write(tmp_path / "a.conllu", rows + word("3-4", "del", "NER=O") + word(3, "de", "_") + word(4, "el", "_"))
+    assert faults_of(path) == []
+    assert read_gold(path)[0][0].labels == ("B-LOC", "I-LOC", "O", "O")
+
+
+def test_conll_labels_in_another_column_are_a_fault(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conll", "Ada B-PER NNP O\nran O VBD O\n")
+    assert faults_of(path) == [
+        "1: no word has an entity in the last column; column 2 looks like labels: --label-column 2 "
+        "(train: --set data.label_column=2)"
+    ]
+    assert faults_of(path, label_column=2) == []
+    chunks = write(tmp_path / "b.conll", "She PRP B-NP O\nran VBD B-VP O\n")
+    assert faults_of(chunks) == []
+
+
+@pytest.mark.parametrize("end", ["\r\r\n", "\r\r\r\n", "\n\r", "\r\n", "\r"])
+@pytest.mark.parametrize("name", ["a.conll", "a.conllu"])
+def test_doubled_line_ends_do_not_cut_sentences(tmp_path: Path, name: str, end: str) -> None:
+    columns = "Ada\tB-PER\nKing\tI-PER\n\nyes\tO\n"
+    text = columns if name == "a.conll" else CONLLU
+    expected = read_gold(write(tmp_path / f"plain-{name}", text))
+    (tmp_path / name).write_bytes(text.replace("\n", end).encode())
+    assert read_gold(tmp_path / name) == expected

@@ -193,3 +193,25 @@ def test_output_dash_only_checks(write: Write, tmp_path: Path, monkeypatch: pyte
     result = concord("prepare", write("a.conll", "Ada\tB-PER\n"), "--output", "-", "--json")
     assert (result.exit_code, json.loads(result.stdout)["written"]) == (0, [])
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_labels_that_would_be_lost_are_a_fault_with_its_remedy(write: Write, tmp_path: Path) -> None:
+    row = "{}\tAda\t_\tX\t_\t_\t_\t_\t_\t{}\n"
+    other = write("other.conllu", row.format(1, "ner=S-PER") + row.format(2, "name=B-PER"))
+    result = concord("prepare", other, "-o", tmp_path / "out", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["written"]) == (1, [])
+    [fault] = json.loads(result.stdout)["faults"]
+    assert (fault["line"], fault["repaired"]) == (1, None)
+    assert "ner= and name= look like labels: --label-column ner" in fault["message"]
+    assert concord("prepare", other, "--label-column", "ner").exit_code == 0
+    spread = write("range.conllu", row.format("1-2", "NER=B-LOC") + row.format(1, "_") + row.format(2, "_"))
+    result = concord("prepare", spread)
+    assert result.exit_code == 1
+    assert f"{spread}:1: 1-2 is no word, so that its label B-LOC would be lost" in result.stdout
+
+
+def test_line_ends_that_were_converted_twice_do_not_cut_sentences(write: Write, tmp_path: Path) -> None:
+    path = write("a.conll", "")
+    path.write_bytes(b"Ada B-PER\r\r\nKing I-PER\r\r\nmet O\r\r\n\r\r\n")
+    assert concord("prepare", path, "-o", tmp_path / "out").exit_code == 0
+    assert read_gold(tmp_path / "out/a.conll")[0][0].labels == ("B-PER", "I-PER", "O")
