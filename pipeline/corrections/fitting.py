@@ -62,7 +62,7 @@ def fit_corrections(
     """
     if not corrections:
         return Fit()
-    words = None if sentences is None else _Words(sentences)
+    words = None if sentences is None else WordOffsets(sentences)
     digest = text_digest(text)
     # By where their results start, none of which overlap.
     fitted: list[Correction] = []
@@ -161,6 +161,24 @@ def marks_at(place: Place, text: str, label: str | None) -> Iterator[tuple[Mark 
     yield from ((mark, None) for mark in others)
 
 
+class WordOffsets:
+    """Where words begin and end, and in which sentence, given their offsets by sentence."""
+
+    def __init__(self, sentences: Iterable[Sequence[Offsets]]) -> None:
+        numbered = list(
+            chain.from_iterable([(number, *word) for word in words] for number, words in enumerate(sentences))
+        )
+        self._starts = {start: number for number, start, _ in numbered}
+        self._ends = {end: number for number, _, end in numbered}
+
+    def fault(self, mark: Mark) -> str | None:
+        """Return why a mark cannot be labelled word by word, in plain words; None if it can."""
+        first, last = self._starts.get(mark.start), self._ends.get(mark.end)
+        if first is None or last is None:
+            return f"{mark.text!r} does not begin and end with a word"
+        return None if first == last else f"{mark.text!r} crosses the boundary of a sentence"
+
+
 def _replaced(fitted: Sequence[Correction], placed: Correction) -> slice:
     """Return which of the fitted corrections, by where their results start, another one replaces: those whose results
     its marks overlap. Old and new mark overlap, so that they are one stretch of text."""
@@ -204,21 +222,3 @@ def _common(left: str, right: str) -> int:
     """Return the length of the prefix that two texts share."""
     pairs = enumerate(zip(left, right, strict=False))
     return next((number for number, (character, other) in pairs if character != other), min(len(left), len(right)))
-
-
-class _Words:
-    """Where words begin and end, and in which sentence."""
-
-    def __init__(self, sentences: Iterable[Sequence[Offsets]]) -> None:
-        numbered = list(
-            chain.from_iterable([(number, *word) for word in words] for number, words in enumerate(sentences))
-        )
-        self._starts = {start: number for number, start, _ in numbered}
-        self._ends = {end: number for number, _, end in numbered}
-
-    def fault(self, mark: Mark) -> str | None:
-        """Return why a mark cannot be labelled word by word; None if it can."""
-        first, last = self._starts.get(mark.start), self._ends.get(mark.end)
-        if first is None or last is None:
-            return f"{mark.text!r} does not begin and end with a word"
-        return None if first == last else f"{mark.text!r} crosses the boundary of a sentence"

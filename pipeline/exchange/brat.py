@@ -15,7 +15,7 @@ import orjson
 
 from concord.pipeline.corpora.corpus_format import numbered_lines
 from concord.pipeline.errors import InputError
-from concord.pipeline.exchange.items import AnnotatedPassage, AnnotatedSpan, ExportItem, normalize_line_ends
+from concord.pipeline.exchange.items import AnnotatedPassage, AnnotatedSpan, ExportItem, normalize_line_ends, visible
 from concord.pipeline.output.document_rows import EntityRow
 from concord.pipeline.storage.atomic_writes import stage_folder, store_errors
 
@@ -28,7 +28,7 @@ _HASH_DIGITS = 16
 _LINE_BREAK = re.compile(r"[^\S\n]*\n\s*")
 _NOT_IN_TYPE = re.compile(r"[^\w-]")
 _WHITE_SPACE = re.compile(r"\s")
-_ENTITY = re.compile(r"T\d+\t(?P<type>\S+) (?P<offsets>\d+ \d+(?:;\d+ \d+)*)(?:\t.*)?")
+_ENTITY = re.compile(r"T\d+\t(?P<type>\S+) (?P<offsets>\d+ \d+(?:;\d+ \d+)*)(?:\t(?P<text>.*))?")
 
 
 def write_brat(folder: Path, items: Iterable[ExportItem], *, labels: Iterable[str]) -> None:
@@ -91,10 +91,10 @@ def type_name(label: str) -> str:
 def read_brat(folder: Path) -> Iterator[AnnotatedPassage]:
     """Yield the passages of a folder that was exported, in the order of its index.
 
-    The fragments of an entity are one span; everything but entities is ignored.
+    The fragments of an entity are one span if only white space is between them; everything but entities is ignored.
 
     Raises:
-        InputError: when a file is missing or a line has another form; the message says which.
+        InputError: when the index is missing.
     """
     index = folder / INDEX_NAME
     if not index.is_file():
@@ -102,30 +102,40 @@ def read_brat(folder: Path) -> Iterator[AnnotatedPassage]:
     for number, line in numbered_lines(index):
         if not line.strip():
             continue
+        where = f"{index}: line {number}"
         try:
             row = orjson.loads(line)
             name, doc_id, start = row["file"], row["doc_id"], row.get("start_char", 0)
+            if not (isinstance(doc_id, str) and isinstance(start, int) and Path(name).name == name):
+                raise TypeError(f"got {line[:80]!r}")
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{index}: line {number}: expected an object with file and doc_id: {error}") from None
-        if not isinstance(name, str) or Path(name).name != name:
-            raise InputError(f"{index}: line {number}: expected the name of a file in the folder, got {name!r}")
-        text, path = folder / f"{name}.txt", folder / f"{name}.ann"
-        try:
-            content = text.read_bytes().decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{text}: expected the text of document {doc_id!r}: {error}") from None
-        spans = tuple(_spans(path))
-        yield AnnotatedPassage(where=str(path), doc_id=doc_id, spans=spans, start=start, text=content)
-
-
-def _spans(path: Path) -> Iterator[AnnotatedSpan]:
-    for number, line in numbered_lines(path):
-        if not line.startswith("T"):
+            reason = f"expected an object with doc_id and with the name of a file in the folder: {error}"
+            yield AnnotatedPassage.unread(where, reason)
             continue
-        entity = _ENTITY.fullmatch(line)
-        if entity is None:
-            raise InputError(
-                f"{path}: line {number}: expected an entity such as 'T1<tab>PER 0 4<tab>Anna', got {line[:80]!r}"
-            )
-        offsets = [int(number) for number in re.split("[ ;]", entity["offsets"])]
-        yield AnnotatedSpan(min(offsets), max(offsets), entity["type"])
+        path = folder / f"{name}.ann"
+        try:
+            text = (folder / f"{name}.txt").read_bytes().decode()
+            lines = list(numbered_lines(path))
+        except (OSError, UnicodeDecodeError, InputError) as error:
+            yield AnnotatedPassage.unread(where, f"expected its text and its annotations: {error}", doc_id)
+            continue
+        spans = [_span(line, text, f"{path}: line {number}") for number, line in lines if line.startswith("T")]
+        yield AnnotatedPassage(where=str(path), doc_id=doc_id, spans=tuple(spans), start=start, text=text)
+
+
+def _span(line: str, text: str, where: str) -> AnnotatedSpan:
+    anywhere = AnnotatedSpan(0, len(text), "", where)
+    entity = _ENTITY.fullmatch(line)
+    if entity is None:
+        return anywhere._replace(fault=f"expected an entity such as 'T1<tab>PER 0 4<tab>Anna', got {line[:80]!r}")
+    offsets = [int(number) for number in re.split("[ ;]", entity["offsets"])]
+    span = AnnotatedSpan(min(offsets), max(offsets), entity["type"], where)
+    if offsets != sorted(offsets):
+        return span._replace(fault=f"expected fragments in the order of the text, got {entity['offsets']}")
+    gaps = [text[start:end] for start, end in zip(offsets[1:-1:2], offsets[2::2], strict=True)]
+    if gap := next((gap for gap in gaps if gap.strip()), None):
+        return span._replace(fault=f"no label can leave out {gap.strip()!r} between the fragments {entity['offsets']}")
+    surface = "".join(text[start:end] for start, end in zip(offsets[::2], offsets[1::2], strict=True))
+    if entity["text"] is not None and visible(entity["text"]) != visible(surface):
+        return anywhere._replace(fault=f"its text is {entity['text']!r}, but {surface!r} is at {entity['offsets']}")
+    return span

@@ -19,8 +19,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from concord.models.labels import OUTSIDE
-from concord.pipeline.corpora.conllu import COLUMNS, ENTITY_KEY, conllu_row
+from concord.pipeline.corpora.conllu import COLUMNS, ENTITY_KEY, conllu_row, misc_values
 from concord.pipeline.corpora.corpus_format import numbered_lines
+from concord.pipeline.corpora.label_places import looks_like_label
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.items import AnnotatedPassage, AnnotatedSpan, ExportItem, percent_encode
 from concord.pipeline.output.document_rows import CollectedDocument, CollectedSentence, TokenRow, group_words
@@ -57,11 +58,15 @@ def _sentence_lines(sentence: CollectedSentence, next_start: int | None) -> Iter
     tokens = group_words(sentence)
     starts = [*(words[0].start_char for words in tokens[1:]), next_start]
     spaced = [start != words[0].end_char for words, start in zip(tokens, starts, strict=True)]
-    forms = [_single_spaced(words[0].word if len(words) == 1 else words[0].text) for words in tokens]
+    forms = list(map(_token_form, tokens))
     text = "".join(f"{form} " if space else form for form, space in zip(forms, spaced, strict=True))
     yield f"# text = {text.rstrip(' ')}"
     for words, form, space in zip(tokens, forms, spaced, strict=True):
         yield from _token_lines(words, form, is_spaced=space)
+
+
+def _token_form(words: Sequence[TokenRow]) -> str:
+    return _single_spaced(words[0].word if len(words) == 1 else words[0].text)
 
 
 def _single_spaced(text: str) -> str:
@@ -97,80 +102,103 @@ def _entity_fields(word: TokenRow) -> list[str]:
     return [f"{ENTITY_KEY}={word.ner}"]
 
 
+def token_forms(document: CollectedDocument) -> dict[tuple[int, int], str]:
+    """Return the tokens of a document as they are exported, by their offsets."""
+    tokens = [words for sentence in document.sentences for words in group_words(sentence)]
+    return {(words[0].start_char, words[0].end_char): _token_form(words) for words in tokens}
+
+
 @dataclass
 class _Document:
     """A document as far as it is read.
 
     Attributes:
+        place: the line that is read.
         is_open: whether the next word may continue the last entity.
         shared: the words of a range, which have its offsets.
     """
 
     doc_id: str
-    number: int
+    where: str
+    place: str = ""
     spans: list[AnnotatedSpan] = field(default_factory=list)
+    forms: dict[tuple[int, int], str] = field(default_factory=dict)
     is_open: bool = False
     shared: range = range(0)
     offsets: tuple[int, int] = (0, 0)
 
+    def passage(self) -> AnnotatedPassage:
+        """Return the document as it is read."""
+        return AnnotatedPassage(where=self.where, doc_id=self.doc_id, spans=tuple(self.spans), forms=self.forms)
+
 
 def read_conllu(path: Path) -> Iterator[AnnotatedPassage]:
-    """Yield the documents of a file; ``.gz`` and ``.zst`` files are decompressed.
+    """Yield the documents of a file, which may lack sentences; ``.gz`` and ``.zst`` files are decompressed.
 
     Raises:
-        InputError: when the file cannot be read or a line has another form; the message says which.
+        InputError: when the file cannot be read or a word is in no document.
     """
     document: _Document | None = None
     is_first = continues = False
     for number, line in numbered_lines(path):
+        where = f"{path}: line {number}"
         if line.startswith(_NEW_DOCUMENT):
             if document is not None:
-                yield _passage(document, path)
-            document = _Document(unquote(line.removeprefix(_NEW_DOCUMENT).removeprefix(" ")), number)
+                yield document.passage()
+            document = _Document(unquote(line.removeprefix(_NEW_DOCUMENT).removeprefix(" ")), where)
         elif not line:
             is_first, continues = True, False
         elif line.startswith("#"):
             continues = continues or line == _CONTINUES
         elif document is None:
-            raise InputError(f"{path}: line {number}: expected '{_NEW_DOCUMENT}...' before the first word")
+            raise InputError(f"{where}: expected '{_NEW_DOCUMENT}...' before the first word")
         else:
             if is_first:
                 document.is_open = document.is_open and continues
                 document.shared = range(0)
             is_first = False
-            _read_word(document, line, f"{path}: line {number}")
+            document.place = where
+            try:
+                _read_row(document, line)
+            except ValueError as error:
+                document.spans.append(AnnotatedSpan(*document.offsets, "", where, str(error)))
+                document.is_open = False
     if document is not None:
-        yield _passage(document, path)
+        yield document.passage()
 
 
-def _passage(document: _Document, path: Path) -> AnnotatedPassage:
-    return AnnotatedPassage(
-        where=f"{path}: line {document.number}", doc_id=document.doc_id, spans=tuple(document.spans)
-    )
-
-
-def _read_word(document: _Document, line: str, where: str) -> None:
+def _read_row(document: _Document, line: str) -> None:
+    """Add a row to its document; raise a ValueError if it, or its label at the offsets of the document, cannot be."""
     columns = line.split("\t")
-    if len(columns) != COLUMNS:
-        raise InputError(f"{where}: expected {COLUMNS} columns separated by tabs, got {len(columns)}")
-    misc = dict(item.partition("=")[::2] for item in columns[-1].split("|"))
     first, dash, last = columns[0].partition("-")
+    is_shared = first.isdecimal() and int(first) in document.shared
+    document.offsets = document.offsets if is_shared else (0, 0)
+    if len(columns) != COLUMNS:
+        raise ValueError(f"expected {COLUMNS} columns separated by tabs, got {len(columns)}")
     if not (first.isdecimal() and (last.isdecimal() or not dash)):
-        raise InputError(f"{where}: expected the number of a word, or a range of numbers, got {columns[0]!r}")
-    if int(first) not in document.shared:
+        raise ValueError(f"expected the number of a word, or a range of numbers, got {columns[0]!r}")
+    misc = misc_values(columns[-1])
+    if not is_shared:
         try:
             document.offsets = int(misc["start_char"]), int(misc["end_char"])
         except (KeyError, ValueError):
-            raise InputError(
-                f"{where}: expected start_char and end_char in MISC, as 'concord export --to conllu' writes them"
+            raise ValueError(
+                "expected start_char and end_char in MISC, as 'concord export --to conllu' writes them"
             ) from None
+        document.forms[document.offsets] = columns[1]
     if dash:
         document.shared = range(int(first), int(last) + 1)
-        return
-    _add_label(document, misc.get(ENTITY_KEY, OUTSIDE), where, continues=f"{ENTITY_KEY}Continues" in misc)
+    label = misc.get(ENTITY_KEY, OUTSIDE)
+    others = [f"{key}={value}" for key, value in misc.items() if looks_like_label(key, value)]
+    if others and ENTITY_KEY not in misc:
+        raise ValueError(f"expected labels as {ENTITY_KEY}=, got {others[0]}")
+    if not dash:
+        _add_label(document, label, continues=f"{ENTITY_KEY}Continues" in misc)
+    elif label != OUTSIDE:
+        raise ValueError(f"expected labels at the words of a range, got {ENTITY_KEY}={label} at the range")
 
 
-def _add_label(document: _Document, label: str, where: str, *, continues: bool) -> None:
+def _add_label(document: _Document, label: str, *, continues: bool) -> None:
     prefix, _, kind = label.partition("-")
     goes_on = prefix == "I" or continues
     if label == OUTSIDE:
@@ -178,7 +206,7 @@ def _add_label(document: _Document, label: str, where: str, *, continues: bool) 
     elif goes_on and document.is_open and document.spans[-1].type == kind:
         document.spans[-1] = document.spans[-1]._replace(end=document.offsets[1])
     elif prefix == "B" and kind:
-        document.spans.append(AnnotatedSpan(*document.offsets, kind))
+        document.spans.append(AnnotatedSpan(*document.offsets, kind, document.place))
         document.is_open = True
     else:
-        raise InputError(f"{where}: expected O, B- with a type, or I- after the same type, got {ENTITY_KEY}={label}")
+        raise ValueError(f"expected O, B- with a type, or I- after the same type, got {ENTITY_KEY}={label}")

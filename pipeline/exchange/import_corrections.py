@@ -1,17 +1,24 @@
 """Import of corrections from the files of other tools, the inverse of the export to them."""
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from concord.pipeline.corrections.correction import Correction, Mark, Seen, check_name, current_corrections
-from concord.pipeline.corrections.fitting import corrected_marks, fit_corrections, paired_marks
+from concord.pipeline.corrections.correction import Correction, Mark, Seen, check_name, check_type, current_corrections
+from concord.pipeline.corrections.fitting import (
+    Offsets,
+    WordOffsets,
+    corrected_marks,
+    fit_corrections,
+    paired_marks,
+)
 from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.brat import read_brat, type_name
-from concord.pipeline.exchange.conllu import read_conllu
+from concord.pipeline.exchange.conllu import read_conllu, token_forms
 from concord.pipeline.exchange.items import AnnotatedPassage, AnnotatedSpan, normalize_line_ends
 from concord.pipeline.exchange.label_studio import read_label_studio
 from concord.pipeline.exchange.source_texts import SourceTexts
@@ -19,6 +26,9 @@ from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import CollectedDocument, entity_marks, read_collection, sentence_offsets
 from concord.pipeline.output.shard_stats import entity_types
 from concord.pipeline.storage.output_paths import OutputPath
+
+MOST_DROPS = 0.2
+"""The share of a document's entities that an import drops without being asked to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,12 +46,16 @@ class ImportReport:
 
     Attributes:
         passages: documents, or sentences of a review queue, in the file.
+        not_annotated: those of them that nobody has annotated, which change nothing.
         corrections: in the order of the collection.
+        held_back: corrections of documents that would lose too many entities; they are refused.
         refused: what could not be imported.
     """
 
     passages: int = 0
+    not_annotated: int = 0
     corrections: list[Correction] = field(default_factory=list)
+    held_back: list[Correction] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
 
     @property
@@ -50,16 +64,21 @@ class ImportReport:
         return Counter(correction.action for correction in self.corrections)
 
 
-def import_corrections(path: Path, output: OutputPath, *, who: str, dry_run: bool = False) -> ImportReport:
+def import_corrections(
+    path: Path, output: OutputPath, *, who: str, dry_run: bool = False, accept_drops: bool = False
+) -> ImportReport:
     """Append to the log of a collection what an annotator changed in an export of it.
+
+    What a file lacks or does not say is left as it is.
 
     Args:
         path: a file of Label Studio or CoNLL-U, or a folder of brat; it may hold some documents only.
         who: the annotator.
         dry_run: append nothing.
+        accept_drops: also import documents that lose more than the share ``MOST_DROPS`` of their entities.
 
     Raises:
-        InputError: when the file cannot be read, or a line of it or of the log has another form.
+        InputError: when the file cannot be read, no part of it has the expected form, or a line of the log has not.
         PlanError: when the folder holds no finished run.
         ConfigError: for a collection in an object store.
         StoreError: when there is no space; then nothing is imported.
@@ -71,13 +90,10 @@ def import_corrections(path: Path, output: OutputPath, *, who: str, dry_run: boo
         raise InputError(f"--as: {error}, got {who!r}") from None
     collection = open_collection(output)
     current = current_corrections(read_log(log))
-    passages: defaultdict[str, list[AnnotatedPassage]] = defaultdict(list)
     report = ImportReport()
-    for passage in read_passages(path):
-        passages[passage.doc_id].append(passage)
-        report.passages += 1
+    passages = _read_by_document(path, report)
     texts = SourceTexts.of(collection.plan)
-    types = entity_types(collection.manifest.shards)
+    types = {type_name(label): label for label in entity_types(collection.manifest.shards)}
     for document in read_collection(collection, wanted=passages.__contains__):
         doc_id = document.row.doc_id
         edited, text = passages.pop(doc_id), texts.find(document.row)
@@ -85,17 +101,42 @@ def import_corrections(path: Path, output: OutputPath, *, who: str, dry_run: boo
             report.refused.append(_refused(edited[0], text.message))
             continue
         seen = Seen(doc_id=doc_id, tagger=document.row.tagger, generation=collection.manifest.generation)
-        for passage in edited:
-            edits = find_edits(passage, document, text, seen=seen, log=current.get(doc_id, ()), types=types, who=who)
-            for edit in edits:
-                if isinstance(edit, Refused):
-                    report.refused.append(edit)
-                else:
-                    report.corrections.append(edit)
+        log_so_far = current.get(doc_id, ())
+        found = [
+            edit
+            for passage in edited
+            for edit in find_edits(passage, document, text, seen=seen, log=log_so_far, types=types, who=who)
+        ]
+        report.refused += (edit for edit in found if isinstance(edit, Refused))
+        edits = [edit for edit in found if isinstance(edit, Correction)]
+        drops, entities = sum(edit.action == "drop" for edit in edits), len(document.entities)
+        if drops > MOST_DROPS * entities and not accept_drops:
+            reason = f"{drops:,} of its {entities:,} entities would be dropped; --accept-drops imports that"
+            report.refused.append(_refused(edited[0], reason))
+            report.held_back += edits
+        else:
+            report.corrections += edits
     report.refused += [_refused(edited[0], "the collection has no document of this id") for edited in passages.values()]
     if not dry_run:
         append_to_log(log, report.corrections)
     return report
+
+
+def _read_by_document(path: Path, report: ImportReport) -> dict[str, list[AnnotatedPassage]]:
+    """Return the passages of a file by the id of their document; the others are refused in the report."""
+    passages: defaultdict[str, list[AnnotatedPassage]] = defaultdict(list)
+    for passage in read_passages(path):
+        if passage.text is not None or passage.forms:
+            passages[passage.doc_id].append(passage)
+        elif passage.spans:
+            report.refused += [_refused(passage, span.fault, span.where) for span in passage.spans]
+            continue
+        else:
+            report.not_annotated += 1
+        report.passages += 1
+    if report.refused and not report.passages:
+        raise InputError(f"{report.refused[0].where}: {report.refused[0].reason}")
+    return dict(passages)
 
 
 def read_passages(path: Path) -> Iterator[AnnotatedPassage]:
@@ -123,55 +164,76 @@ def find_edits(
     *,
     seen: Seen,
     log: Sequence[Correction],
-    types: Sequence[str],
+    types: Mapping[str, str],
     who: str,
 ) -> Iterator[Correction | Refused]:
     """Yield the corrections by which the entities of a document become those of a passage.
 
-    What the log already says is left out, so that a file can be imported twice.
+    What the log already says is left out, so that a file can be imported twice; so is what the passage lacks.
 
     Args:
         log: the corrections of the document so far that count, in the order of the log.
-        types: the entity types of the collection.
+        types: the entity types of the collection by their names in brat.
     """
-    end = len(text) if passage.text is None else passage.start + len(passage.text)
-    if passage.text is not None and normalize_line_ends(text[passage.start : end]) != passage.text:
+    hidden = _hidden(passage, document, text)
+    if hidden is None:
         yield _refused(passage, "its text is not that of the document; export the collection again")
         return
-    existing = entity_marks(document, text)
-    before = [mark for mark in existing if mark.start < end and passage.start < mark.end]
-    types_by_name = {type_name(label): label for label in types}
+    sentences, before = list(sentence_offsets(document)), entity_marks(document, text)
+    words, by_start = WordOffsets(sentences), {mark.start: mark for mark in before}
     after: list[Mark] = []
+    unclear: list[Offsets] = []
     for span in sorted(passage.spans, key=lambda span: (span.start, -span.end)):
         try:
-            mark = _mark(span, passage, text, {mark.start: mark for mark in before}, types_by_name)
-            if after and mark.overlaps(after[-1]):
-                raise ValueError(f"{mark.text!r} overlaps {after[-1].text!r}, and labels hold only one of the two")
-        except ValueError as error:
-            yield _refused(passage, str(error))
-        else:
+            mark = _mark(span, passage, text, by_start, types)
+            fault = words.fault(mark) or _lack(mark, hidden)
+            if after and mark.overlaps(after[-1]) and mark != after[-1]:
+                fault = f"{mark.text!r} overlaps {after[-1].text!r}, and labels hold only one of the two"
+            if fault:
+                raise ValueError(fault)
             after.append(mark)
-    sentences = list(sentence_offsets(document))
-    view = corrected_marks(existing, fit_corrections(log, text, sentences).corrections)
-    for old, new in paired_marks(before, after):
-        if _is_done(old, new, view):
+        except ValueError as error:
+            yield _refused(passage, str(error), span.where)
+            unclear.append((passage.start + span.start, passage.start + span.end))
+    view = corrected_marks(before, fit_corrections(log, text, sentences).corrections)
+    for old, new in paired_marks(before, list(dict.fromkeys(after))):
+        lack = _lack(old, hidden)
+        if _is_done(old, new, view) or (new is None and (lack or any(_lack(old, [place]) for place in unclear))):
             continue
-        edit = Correction.of(old, new, text=text, seen=seen, who=who)
-        misfits = fit_corrections([edit], text, sentences).misfits
-        if misfits:
-            yield _refused(passage, misfits[0].reason)
+        if lack:
+            yield _refused(passage, lack)
         else:
-            yield edit
+            yield Correction.of(old, new, text=text, seen=seen, who=who)
 
 
-def _refused(passage: AnnotatedPassage, reason: str) -> Refused:
-    return Refused(where=passage.where, doc_id=passage.doc_id, reason=reason)
+def _refused(passage: AnnotatedPassage, reason: str, where: str = "") -> Refused:
+    return Refused(where=where or passage.where, doc_id=passage.doc_id, reason=reason)
+
+
+def _hidden(passage: AnnotatedPassage, document: CollectedDocument, text: str) -> list[Offsets] | None:
+    """Return what a passage lacks of a document, in order; None if its text is another one."""
+    if passage.text is None:
+        forms = token_forms(document)
+        is_same = passage.forms.items() <= forms.items()
+        return sorted(forms.keys() - passage.forms.keys()) if is_same else None
+    end = passage.start + len(passage.text)
+    is_same = passage.start >= 0 and normalize_line_ends(text[passage.start : end]) == passage.text
+    return [(0, passage.start), (end, len(text))] if is_same else None
+
+
+def _lack(mark: Mark | None, hidden: Sequence[Offsets]) -> str | None:
+    """Return that a file lacks a part of a mark; None if it has all of it."""
+    last = 0 if mark is None else bisect_left(hidden, (mark.end, 0))
+    is_hidden = mark is not None and last > 0 and hidden[last - 1][1] > mark.start
+    return f"the file lacks words of {mark.text!r}" if mark is not None and is_hidden else None
 
 
 def _mark(
     span: AnnotatedSpan, passage: AnnotatedPassage, text: str, before: Mapping[int, Mark], types: Mapping[str, str]
 ) -> Mark:
     """Return a span as a mark in the raw text, without white space at its ends; ValueError where it cannot be one."""
+    if span.fault:
+        raise ValueError(span.fault)
     start, end = passage.start + span.start, passage.start + span.end
     surface = text[start:end]
     if not 0 <= start < end <= len(text) or not surface.strip():
@@ -183,7 +245,7 @@ def _mark(
     is_same = existing is not None and type_name(existing.type) == span.type
     label = existing.type if existing and is_same else types.get(span.type, span.type)
     try:
-        return Mark(start=start, end=start + len(surface), type=label, text=surface)
+        return Mark(start=start, end=start + len(surface), type=check_type(label), text=surface)
     except ValueError as error:
         raise ValueError(f"{surface!r}: type {label!r}: {error}") from None
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 import orjson
@@ -35,28 +35,44 @@ class ExportItem:
 
 
 class AnnotatedSpan(NamedTuple):
-    """An entity of a file; offsets are half-open, in code points of the passage."""
+    """An entity of a file; offsets are half-open, in code points of the passage.
+
+    With a ``fault``, the reason why it cannot be read, it only says where somebody may have changed something: anywhere
+    in the passage if its offsets are those of the whole text.
+    """
 
     start: int
     end: int
     type: str
+    where: str
+    fault: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatedPassage:
     """A document or a passage of one, as an annotator left it in a file.
 
+    One with neither text nor forms could not be read if it has spans, which say why; else nobody has annotated it.
+
     Attributes:
         where: file and place, for messages.
+        doc_id: empty where the file does not say it.
         start: offset of the passage in the raw text, in code points.
-        text: as exported, with normalized line ends; None for a whole document in a format without the text.
+        text: as exported, with normalized line ends; None in a format without the text.
+        forms: in such a format, the tokens that are in the file, by their offsets.
     """
 
     where: str
     doc_id: str
-    spans: tuple[AnnotatedSpan, ...]
+    spans: tuple[AnnotatedSpan, ...] = ()
     start: int = 0
     text: str | None = None
+    forms: Mapping[tuple[int, int], str] = field(default_factory=dict)
+
+    @classmethod
+    def unread(cls, where: str, reason: str, doc_id: str = "") -> Self:
+        """Return a passage that cannot be read, for a reason."""
+        return cls(where=where, doc_id=doc_id, spans=(AnnotatedSpan(0, 0, "", where, reason),))
 
 
 def percent_encode(name: str, *, also: str = "") -> str:
@@ -75,6 +91,11 @@ def normalize_line_ends(text: str) -> str:
     a single CR becomes LF.
     """
     return text.replace("\r\n", " \n").replace("\r", "\n")
+
+
+def visible(text: str) -> str:
+    """Return a text without white space, and without line feeds that a tool has written as a backslash and n."""
+    return "".join(text.replace("\\n", "").split())
 
 
 def round_float(value: float) -> float:

@@ -4,7 +4,7 @@ Label Studio runs in a browser: its offsets count UTF-16 code units, of which a 
 emoji, has two.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -21,12 +21,15 @@ from concord.pipeline.exchange.items import (
     ExportItem,
     normalize_line_ends,
     round_float,
+    visible,
 )
 from concord.pipeline.output.document_rows import EntityRow
 from concord.pipeline.storage.atomic_writes import write_compressed
 
 _FROM, _TO = "label", "text"
 _LAST_SINGLE_UNIT = "\uffff"
+# Results that mark no words, even where they belong to a region.
+_NO_REGIONS = {"relation", "choices", "textarea", "rating", "number", "taxonomy", "datetime", "pairwise", "ranker"}
 
 
 def write_label_studio(path: Path, items: Iterable[ExportItem]) -> None:
@@ -90,11 +93,11 @@ def _code_units(text: str) -> list[int]:
 def read_label_studio(path: Path) -> Iterator[AnnotatedPassage]:
     """Yield the passages of a file of tasks; ``.gz`` and ``.zst`` files are decompressed.
 
-    Of several annotations of a task the last that was not cancelled counts. A task that nobody annotated has those
-    entities with which it was imported, its predictions.
+    Of several annotations of a task the one marked as ground truth counts, else the last that was not cancelled. A task
+    without any is not annotated: predictions and drafts are no annotations.
 
     Raises:
-        InputError: when the file cannot be read, or a task has another form; the message says which.
+        InputError: when the file cannot be read, or is no list.
     """
     try:
         with pa.input_stream(str(path)) as stream:
@@ -107,11 +110,12 @@ def read_label_studio(path: Path) -> Iterator[AnnotatedPassage]:
         where = f"{path}: task {number}"
         try:
             yield _passage(task, where)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise InputError(
-                f"{where}: expected data with doc_id and text, and results of the type labels, as in an export "
-                f"'JSON' of tasks from 'concord export': {type(error).__name__}: {error}"
-            ) from None
+        except (KeyError, TypeError, AttributeError) as error:
+            reason = (
+                "expected data with doc_id and text, and annotations with results, as in an export 'JSON' of tasks "
+                f"from 'concord export': {type(error).__name__}: {error}"
+            )
+            yield AnnotatedPassage.unread(where, reason)
 
 
 def _passage(task: Any, where: str) -> AnnotatedPassage:
@@ -119,29 +123,39 @@ def _passage(task: Any, where: str) -> AnnotatedPassage:
     text, doc_id, start = data["text"], data["doc_id"], data.get("start_char", 0)
     if not (isinstance(text, str) and isinstance(doc_id, str) and isinstance(start, int)):
         raise TypeError("doc_id and text are strings, start_char is a number")
+    if "completions" in task and "annotations" not in task:
+        raise KeyError("annotations; Label Studio before 1.0 wrote completions, export the project with a later one")
     annotations = [entry for entry in task.get("annotations") or () if not entry.get("was_cancelled")]
-    predictions = [entry for entry in task.get("predictions") or () if isinstance(entry, dict)]
-    chosen = (annotations or predictions)[-1:]
+    annotations.sort(key=lambda entry: bool(entry.get("ground_truth")))
+    if not annotations:
+        return AnnotatedPassage(where=where, doc_id=doc_id)
     units = _code_units(text)
     spans = [
-        _span(region, units, where) for entry in chosen for region in entry["result"] if region["type"] == "labels"
+        _span(region, text, units, f"{where}: region {number}")
+        for number, region in enumerate(annotations[-1]["result"], 1)
+        if not (isinstance(region, dict) and region.get("type") in _NO_REGIONS)
     ]
     return AnnotatedPassage(where=where, doc_id=doc_id, spans=tuple(spans), start=start, text=text)
 
 
-def _span(region: Any, units: list[int], where: str) -> AnnotatedSpan:
-    value = region["value"]
-    if len(value["labels"]) != 1:
-        raise InputError(
-            f"{where}: expected one label for an entity, got {value['labels']!r} for {value.get('text')!r}"
-        )
-    start, end = (_code_point(value[name], units, where) for name in ("start", "end"))
-    return AnnotatedSpan(start, end, value["labels"][0])
+def _span(region: Any, text: str, units: list[int], where: str) -> AnnotatedSpan:
+    anywhere = AnnotatedSpan(0, len(text), "", where)
+    value = region.get("value") if isinstance(region, dict) else None
+    if not isinstance(value, dict) or region.get("type") != "labels":
+        return anywhere._replace(fault=f"expected a region of the type 'labels', got {_shown(region)}")
+    first, last, labels, surface = map(value.get, ("start", "end", "labels", "text"))
+    if not (isinstance(first, int) and isinstance(last, int) and first < last):
+        return anywhere._replace(fault=f"expected start and end in UTF-16 code units, got {_shown(value)}")
+    start, end = max(0, bisect_right(units, first) - 1), min(bisect_left(units, last), len(text))
+    span = AnnotatedSpan(start, end, "", where)
+    if (units[start], units[end]) != (first, last):
+        return span._replace(fault=f"expected offsets in UTF-16 code units of its text, got {first} to {last}")
+    if not (isinstance(labels, list) and len(labels) == 1 and isinstance(labels[0], str)):
+        return span._replace(fault=f"expected one label for {text[start:end]!r}, got {_shown(labels or None)}")
+    if isinstance(surface, str) and visible(surface) != visible(text[start:end]):
+        return anywhere._replace(fault=f"its text is {surface!r}, but {text[start:end]!r} is at {first} to {last}")
+    return span._replace(type=labels[0])
 
 
-def _code_point(unit: Any, units: list[int], where: str) -> int:
-    """Return the offset in code points of one in UTF-16 code units, of which a rare character has two."""
-    offset = bisect_right(units, unit) - 1
-    if offset < 0 or units[offset] != unit:
-        raise InputError(f"{where}: expected offsets in UTF-16 code units of its text, got {unit!r}")
-    return offset
+def _shown(value: Any) -> str:
+    return "none" if value is None else repr(value)[:80]

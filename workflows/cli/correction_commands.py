@@ -55,18 +55,22 @@ def list_corrections(output: "OutputPath") -> Answer:
 @click.argument("output", metavar="OUT", type=COLLECTION)
 @click.option("--as", "who", required=True, metavar="NAME", help="Who made the corrections.")
 @click.option("--dry-run", is_flag=True, help="Show what would be added, and write nothing.")
-def import_corrections(source: Path, output: "OutputPath", *, who: str, dry_run: bool) -> Answer:
+@click.option(
+    "--accept-drops", is_flag=True, help="Also import documents that lose more than a fifth of their entities."
+)
+def import_corrections(source: Path, output: "OutputPath", **options: Any) -> Answer:
     """Import what an annotator changed in an export.
 
     FILE is an export of OUT, or a review queue from it, that was edited: tasks of Label Studio (its export format
     JSON), a folder of brat, or a .conllu file. Entities that differ from those of the collection become corrections;
-    what was left as it was becomes none, and a file may be imported twice.
+    what was left as it was, or is missing from the file, becomes none, and a file may be imported twice.
 
-    Exit code 3 if a part of the file was refused, such as a document whose text has changed; the rest is imported.
+    Exit code 3 if a part of the file was refused, such as a document whose text has changed, or one that would lose
+    more than a fifth of its entities, without --accept-drops; the rest is imported.
     """
     from concord.workflows.corrections.corrections import import_command
 
-    return import_command(source, output, who=who, dry_run=dry_run)
+    return import_command(source, output, **options)
 
 
 @verb(example="concord learn out/news --model models:/ner@champion --calibrate my/calibration.conllu")

@@ -80,13 +80,15 @@ def _statuses(corrections: Iterable[Correction], state: str, reason: str = "") -
     }
 
 
-def import_command(path: Path, output: OutputPath, *, who: str, dry_run: bool) -> Answer:
+def import_command(path: Path, output: OutputPath, *, who: str, dry_run: bool, accept_drops: bool) -> Answer:
     """Import an annotator's file; exit code 3 if a part of it was refused."""
-    report = import_corrections(path, output, who=who, dry_run=dry_run)
+    report = import_corrections(path, output, who=who, dry_run=dry_run, accept_drops=accept_drops)
     values = {
         "passages": report.passages,
+        "not_annotated": report.not_annotated,
         "corrections": plain(report.corrections),
         "actions": dict(sorted(report.actions.items())),
+        "held_back": plain(report.held_back),
         "refused": plain(report.refused),
         "log": str(log_path(output)),
         "dry_run": dry_run,
@@ -124,22 +126,30 @@ def documents_with_texts(
 def _import_lines(report: ImportReport, output: OutputPath, *, dry_run: bool) -> Iterator[str]:
     actions = ", ".join(f"{number:,} {action}" for action, number in sorted(report.actions.items()))
     would = "would be " if dry_run else ""
+    unseen = f" ({report.not_annotated:,} not annotated)" if report.not_annotated else ""
     yield (
-        f"{counted(report.passages, 'passage')}: {counted(len(report.corrections), 'correction')} {would}added to "
-        f"{short_path(log_path(output))}{f': {actions}' if actions else ''}"
+        f"{counted(report.passages, 'passage')}{unseen}: {counted(len(report.corrections), 'correction')} {would}added "
+        f"to {short_path(log_path(output))}{f': {actions}' if actions else ''}"
     )
-    shown = report.corrections[:SHOWN]
-    rows = [(_name(correction.doc_id), correction.action, printable(correction.description)) for correction in shown]
-    if rows:
-        yield ""
-        yield table(rows, header=("document", "action", "entity"))
-    if len(report.corrections) > SHOWN:
-        yield f"... and {len(report.corrections) - SHOWN:,} more"
+    yield from _correction_lines(report.corrections)
+    if report.held_back:
+        yield f"\n{counted(len(report.held_back), 'correction')} held back, for --accept-drops:"
+        yield from _correction_lines(report.held_back)
     if report.refused:
-        yield ""
-        yield f"{len(report.refused):,} refused:"
+        yield f"\n{len(report.refused):,} refused:"
     for refused in report.refused[:SHOWN]:
-        yield f"{refused.where}: document {refused.doc_id!r}: {printable(refused.reason)}"
+        document = f"document {refused.doc_id!r}: " if refused.doc_id else ""
+        yield f"{refused.where}: {document}{printable(refused.reason)}"
+    if len(report.refused) > SHOWN:
+        yield f"... and {len(report.refused) - SHOWN:,} more: --json"
+
+
+def _correction_lines(corrections: Sequence[Correction]) -> Iterator[str]:
+    shown = [(_name(one.doc_id), one.action, printable(one.description)) for one in corrections[:SHOWN]]
+    if shown:
+        yield "\n" + table(shown, header=("document", "action", "entity"))
+    if len(corrections) > SHOWN:
+        yield f"... and {len(corrections) - SHOWN:,} more"
 
 
 def _row(status: CorrectionStatus) -> tuple[str, ...]:

@@ -55,9 +55,14 @@ def test_import_adds_to_the_log(tmp_path: Path) -> None:
     arguments = ["corrections", "import", str(tmp_path / "brat"), str(output)]
     assert CliRunner().invoke(main, arguments).exit_code == 2
     dry = CliRunner().invoke(main, [*arguments, "--as", "ada", "--dry-run"])
-    assert "2 corrections would be added" in dry.output
+    assert dry.exit_code == 3
+    assert "0 corrections would be added" in dry.output
+    assert "2 corrections held back, for --accept-drops" in dry.output
+    assert "Bob: no entity" in dry.output
+    held = CliRunner().invoke(main, [*arguments, "--as", "ada", "--json"])
+    assert (held.exit_code, len(json.loads(held.output)["held_back"])) == (3, 2)
     assert not log_path(output).exists()
-    done = CliRunner().invoke(main, [*arguments, "--as", "ada", "--json"])
+    done = CliRunner().invoke(main, [*arguments, "--as", "ada", "--accept-drops", "--json"])
     assert done.exit_code == 3
     assert json.loads(done.output)["actions"] == {"drop": 1, "relabel": 1}
     assert [one.state for one in list_statuses(output)] == ["waiting", "waiting"]
