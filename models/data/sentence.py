@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from concord.models.data.soft_labels import SoftLabels
+from concord.models.data.visible import visible_words
 
 
 class TreeError(ValueError):
@@ -16,6 +17,7 @@ class Sentence:
     """A sentence; every field has one entry per word."""
 
     words: tuple[str, ...]
+    """Without invisible characters, which no tagger sees."""
     labels: tuple[str, ...] | None = None
     """Gold labels, in BIO2 or as labels of single words."""
     known: tuple[bool, ...] | None = None
@@ -30,6 +32,7 @@ class Sentence:
     """Labels by a list of terms, in BIO2; None where it has no match."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "words", visible_words(self.words))
         for name in ("labels", "known", "tags", "heads", "relations", "terms"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.words):

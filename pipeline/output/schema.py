@@ -82,7 +82,7 @@ TOKENS = _schema(
     _START,
     _END,
     _field("text", pa.string(), "the slice of the raw text; words of one multi-word token may share it"),
-    _field("word", pa.string(), "the syntactic word's form"),
+    _field("word", pa.string(), "the syntactic word's form, without invisible characters"),
     _field("lemma", pa.string(), "lemma", nullable=True),
     _field("upos", pa.string(), "universal part of speech", nullable=True),
     _field("xpos", pa.string(), "part of speech of the language's own tag set", nullable=True),
@@ -119,7 +119,7 @@ ENTITIES = _schema(
         "continues it",
     ),
     _field("text", pa.string(), "the slice of the raw text"),
-    _field("name", pa.string(), "text with every run of white space as one space"),
+    _field("name", pa.string(), "text without invisible characters, with every run of white space as one space"),
     _field("label", pa.string(), "entity type"),
     _field(
         "confidence",

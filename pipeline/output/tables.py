@@ -9,6 +9,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from concord.models.data.visible import visible
 from concord.models.labels import Span
 from concord.models.outputs import Prediction, Source
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedWord
@@ -75,8 +76,8 @@ def _annotated_columns(
 
 
 def normalize_name(text: str) -> str:
-    """Return the name of an entity: its text with every run of white space as one space."""
-    return " ".join(text.split())
+    """Return the name of an entity: its text without invisible characters, with single spaces."""
+    return " ".join(visible(text).split())
 
 
 def title_of(meta: str | None) -> str | None:

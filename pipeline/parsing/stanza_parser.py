@@ -20,7 +20,14 @@ from concord.pipeline.parsing.stanza_fast import FastStanza, obstacle_to_shortcu
 from concord.pipeline.parsing.stanza_packages import find_package, identity_of
 from concord.pipeline.parsing.stanza_pipeline import load_pipeline
 from concord.pipeline.parsing.stanza_plain import PlainStanza, WordAnalysis
-from concord.pipeline.parsing.tokens import Token, cut_sentence, find_token_fault, make_token, parser_view
+from concord.pipeline.parsing.tokens import (
+    Token,
+    cut_sentence,
+    find_token_fault,
+    make_token,
+    parser_view,
+    restore_offsets,
+)
 from concord.pipeline.threads import torch_threads
 
 logger = logging.getLogger(__name__)
@@ -98,7 +105,8 @@ class StanzaParser:
             find_token_fault(view, [token for sentence in sentences for token in sentence])
             for view, sentences in zip(views, tokenized, strict=True)
         ]
-        return tokenized, faults
+        restored = map(restore_offsets, (document.text for document in documents), views, tokenized)
+        return list(restored), faults
 
     def parse_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[WordAnalysis, ...]]:
         """Tag and parse sentences that are split into words already, each independently of the others.

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from concord.models.data.visible import INVISIBLE, visible
+
 # Labels that Stanza's tokenizer gives to characters: 0 inside a token, else the end of a token, of a sentence, of a
 # multi-word token, or of both a multi-word token and a sentence.
 TOKEN_END = 1
@@ -72,8 +74,32 @@ class Paragraph:
 
 
 def parser_view(text: str) -> str:
-    """Return the text that the parser reads: of the same length, without visible code points that it would skip."""
-    return text.translate(_AS_WINDOWS_1252) if _CONTROLS.search(text) else text
+    """Return the text that the parser reads: without invisible code points, or visible ones that it would skip."""
+    view = visible(text)
+    return view.translate(_AS_WINDOWS_1252) if _CONTROLS.search(view) else view
+
+
+def restore_offsets(text: str, view: str, sentences: list[list[Token]]) -> list[list[Token]]:
+    """Return the tokens of a text's view with offsets in the text.
+
+    An invisible character belongs to the word before it; after white space, to the word after it; between white space,
+    to none.
+    """
+    if len(view) == len(text):
+        return sentences
+    hidden = {match.start() for match in INVISIBLE.finditer(text)}
+    places = [*(place for place in range(len(text)) if place not in hidden), len(text)]
+
+    def start_of(place: int) -> int:
+        if place and not view[place - 1].isspace():
+            return places[place]
+        return places[place - 1] + 1 if place else 0
+
+    def restored(token: Token) -> Token:
+        words = tuple(Word(start_of(word.start), places[word.end], word.form) for word in token.words)
+        return Token(start_of(token.start), places[token.end], words)
+
+    return [list(map(restored, sentence)) for sentence in sentences]
 
 
 def split_paragraphs(view: str) -> Iterator[Paragraph]:

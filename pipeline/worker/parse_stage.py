@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from concord.models.data.visible import visible
 from concord.models.options import OnBatch
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.worker.bisect import run_bisecting
@@ -61,8 +62,8 @@ def find_offset_fault(parsed: ParsedDocument) -> str | None:
     """Describe the first fault in a document's offsets; None if there is none.
 
     Words must be ordered and disjoint (only words of one multi-word token may share an interval), each must equal its
-    slice of the raw text, together they must cover every code point that is not white space, and no sentence may
-    be empty.
+    slice of the raw text, together they must cover every code point that is neither white space nor invisible,
+    and no sentence may be empty.
     """
     text = parsed.document.text
     begin = end = 0
@@ -76,9 +77,9 @@ def find_offset_fault(parsed: ParsedDocument) -> str | None:
                 return f"{word.text!r}: expected offsets within {end}..{len(text)}, got {start}..{stop}"
             if text[start:stop] != word.text:
                 return f"characters {start}..{stop}: expected {text[start:stop]!r}, got {word.text!r}"
-            if text[end:start].strip():
+            if visible(text[end:start]).strip():
                 return f"characters {end}..{start}: {text[end:start][:80]!r} is in no word"
             begin, end = start, stop
-    if text[end:].strip():
+    if visible(text[end:]).strip():
         return f"characters {end}..{len(text)}: {text[end:][:80]!r} is in no word"
     return None

@@ -123,6 +123,17 @@ def test_unusual_words_are_labelled(tagger: Tagger) -> None:
     assert_whole(prediction, parsed(*words), tagger)
 
 
+@pytest.mark.parametrize("hidden", ["\u00ad", "\u200b", "\u200d", "\u200e", "\u2067", "\ufe0f", "\ufeff"])
+def test_invisible_characters_decide_nothing(tagger: Tagger, hidden: str) -> None:
+    words = ("Maria", "Keller", "met", "Bob", "in", "Lisbon", "1914", ".")
+    documents = [[parsed(*words)], [parsed("Keller", "slept", ".")]]
+    marked = [
+        [parsed(f"{hidden}Maria", f"Kel{hidden}ler", "met", f"Bob{hidden * 2}", "in", "Lisbon", f"19{hidden}14", ".")],
+        [parsed(f"K{hidden}eller", f"slept{hidden}", f"{hidden}.")],
+    ]
+    assert tagger.predict_documents(marked, REFINE_ALL) == tagger.predict_documents(documents, REFINE_ALL)
+
+
 @pytest.mark.slow
 def test_prediction_is_the_same_alone_and_in_a_batch(
     tagger: Tagger, random_documents: Callable[..., Documents]

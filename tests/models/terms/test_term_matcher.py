@@ -33,6 +33,15 @@ def found(terms: TermMatcher, words: str) -> list[tuple[str, str]]:
     return [(" ".join(sentence.words[span.start : span.end]), span.label) for span in terms.spans(sentence)]
 
 
+@pytest.mark.parametrize("hidden", ["\u00ad", "\u200b", "\u200c", "\u202a", "\u2060", "\ufeff"])
+def test_invisible_characters_hide_no_match(hidden: str) -> None:
+    plain, marked = "vitamin c and Aspirin 5 mg", f"vita{hidden}min {hidden}c and Aspirin{hidden} 5{hidden} m{hidden}g"
+    for mark in ("", hidden):
+        patterns = [{"LOWER": f"asp{mark}irin"}, {"IS_DIGIT": True}, {"TEXT": {"IN": [f"mg{mark}"]}}]
+        terms = matcher(text_term(f"vitamin{mark} c"), {"label": "DOSE", "pattern": patterns})
+        assert found(terms, marked) == found(terms, plain) == [("vitamin c", "DRUG"), ("Aspirin 5 mg", "DOSE")]
+
+
 def test_a_text_matches_whole_words_in_its_case() -> None:
     terms = matcher(text_term("aspirin"), text_term("Vitamin C"))
     assert found(terms, "aspirin and Vitamin C , not Aspirin , aspirins or Vitamin Cx") == [

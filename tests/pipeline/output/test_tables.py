@@ -217,6 +217,16 @@ def test_error_table_escapes_what_utf8_cannot_encode() -> None:
     assert row["doc_id"] is None
 
 
+@pytest.mark.parametrize("hidden", ["\u00ad", "\u061c", "\u200b", "\u200f", "\u2066", "\u2060", "\ufeff"])
+def test_name_of_an_entity_has_no_invisible_characters(hidden: str) -> None:
+    text = f"{hidden}Anna {hidden} Smi{hidden}th{hidden}"
+    words = (word(0, text[:5], form="Anna"), word(8, text[8:], form="Smith"))
+    entity = prediction("B-PER", "I-PER", spans=(Span(0, 2, "PER"),))
+    tables = tables_of(AnnotatedDocument(parsed=parsed(text, words), predictions=(entity,)))
+    [row] = tables["entities"].to_pylist()
+    assert (row["name"], row["text"]) == ("Anna Smith", text)
+
+
 @given(st.text(alphabet="ab \n\t\u00a0\u2028e\u0301\U0001f600.", max_size=60))
 def test_find_offset_fault_accepts_words_between_white_space(text: str) -> None:
     assert find_offset_fault(fakes.parsed_document(document(text))) is None
@@ -242,7 +252,9 @@ SHARED = (word(0, "don't", form="do"), word(0, "don't", form="not"))
         (parsed("ab", (word(0, "", end=0), word(0, "ab"))), "expected offsets within"),
         (parsed("ab", (word(0, "aB"),)), "expected 'ab', got 'aB'"),
         (parsed("don't", (SHARED[0], SHARED[1]._replace(text="not"))), 'expected "don\'t"'),
-        (parsed("a \u200b", (word(0, "a"),)), "is in no word"),
+        (parsed("a \u0600", (word(0, "a"),)), "is in no word"),
+        (parsed("a \u200b", (word(0, "a"),)), None),
+        (parsed("\ufeff a", (word(2, "a"),)), None),
     ],
 )
 def test_find_offset_fault_describes_the_fault(case: ParsedDocument, fault: str | None) -> None:

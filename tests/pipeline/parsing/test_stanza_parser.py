@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from concord.models.data.visible import visible
 from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence
@@ -87,9 +88,10 @@ def check_tokens(document: ParsedDocument) -> None:
         assert place <= word.start_char < word.end_char <= len(text)
         assert word.text == text[word.start_char : word.end_char]
         assert "".join(word.word.split()) == "".join(parser_view(word.text).split())
+        assert visible(word.word) == word.word
         covered.update(range(word.start_char, word.end_char))
         place = word.end_char
-    assert [i for i, character in enumerate(text) if not character.isspace() and i not in covered] == []
+    assert visible("".join(text[i] for i in range(len(text)) if i not in covered)).strip() == ""
 
 
 def check_tree(sentence: ParsedSentence) -> None:
