@@ -11,6 +11,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from concord.models.labels import OUTSIDE, Span, encode_spans
@@ -48,26 +49,19 @@ def read_sentences(
 ) -> Iterator[SentenceRows]:
     """Yield the rows of each sentence, labelled in BIO2."""
     layout, rows, cells = _LAYOUTS[task], SentenceRows(), list[str]()
-
-    def finished() -> SentenceRows:
-        if form.label_column is None:
-            rows.labels = list(_to_labels(cells, rows, report))
-        else:
-            rows.labels = ["" if tag in {EMPTY, "-"} else tag for tag in rows.tags]
-        return rows
-
-    for number, line in lines:
-        columns = [] if line.startswith("#") else split_columns(line) if line.strip() else []
+    for number, line in chain(lines, [(0, "")]):
+        columns = [] if line.startswith("#") else split_columns(line)
         if columns:
             _add_row(rows, cells, columns, number, layout, report)
             continue
         if rows.has_rows:
-            yield finished()
+            rows.labels = ["" if tag in {EMPTY, "-"} else tag for tag in rows.tags]
+            if form.label_column is None:
+                rows.labels = list(_to_labels(cells, rows, report))
+            yield rows
             rows, cells = SentenceRows(), []
         if line.startswith(BEGIN_DOCUMENT):
             rows.document = line.removeprefix(BEGIN_DOCUMENT).strip()
-    if rows.has_rows:
-        yield finished()
 
 
 def _add_row(

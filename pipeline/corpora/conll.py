@@ -4,6 +4,7 @@ The word ``-DOCSTART-`` starts a document; a sentence outside of any document is
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from concord.pipeline.corpora.corpus_format import EMPTY, FaultReporter, GoldFormat, SentenceRows, split_columns
 from concord.pipeline.corpora.label_places import LabelPlaces
@@ -14,8 +15,8 @@ DOCUMENT_START = "-DOCSTART-"
 def read_sentences(lines: Iterable[tuple[int, str]], form: GoldFormat, report: FaultReporter) -> Iterator[SentenceRows]:
     """Yield the rows of each sentence; columns are separated by tabs, or by spaces in a line without tabs."""
     rows, places = SentenceRows(), LabelPlaces(str(form.label_column or "the last column"), form)
-    for number, line in lines:
-        columns = split_columns(line) if line.strip() else []
+    for number, line in chain(lines, [(0, "")]):
+        columns = split_columns(line)
         if columns and DOCUMENT_START not in (columns[0], _column(columns, form.word_column)):
             _add_row(rows, columns, number, form, places, report)
             continue
@@ -25,8 +26,6 @@ def read_sentences(lines: Iterable[tuple[int, str]], form: GoldFormat, report: F
         if columns:
             # The columns that CoNLL-2003 has after it, -X- -X- O, are not a name.
             rows.document = columns[1] if len(columns) == 2 and columns[1] != "O" else ""
-    if rows.has_rows:
-        yield rows
     places.report(report)
 
 

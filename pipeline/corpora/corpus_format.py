@@ -145,7 +145,6 @@ def numbered_lines(path: Path, on_fault: OnFault = raise_fault) -> Iterator[tupl
 
 
 def split_columns(line: str) -> list[str]:
-    """Split a line at tabs, or at spaces if it has no tab; other white space is part of a column."""
-    if "\t" in line:
-        return [column.strip(" ") for column in line.split("\t")]
-    return _BLANKS.split(line.strip(" ")) if line.strip() else []
+    """Split a line at tabs, or at spaces without tabs; other white space is part of a column. A blank line has none."""
+    columns = line.split("\t") if "\t" in line else _BLANKS.split(line.strip(" "))
+    return [column.strip(" ") for column in columns] if line.strip() else []

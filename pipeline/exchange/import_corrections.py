@@ -102,13 +102,11 @@ def import_corrections(
             continue
         seen = Seen(doc_id=doc_id, tagger=document.row.tagger, generation=collection.manifest.generation)
         log_so_far = current.get(doc_id, ())
-        found = [
-            edit
+        edits = [
+            Correction.of(old, new, text=text, seen=seen, who=who)
             for passage in edited
-            for edit in find_edits(passage, document, text, seen=seen, log=log_so_far, types=types, who=who)
+            for old, new in _edits(passage, document, text, log=log_so_far, types=types, refused=report.refused)
         ]
-        report.refused += (edit for edit in found if isinstance(edit, Refused))
-        edits = [edit for edit in found if isinstance(edit, Correction)]
         drops, entities = sum(edit.action == "drop" for edit in edits), len(document.entities)
         if drops > MOST_DROPS * entities and not accept_drops:
             reason = f"{drops:,} of its {entities:,} entities would be dropped; --accept-drops imports that"
@@ -157,27 +155,24 @@ def read_passages(path: Path) -> Iterator[AnnotatedPassage]:
     )
 
 
-def find_edits(
+def _edits(
     passage: AnnotatedPassage,
     document: CollectedDocument,
     text: str,
     *,
-    seen: Seen,
     log: Sequence[Correction],
     types: Mapping[str, str],
-    who: str,
-) -> Iterator[Correction | Refused]:
-    """Yield the corrections by which the entities of a document become those of a passage.
-
-    What the log already says is left out, so that a file can be imported twice; so is what the passage lacks.
+    refused: list[Refused],
+) -> Iterator[tuple[Mark | None, Mark | None]]:
+    """Yield the old and new marks that make the entities of a document those of a passage, unless the log has them.
 
     Args:
-        log: the corrections of the document so far that count, in the order of the log.
         types: the entity types of the collection by their names in brat.
+        refused: takes what is refused.
     """
     hidden = _hidden(passage, document, text)
     if hidden is None:
-        yield _refused(passage, "its text is not that of the document; export the collection again")
+        refused.append(_refused(passage, "its text is not that of the document; export the collection again"))
         return
     sentences, before = list(sentence_offsets(document)), entity_marks(document, text)
     words, by_start = WordOffsets(sentences), {mark.start: mark for mark in before}
@@ -186,24 +181,27 @@ def find_edits(
     for span in sorted(passage.spans, key=lambda span: (span.start, -span.end)):
         try:
             mark = _mark(span, passage, text, by_start, types)
-            fault = words.fault(mark) or _lack(mark, hidden)
-            if after and mark.overlaps(after[-1]) and mark != after[-1]:
-                fault = f"{mark.text!r} overlaps {after[-1].text!r}, and labels hold only one of the two"
-            if fault:
+            if fault := words.fault(mark):
                 raise ValueError(fault)
-            after.append(mark)
+            if after and mark.overlaps(after[-1]) and mark != after[-1]:
+                raise ValueError(f"{mark.text!r} overlaps {after[-1].text!r}, and labels hold only one of the two")
+            if _overlaps(mark, hidden):
+                raise ValueError(f"the file lacks words of {mark.text!r}")
         except ValueError as error:
-            yield _refused(passage, str(error), span.where)
+            refused.append(_refused(passage, str(error), span.where))
             unclear.append((passage.start + span.start, passage.start + span.end))
+        else:
+            after.append(mark)
     view = corrected_marks(before, fit_corrections(log, text, sentences).corrections)
     for old, new in paired_marks(before, list(dict.fromkeys(after))):
-        lack = _lack(old, hidden)
-        if _is_done(old, new, view) or (new is None and (lack or any(_lack(old, [place]) for place in unclear))):
+        is_hidden = old is not None and _overlaps(old, hidden)
+        is_unclear = old is not None and any(_overlaps(old, [place]) for place in unclear)
+        if _is_done(old, new, view) or (new is None and (is_hidden or is_unclear)):
             continue
-        if lack:
-            yield _refused(passage, lack)
+        if is_hidden:
+            refused.append(_refused(passage, f"the file lacks words of {old and old.text!r}"))
         else:
-            yield Correction.of(old, new, text=text, seen=seen, who=who)
+            yield old, new
 
 
 def _refused(passage: AnnotatedPassage, reason: str, where: str = "") -> Refused:
@@ -221,11 +219,10 @@ def _hidden(passage: AnnotatedPassage, document: CollectedDocument, text: str) -
     return [(0, passage.start), (end, len(text))] if is_same else None
 
 
-def _lack(mark: Mark | None, hidden: Sequence[Offsets]) -> str | None:
-    """Return that a file lacks a part of a mark; None if it has all of it."""
-    last = 0 if mark is None else bisect_left(hidden, (mark.end, 0))
-    is_hidden = mark is not None and last > 0 and hidden[last - 1][1] > mark.start
-    return f"the file lacks words of {mark.text!r}" if mark is not None and is_hidden else None
+def _overlaps(mark: Mark, stretches: Sequence[Offsets]) -> bool:
+    """Return whether a mark shares a code point with one of some stretches, which are in order and do not overlap."""
+    last = bisect_left(stretches, (mark.end, 0)) - 1
+    return last >= 0 and stretches[last][1] > mark.start
 
 
 def _mark(

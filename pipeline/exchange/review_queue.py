@@ -31,6 +31,7 @@ from concord.pipeline.output.document_rows import (
     SentenceRow,
     TokenRow,
     read_collection,
+    whole_sentences,
 )
 from concord.pipeline.output.shard_stats import entity_types
 from concord.pipeline.storage.output_paths import OutputPath
@@ -147,7 +148,7 @@ def select_sentences(documents: Iterable[CollectedDocument], quotas: Quotas) -> 
 def _candidates(document: CollectedDocument, quotas: Quotas) -> Iterator[QueuedSentence]:
     """Yield a document's sentences, of each type at most as many as the document may have in the queue."""
     by_type: defaultdict[str, list[QueuedSentence]] = defaultdict(list)
-    for pieces in _join_pieces(document.sentences):
+    for pieces in whole_sentences(document):
         candidate = _score(document, pieces)
         by_type[candidate.type].append(candidate)
     for candidates in by_type.values():
@@ -158,18 +159,6 @@ def _candidates(document: CollectedDocument, quotas: Quotas) -> Iterator[QueuedS
 def _sort_key(candidate: QueuedSentence, seed: int) -> tuple[float, float, bytes]:
     tie_breaker = sha256(f"{seed} {candidate.sent_id} {candidate.doc_id}".encode()).digest()
     return -candidate.score, -candidate.uncertainty, tie_breaker
-
-
-def _join_pieces(sentences: Iterable[CollectedSentence]) -> Iterator[list[CollectedSentence]]:
-    """Yield whole sentences, over-long ones as the list of their pieces."""
-    pieces: list[CollectedSentence] = []
-    for sentence in sentences:
-        if pieces and not sentence.row.continues:
-            yield pieces
-            pieces = []
-        pieces.append(sentence)
-    if pieces:
-        yield pieces
 
 
 def _score(document: CollectedDocument, pieces: list[CollectedSentence]) -> QueuedSentence:
@@ -199,8 +188,7 @@ def _entities(document: CollectedDocument, pieces: Iterable[CollectedSentence]) 
 
 def _passage(item: ExportItem, sentence: QueuedSentence) -> ExportItem:
     """Return a sentence of a document as an item; offsets count within the sentence."""
-    whole_sentences = _join_pieces(item.document.sentences)
-    pieces = next(pieces for pieces in whole_sentences if pieces[0].row.sent_id == sentence.sent_id)
+    pieces = next(pieces for pieces in whole_sentences(item.document) if pieces[0].row.sent_id == sentence.sent_id)
     start, end = pieces[0].row.start_char, pieces[-1].row.end_char
     document = CollectedDocument(
         row=item.document.row,

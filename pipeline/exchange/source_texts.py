@@ -7,10 +7,10 @@ A row of a collection names its file, and somebody else may have written it: onl
 """
 
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Self
 
 from concord.pipeline.config import ReaderConfig
+from concord.pipeline.corrections.correction import text_digest
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.output.document_rows import DocumentRow
@@ -106,7 +106,7 @@ class SourceTexts:
             for record in scan_file(row.source_uri, format=format, name="", config=self._config):
                 text = self._text_in(self._config, row.source_uri, record.position)
                 if text is not None:
-                    index[_digest(text)] = record.position
+                    index[text_digest(text)] = record.position
             self._index = (row.source_uri, index)
         position = index.get(row.text_sha256)
         return None if position is None else self._text_at(row, position)
@@ -116,7 +116,7 @@ class SourceTexts:
         for encoding in dict.fromkeys((self._config.encoding, row.encoding or self._config.encoding)):
             config = self._config.model_copy(update={"encoding": encoding})
             text = self._text_in(config, row.source_uri, position)
-            if text is not None and _digest(text) == row.text_sha256:
+            if text is not None and text_digest(text) == row.text_sha256:
                 return text
         return None
 
@@ -134,7 +134,3 @@ class SourceTexts:
         if format is None:
             raise InputError(f"{uri}: its name does not show its format; set reader.format")
         return format
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()

@@ -141,9 +141,14 @@ def entity_marks(document: CollectedDocument, text: str) -> list[Mark]:
     ]
 
 
+def whole_sentences(document: CollectedDocument) -> list[list[CollectedSentence]]:
+    """Return the sentences, over-long ones as the list of their pieces."""
+    return join_pieces(document.sentences, lambda sentence: sentence.row.continues)
+
+
 def sentence_offsets(document: CollectedDocument) -> Iterator[list[tuple[int, int]]]:
     """Yield the offsets of the words of each sentence; the pieces of an over-long sentence are one."""
-    for pieces in join_pieces(document.sentences, lambda sentence: sentence.row.continues):
+    for pieces in whole_sentences(document):
         yield [(token.start_char, token.end_char) for piece in pieces for token in piece.tokens]
 
 
