@@ -164,7 +164,11 @@ def printable(text: str) -> str:
 
 def short_path(path: "OutputPath") -> "OutputPath":
     """Return a path relative to the current folder if it lies below it, else unchanged."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        # Somebody has removed the folder.
+        return path
     return path.relative_to(here) if isinstance(path, Path) and path.is_relative_to(here) else path
 
 

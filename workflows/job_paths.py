@@ -17,14 +17,16 @@ def absolute(path: str) -> str:
 
     Raises:
         InputError: for a URL with credentials, or one with a slash too few.
-        ConfigError: for the home of a user who does not exist.
+        ConfigError: for the home of a user who does not exist, or a relative path where the current folder is gone.
     """
     if is_url(path):
         check_url(path)
         return path
     check_path(path)
     try:
-        return str(Path.cwd() / Path(path).expanduser())
+        return str(Path(path).expanduser().absolute())
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: expected an absolute path, since the current folder is gone") from error
     except RuntimeError as error:
         raise ConfigError(f"{path}: expected a path, got the home of a user who does not exist") from error
 

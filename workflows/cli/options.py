@@ -1,7 +1,9 @@
 """What the commands share: the ``verb`` decorator, parameter types, and options that several verbs take."""
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -85,7 +87,8 @@ def verb(
     def make(work: Callable[..., Answer]) -> click.Command:
         @functools.wraps(work)
         def call(*, as_json: bool, **arguments: Any) -> None:
-            with report_errors(as_json=as_json):
+            # Libraries print there as well: Ray says on stdout that a node is gone.
+            with report_errors(as_json=as_json), redirect_stdout(sys.stderr):
                 answer = work(**arguments)
             emit(answer, as_json=as_json)
 

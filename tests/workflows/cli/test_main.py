@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from concord.models.errors import ConfigError
 from concord.pipeline.errors import StoreError
 from concord.workflows.annotation import doctor
+from concord.workflows.cli.options import verb
 from concord.workflows.console import Answer, counted, emit, report_errors, table
 
 SECTIONS = {
@@ -374,6 +375,33 @@ def test_an_output_that_cannot_be_written_is_named(
     result = concord(verb, *arguments.get(verb, [gold]), "--output", output)
     assert result.exit_code == 2, result.output
     assert result.stderr.splitlines()[-1].startswith(f"Error: {tmp_path / 'file'}")
+
+
+def test_a_working_folder_that_is_gone_ends_no_command_with_a_traceback(
+    finished: tuple[Path, Result], collection: Path, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    options = ("-o", finished[0], "-m", tiny_bundle, "--set", "max_dead_letters=0.5")
+    again = concord("annotate", collection, *options)
+    assert (again.exit_code, again.stderr.count("Traceback")) == (0, 0)
+    assert str(finished[0]) in again.stdout
+    relative = concord("annotate", "in.jsonl", *options)
+    assert relative.exit_code == 2
+    assert "expected an absolute path, since the current folder is gone" in relative.stderr
+
+
+def test_what_a_library_prints_while_a_command_works_goes_to_stderr() -> None:
+    @verb(example="concord chatter")
+    def chatter() -> Answer:
+        print("(raylet) a node is gone")
+        return Answer(values={"done": 1}, text="done")
+
+    for arguments, answer in ((["--json"], '{"done": 1}\n'), ([], "done\n")):
+        result = CliRunner().invoke(chatter, arguments)
+        assert (result.stdout, result.stderr) == (answer, "(raylet) a node is gone\n")
 
 
 def test_tables_have_aligned_columns() -> None:
