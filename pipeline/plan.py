@@ -239,6 +239,10 @@ class Plan(Config):
                 "cut short, or written by another version; annotate the input again, into a new output folder"
             ) from None
 
+    def for_workers(self) -> Self:
+        """Return the part that workers need, whose size does not depend on the number of shards."""
+        return self.model_copy(update={"sources": (), "shards": (), "reused": (), "corrected": {}})
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 in hex of everything that decides the output."""

@@ -42,7 +42,7 @@ class Executor(Protocol):
             on_progress: called in the driver from time to time while a shard is being done.
 
         Returns:
-            how many workers were replaced, by cause: worker_died, time_limit, memory.
+            how many workers were replaced, by cause: worker_died, node_lost, time_limit, memory.
 
         Raises:
             StoppedError: after SIGTERM or SIGINT, once the shards in flight are done or their time is up.

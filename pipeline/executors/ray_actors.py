@@ -10,6 +10,8 @@ from uuid import uuid4
 import ray
 from ray.exceptions import RayError
 
+from concord.models.errors import ConfigError
+from concord.pipeline.executors.shared_storage import SharedStorage
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.crash_log import CrashLog
@@ -34,19 +36,40 @@ class ShardResult:
     resident_bytes: int | None
 
 
-class _Actor:
-    """A worker in a process of its own."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessPlace:
+    """The id of a process, which a restart changes, and of the node on which it runs."""
 
-    def __init__(self, plan: bytes, build: Callable[[Plan], Any]) -> None:
-        self._process = uuid4().hex
+    process: str
+    node: str
+
+
+class _Actor:
+    """A worker in a process of its own.
+
+    Args:
+        plan: as Plan.for_workers, in JSON.
+        storage: what it must see; without, nothing is built.
+    """
+
+    def __init__(self, plan: bytes, build: Callable[[Plan], Any], storage: SharedStorage) -> None:
+        self._place = ProcessPlace(process=uuid4().hex, node=ray.get_runtime_context().get_node_id())
         self._plan = Plan.from_json(plan)
-        self._worker = build(self._plan)
+        self._fault = storage.fault()
+        if self._fault is None:
+            self._worker = build(self._plan)
         # As existing_objects_frozen does, in a process that ends with its work.
         gc.freeze()
 
-    def ping(self) -> str:
-        """Return an id of this process, as soon as parser and tagger are loaded; a restart changes it."""
-        return self._process
+    def ping(self) -> ProcessPlace:
+        """Return which process this is, as soon as parser and tagger are loaded.
+
+        Raises:
+            ConfigError: when it does not see what the driver sees.
+        """
+        if self._fault is not None:
+            raise ConfigError(self._fault)
+        return self._place
 
 
 class ShardActor(_Actor):

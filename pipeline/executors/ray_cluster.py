@@ -24,7 +24,8 @@ from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, OnRep
 from concord.pipeline.executors.ray_actors import ParseActor, ShardActor
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.pipeline.executors.ray_leftovers import leftovers_ended
-from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole, cause_of, runtime_env
+from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole, cause_of, runtime_env, workers_that_fit
+from concord.pipeline.executors.shared_storage import SharedStorage
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.worker.build import build_parse_worker, build_worker
@@ -56,8 +57,8 @@ def run_on_ray(
         for role in roles:
             _check_room(role)
         # Ray installs its own SIGTERM handler when it starts, so ours is installed afterwards.
-        with stop_request(config.drain_seconds) as stop:
-            scheduler = RayScheduler(plan, config, roles)
+        with stop_request(config.drain_seconds) as stop, SharedStorage.of(plan, shards).marked() as storage:
+            scheduler = RayScheduler(plan, config, roles, storage)
             try:
                 scheduler.run(shards, on_report=on_report, on_progress=on_progress, stop=stop)
             finally:
@@ -173,9 +174,3 @@ def _check_room(role: WorkerRole) -> None:
             f"executor: {role.count} workers of {role.cpus} CPUs and {role.gpus:g} GPUs do not fit the Ray cluster "
             f"({have}); lower executor.{role.key}, executor.threads or executor.gpus, or add nodes"
         )
-
-
-def workers_that_fit(node: dict[str, float], *, cpus: int, gpus: float) -> int:
-    """Return how many workers a node has room for, given its resources."""
-    needs = [(node.get(name, 0.0), need) for name, need in (("CPU", cpus), ("GPU", gpus)) if need]
-    return int(min(have // need for have, need in needs))

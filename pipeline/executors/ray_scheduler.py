@@ -7,17 +7,22 @@ that tags it.
 
 Ray restarts an actor whose process dies but never repeats a call: what is tried again, and how often, is decided here.
 An actor gets work only after it has answered a ping, and a worker's death counts against its shard only when another
-process has answered in its place. So a cluster that is down for a while, or a connection that breaks, costs no shard an
-attempt.
+process has answered in its place and the node of the dead one is still up. So a cluster that is down for a while, a
+connection that breaks, or a node that is lost costs no shard an attempt.
+
+What ends is put into a queue by Ray's own threads. No step for one of them takes longer with more workers; what looks
+at all workers is done twice a second, and files are read by other threads.
 """
 
 import logging
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import ray
@@ -29,11 +34,12 @@ from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.errors import ShardError
 from concord.pipeline.executors.base import OnReport, StopRequest
 from concord.pipeline.executors.prometheus import RunMetrics
-from concord.pipeline.executors.ray_actors import ParseActor, ShardResult
+from concord.pipeline.executors.ray_actors import ParseActor, ProcessPlace, ShardResult
+from concord.pipeline.executors.shared_storage import SharedStorage
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.threads import WAIT_POLICY
 from concord.pipeline.worker.crash_log import PROGRESS_SECONDS, Cause, CrashLog, WorkPlace
-from concord.pipeline.worker.shard_progress import OnShardProgress, Timings
+from concord.pipeline.worker.shard_progress import OnShardProgress, ShardProgress, Timings
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +48,14 @@ HOLD_SECONDS = 30.0
 PATIENCE_SECONDS = 600.0
 """How long all workers may be silent before the run fails."""
 
+WAIT_SECONDS = 10.0
+"""How long workers may wait for room on the cluster before the run says so."""
+
 _POLL_SECONDS = 0.5
+_LARGEST_INLINE = 50_000
+"""Bytes that Ray surely sends with a call; its limit is 100 KiB for all arguments together."""
+_READERS = 16
+"""Threads that read the progress of shards."""
 _IMPORT_ROOT = Path(__file__).absolute().parents[3]
 """The folder that holds the package; in a checkout the rooms are links below it, which must not be resolved."""
 
@@ -63,6 +76,12 @@ class WorkerRole:
     key: str
     actor: type
     build: Callable[[Plan], Any]
+
+
+def workers_that_fit(resources: Mapping[str, float], *, cpus: int, gpus: float) -> int:
+    """Return how many workers a node has room for, given its resources."""
+    needs = [(resources.get(name, 0.0), need) for name, need in (("CPU", cpus), ("GPU", gpus)) if need]
+    return int(min(have // need for have, need in needs))
 
 
 def runtime_env(*, threads: int) -> dict[str, Any]:
@@ -96,7 +115,7 @@ class _Worker:
     """One actor and its state.
 
     Attributes:
-        process: the process id that its last ping returned.
+        process: the process that answered its last ping.
         is_late: whether it was killed because its shard took too long.
         silent_since: when it stopped answering; seconds of the monotonic clock.
         ping_at: when it is to be pinged again; seconds of the monotonic clock.
@@ -104,7 +123,7 @@ class _Worker:
 
     role: WorkerRole
     actor: Any = None
-    process: str | None = None
+    process: ProcessPlace | None = None
     lost_call: _LostCall | None = None
     is_late: bool = False
     silent_since: float | None = None
@@ -114,11 +133,6 @@ class _Worker:
     def only_parses(self) -> bool:
         """Whether its shards remain to be tagged."""
         return self.role.actor is ParseActor
-
-    @property
-    def is_up(self) -> bool:
-        """Whether it has answered and not fallen silent since."""
-        return self.process is not None and self.silent_since is None
 
     @property
     def silence(self) -> float:
@@ -133,7 +147,7 @@ class _Worker:
 
 @dataclass(kw_only=True, slots=True)
 class _Call:
-    """A call in flight; without a shard it is a ping.
+    """A call; without a shard it is a ping.
 
     Attributes:
         since: when it started, or was last seen to go on to another document; seconds of the monotonic clock.
@@ -153,11 +167,14 @@ class _Call:
 class RayScheduler:
     """The actors of one run, their calls in flight, and the shards that wait."""
 
-    def __init__(self, plan: Plan, config: ExecutorConfig, roles: Sequence[WorkerRole]) -> None:
+    def __init__(self, plan: Plan, config: ExecutorConfig, roles: Sequence[WorkerRole], storage: SharedStorage) -> None:
         self.replaced: Counter[str] = Counter()
-        self._shard_seconds = config.shard_seconds
-        self._max_worker_bytes = config.worker_memory_bytes
-        self._plan = plan.to_json()
+        self._config = config
+        self._storage = storage
+        self._plan: Any = plan.for_workers().to_json()
+        if len(self._plan) > _LARGEST_INLINE:
+            # Ray restarts actors from such an object only as long as somebody holds a reference to it.
+            self._plan = ray.put(self._plan)
         environment = runtime_env(threads=plan.threads)
         self._actor_classes = {
             role: ray.remote(
@@ -176,11 +193,24 @@ class RayScheduler:
         self._to_parse: deque[Shard] = deque()
         self._to_tag: deque[Shard] = deque()
         self._parsed_ahead: dict[int, _Call] = {}
+        self._marked = self._crash_log.marked_shards()
+        self._lost_with_node: Counter[int] = Counter()
         self._workers = [_Worker(role=role) for role in roles for _ in range(role.count)]
-        self._idle: list[_Worker] = []
-        self._calls: dict[Any, _Call] = {}
+        # Each worker that has answered is in one of the first three or has a call in flight.
+        self._idle_parsers: deque[_Worker] = deque()
+        self._idle_taggers: deque[_Worker] = deque()
+        self._silent: set[_Worker] = set()
+        self._taggers_up: set[_Worker] = set()
+        # In flight, by the shard's index; one that is only being parsed may be dropped at any time.
+        self._parsing: dict[int, _Call] = {}
+        self._tagging: dict[int, _Call] = {}
+        self._ended: SimpleQueue[tuple[_Call | None, Future[Any]]] = SimpleQueue()
         self._failure: Exception | None = None
-        self._progress_read_at = time.monotonic()
+        self._readers = ThreadPoolExecutor(_READERS)
+        self._reads: set[Future[Any]] = set()
+        self._progress_read_at = self._looked_at = time.monotonic()
+        self._free_at_start: Mapping[str, float] = ray.available_resources()
+        self._wait_is_due_at: float | None = time.monotonic() + WAIT_SECONDS
 
     def run(
         self, shards: Sequence[Shard], *, on_report: OnReport, on_progress: OnShardProgress | None, stop: StopRequest
@@ -199,18 +229,18 @@ class RayScheduler:
             stopping = self._failure is not None or stop.received is not None
             if not stopping:
                 self._hand_out_shards()
-            if not self._is_tagging() and (stopping or not self._has_work_left()):
+            if not self._tagging and (stopping or not self._has_work_left()):
                 break
             if stop.is_overdue:
                 self._drop_shards()
                 stop.raise_if_received()
-            self._ping_silent_workers()
-            for reference in self._wait():
-                self._collect(reference, on_report)
-            self._kill_late_workers()
-            self._release_held_shards()
-            if on_progress is not None and time.monotonic() - self._progress_read_at > PROGRESS_SECONDS:
-                self._read_progress(on_progress)
+            if time.monotonic() - self._looked_at > _POLL_SECONDS:
+                self._look_at_workers(shows_progress=on_progress is not None)
+            for call, outcome in self._wait():
+                if call is not None:
+                    self._collect(call, outcome, on_report)
+                elif on_progress is not None:
+                    self._pass_on(outcome, on_progress)
         if self._failure is not None:
             raise self._failure
         if self._has_work_left():
@@ -218,89 +248,115 @@ class RayScheduler:
 
     def shutdown(self) -> None:
         """Kill the actors, so that a cluster that was joined has its resources back."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             ray.kill(worker.actor)
 
     def _drop_shards(self) -> None:
         """Kill the actors; no attempt is counted for what they were doing."""
-        dropped = [
-            call.shard for call in self._calls.values() if call.shard is not None and not call.worker.only_parses
-        ]
+        dropped = [call.shard for call in self._tagging.values() if call.shard is not None]
         logger.warning("not finished in time, to be done by the next run: shards %s", [shard.name for shard in dropped])
         self.shutdown()
         for shard in dropped:
             self._crash_log.remove_mark(shard)
 
-    def _read_progress(self, on_progress: OnShardProgress) -> None:
-        """Pass on what the workers have last written about the shards in flight."""
-        self._progress_read_at = time.monotonic()
-        for call in self._calls.values():
-            if call.shard is not None and not call.worker.only_parses:
-                progress = self._crash_log.read_progress(call.shard)
-                if progress is not None:
-                    on_progress(progress)
+    def _look_at_workers(self, *, shows_progress: bool) -> None:
+        """Do what depends on the time."""
+        self._looked_at = now = time.monotonic()
+        self._ping_silent_workers()
+        self._kill_late_workers()
+        self._release_held_shards()
+        if self._wait_is_due_at is not None and now > self._wait_is_due_at:
+            self._wait_is_due_at = None
+            self._warn_of_wait()
+        if shows_progress and now - self._progress_read_at > PROGRESS_SECONDS and not self._reads:
+            self._progress_read_at = now
+            for shard in filter(None, (call.shard for call in self._tagging.values())):
+                read = self._readers.submit(self._crash_log.read_progress, shard)
+                self._reads.add(read)
+                read.add_done_callback(lambda read: self._ended.put((None, read)))
+
+    def _pass_on(self, read: "Future[ShardProgress | None]", on_progress: OnShardProgress) -> None:
+        """Pass on what a worker has last written about a shard, if that is still in flight."""
+        self._reads.discard(read)
+        progress = None if read.cancelled() else read.result()
+        if progress is not None and progress.shard in self._tagging:
+            on_progress(progress)
+
+    def _warn_of_wait(self) -> None:
+        """Say how many workers have no room yet because others hold it."""
+        waiting = Counter(worker.role for worker in self._workers if worker.process is None)
+        free = ray.available_resources()
+        for role, number in waiting.items():
+            room_at_start, room = (
+                workers_that_fit(resources, cpus=role.cpus, gpus=role.gpus) for resources in (self._free_at_start, free)
+            )
+            if room_at_start < role.count and not room:
+                logger.warning(
+                    "%d of %d workers (executor.%s) have no room yet: others hold the CPUs or GPUs of the cluster, of "
+                    "which %g and %g are free; they start as soon as there is room for %d and %g",
+                    *(number, role.count, role.key, free.get("CPU", 0), free.get("GPU", 0), role.cpus, role.gpus),
+                )
 
     def _start(self, worker: _Worker) -> None:
-        worker.actor = self._actor_classes[worker.role].remote(self._plan, worker.role.build)
+        worker.actor = self._actor_classes[worker.role].remote(self._plan, worker.role.build, self._storage)
         self._ping(worker)
 
     def _ping(self, worker: _Worker) -> None:
-        self._calls[worker.actor.ping.remote()] = _Call(worker=worker)
+        self._follow(worker.actor.ping.remote(), _Call(worker=worker))
+
+    def _follow(self, reference: Any, call: _Call) -> None:
+        """Have the call in the queue when it ends."""
+        if call.shard is not None:
+            (self._parsing if call.worker.only_parses else self._tagging)[call.shard.index] = call
+        reference.future().add_done_callback(lambda outcome: self._ended.put((call, outcome)))
 
     def _ping_silent_workers(self) -> None:
-        for worker in self._workers:
+        for worker in self._silent:
             if worker.ping_at is not None and time.monotonic() >= worker.ping_at:
                 worker.ping_at = None
                 self._ping(worker)
 
-    def _wait(self) -> list[Any]:
-        """Return the calls that have ended, after a while at the latest."""
-        if not self._calls:
-            time.sleep(_POLL_SECONDS)
+    def _wait(self) -> "list[tuple[_Call | None, Future[Any]]]":
+        """Return what has ended, after a while at the latest."""
+        try:
+            first = self._ended.get(timeout=_POLL_SECONDS)
+        except Empty:
             return []
-        ready: list[Any] = ray.wait(list(self._calls), timeout=_POLL_SECONDS)[0]
-        return ready
-
-    def _is_tagging(self) -> bool:
-        """Return whether a shard is in flight; one that is only being parsed may be dropped at any time."""
-        return any(call.shard is not None and not call.worker.only_parses for call in self._calls.values())
-
-    def _num_parsing(self) -> int:
-        return sum(call.shard is not None and call.worker.only_parses for call in self._calls.values())
+        return [first, *(self._ended.get() for _ in range(self._ended.qsize()))]
 
     def _has_work_left(self) -> bool:
-        held = any(worker.lost_call is not None and worker.lost_call.is_held for worker in self._workers)
-        return bool(self._to_tag or self._to_parse or self._num_parsing() or held)
+        held = any(worker.lost_call is not None and worker.lost_call.is_held for worker in self._silent)
+        return bool(self._to_tag or self._to_parse or self._parsing or held)
 
     def _hand_out_shards(self) -> None:
         """Hand shards to idle workers; no more shards are parsed ahead than there are workers."""
-        idle, self._idle = self._idle, []
-        for worker in sorted(idle, key=lambda worker: worker.only_parses):
-            has_room = self._num_parsing() + len(self._parsed_ahead) < len(self._workers)
-            if worker.only_parses and self._to_parse and has_room:
-                self._parse(worker, self._to_parse.popleft())
-            elif not worker.only_parses and self._to_tag:
-                self._tag(worker, self._to_tag.popleft())
-            else:
-                self._idle.append(worker)
+        while self._idle_taggers and self._to_tag:
+            self._tag(self._idle_taggers.popleft(), self._to_tag.popleft())
+        room = len(self._workers) - len(self._parsing) - len(self._parsed_ahead)
+        for _ in range(min(room, len(self._idle_parsers), len(self._to_parse))):
+            self._parse(self._idle_parsers.popleft(), self._to_parse.popleft())
 
     def _parse(self, worker: _Worker, shard: Shard) -> None:
         reference, tables = worker.actor.run.options(num_returns=2).remote(shard)
-        self._calls[reference] = _Call(worker=worker, shard=shard, tables=tables)
+        self._follow(reference, _Call(worker=worker, shard=shard, tables=tables))
 
     def _tag(self, worker: _Worker, shard: Shard) -> None:
-        self._crash_log.remove_mark(shard)
+        if shard.name in self._marked:
+            self._marked.discard(shard.name)
+            self._crash_log.remove_mark(shard)
         parsed = self._parsed_ahead.pop(shard.index, None)
         reference = worker.actor.run.remote(shard, [parsed.tables] if parsed is not None else [])
         timings = parsed.parse_timings if parsed is not None else Timings()
-        self._calls[reference] = _Call(worker=worker, shard=shard, parse_timings=timings)
+        self._follow(reference, _Call(worker=worker, shard=shard, parse_timings=timings))
 
-    def _collect(self, reference: Any, on_report: OnReport) -> None:
+    def _collect(self, call: _Call, outcome: Future[Any], on_report: OnReport) -> None:
         """Handle a call that has ended, with a result or an error."""
-        call = self._calls.pop(reference)
         worker = call.worker
+        if call.shard is not None:
+            del (self._parsing if worker.only_parses else self._tagging)[call.shard.index]
         try:
-            result = ray.get(reference)
+            result = outcome.result()
         except (ActorUnavailableError, OutOfMemoryError) as error:
             self._on_lost(call, error)
             self._ping_later(worker, error)
@@ -311,31 +367,46 @@ class RayScheduler:
                 self._on_lost(call, error)
                 self._start(worker)
         except RayError as error:
-            self._idle.append(worker)
-            if worker.only_parses and call.shard is not None:
+            if call.shard is None and self._storage.renew():
+                self._start(worker)
+            elif worker.only_parses and call.shard is not None:
+                self._set_idle(worker)
                 self._leave_to_tagger(call.shard, error)
             else:
                 self._failure = cause_of(error, call.shard)
         else:
             if call.shard is None:
-                self._idle.append(worker)
                 self._on_ready(worker, process=result)
+                self._set_idle(worker)
             else:
                 self._on_result(call, call.shard, result, on_report)
 
-    def _on_ready(self, worker: _Worker, *, process: str) -> None:
-        """Handle a worker that answers a ping; if it is a new process, the shard it was doing has killed the old."""
-        lost, died = worker.lost_call, worker.process not in {None, process}
+    def _set_idle(self, worker: _Worker) -> None:
+        (self._idle_parsers if worker.only_parses else self._idle_taggers).append(worker)
+
+    def _on_ready(self, worker: _Worker, *, process: ProcessPlace) -> None:
+        """Handle a worker that answers a ping; if it is a new process, the shard it was doing has killed the old.
+
+        Unless the whole node of the old one is gone. A shard that has lost several nodes is taken to be the cause.
+        """
+        lost, before = worker.lost_call, worker.process
+        died = before not in {None, process}
+        went_with_node = before is not None and died and not _is_up(before.node)
         if died:
-            self._count_replaced(worker.cause)
+            self._count_replaced("node_lost" if went_with_node else worker.cause)
         worker.process, worker.lost_call, worker.is_late, worker.silent_since = process, None, False, None
-        if lost is not None:
-            self._release(lost)
-            if died:
-                try:
-                    self._crash_log.record_death(lost.shard, lost.cause, lost.at)
-                except ConcordError as error:
-                    self._failure = error
+        self._silent.discard(worker)
+        if not worker.only_parses:
+            self._taggers_up.add(worker)
+        if lost is None:
+            return
+        self._release(lost)
+        self._lost_with_node[lost.shard.index] += went_with_node
+        if died and (not went_with_node or self._lost_with_node[lost.shard.index] > self._config.attempts):
+            try:
+                self._crash_log.record_death(lost.shard, lost.cause, lost.at)
+            except ConcordError as error:
+                self._failure = error
 
     def _on_result(self, call: _Call, shard: Shard, result: ShardResult, on_report: OnReport) -> None:
         timings = call.parse_timings + result.timings
@@ -348,16 +419,17 @@ class RayScheduler:
             self._metrics.count_shard(result.report, timings)
             self._num_left -= 1
             self._metrics.set_shards_left(self._num_left)
-        limit = self._max_worker_bytes
+        limit = self._config.worker_memory_bytes
         is_too_large = limit is not None and result.resident_bytes is not None and result.resident_bytes > limit
         if is_too_large and (self._to_tag or self._to_parse):
             logger.info("a worker holds %d bytes and is replaced", result.resident_bytes)
             self._count_replaced("memory")
             ray.kill(call.worker.actor)
             call.worker.process = None
+            self._taggers_up.discard(call.worker)
             self._start(call.worker)
         else:
-            self._idle.append(call.worker)
+            self._set_idle(call.worker)
 
     def _count_replaced(self, cause: str) -> None:
         self.replaced[cause] += 1
@@ -367,10 +439,13 @@ class RayScheduler:
         """Remember a call that broke off; a ping counts against nothing."""
         worker = call.worker
         worker.silent_since = worker.silent_since or time.monotonic()
+        self._silent.add(worker)
+        self._taggers_up.discard(worker)
         if call.shard is not None and worker.only_parses:
             self._leave_to_tagger(call.shard, error)
         elif call.shard is not None:
             at = self._crash_log.in_progress(call.shard)
+            self._marked.add(call.shard.name)
             worker.lost_call = _LostCall(shard=call.shard, at=at, cause=worker.cause)
 
     def _leave_to_tagger(self, shard: Shard, error: RayError) -> None:
@@ -380,15 +455,14 @@ class RayScheduler:
 
     def _ping_later(self, worker: _Worker, error: RayError) -> None:
         """Ping an actor whose process is being restarted; fail if no worker that tags has answered for too long."""
-        some_up = any(other.is_up for other in self._workers if not other.only_parses)
-        if not some_up and worker.silence > PATIENCE_SECONDS:
+        if not self._taggers_up and worker.silence > PATIENCE_SECONDS:
             self._failure = ShardError(f"a worker did not come up again: {_last_line(error)}")
         # An actor that is restarting refuses calls at once, so that pinging it now would spin.
         worker.ping_at = time.monotonic() + _POLL_SECONDS
 
     def _release_held_shards(self) -> None:
         """Let other workers do the shards of those that stay silent, for example because their node is gone."""
-        for worker in self._workers:
+        for worker in self._silent:
             if worker.lost_call is not None and worker.silence > HOLD_SECONDS:
                 self._release(worker.lost_call)
         if all(worker.silence > HOLD_SECONDS for worker in self._workers if worker.only_parses):
@@ -403,11 +477,11 @@ class RayScheduler:
 
     def _kill_late_workers(self) -> None:
         """Kill workers that take too long for a shard, or for one document where these are done alone."""
-        if self._shard_seconds is None:
+        if self._config.shard_seconds is None:
             return
         now = time.monotonic()
-        for call in self._calls.values():
-            if call.shard is None or call.worker.is_late or now - call.since < self._shard_seconds:
+        for call in (*self._parsing.values(), *self._tagging.values()):
+            if call.shard is None or call.worker.is_late or now - call.since < self._config.shard_seconds:
                 continue
             at = self._crash_log.in_progress(call.shard)
             if at is not None and at != call.at:
@@ -432,6 +506,10 @@ def cause_of(error: RayError, shard: Shard | None) -> Exception:
         return cause
     prefix = f"shard {shard.name}: " if shard is not None else ""
     return ShardError(f"{prefix}{type(cause).__name__}: {cause}")
+
+
+def _is_up(node: str) -> bool:
+    return any(known["NodeID"] == node and known["Alive"] for known in ray.nodes())
 
 
 def _last_line(error: Exception) -> str:

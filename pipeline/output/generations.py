@@ -19,7 +19,7 @@ from concord.pipeline.storage.atomic_writes import store_errors
 from concord.pipeline.storage.output_paths import OutputPath, read_bytes
 
 GENERATION_NAME = re.compile(r"([0-9]{6,12})(?:-([0-9]{1,12}))?")
-_OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/(?:commits|attempts)/(\d+)/|/plans/(\d+)\.json$")
+_OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/(?:commits|attempts|drivers)/(\d+)/|/plans/(\d+)\.json$")
 _VERSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

@@ -261,7 +261,7 @@ class OutputFolder:
         named = {self.record_path(shard.shard, generation=shard.generation) for shard in manifest.shards}
         named |= {self.plan_path(manifest.generation), *self.generations.plans()}
         searched = [(self.metadata / "staging", "*"), (self.plans, "*")]
-        searched += [(self.metadata / "commits", "*/*"), (self.metadata / "attempts", "*/*")]
+        searched += [(self.metadata / name, "*/*") for name in ("commits", "attempts", "drivers")]
         for folder, pattern in searched:
             files = (path for path in list_files(folder, pattern) if path not in named)
             yield from (path for path in files if (generation_of(path) or 0) <= manifest.generation)

@@ -34,7 +34,6 @@ DEATHS_ALONE = 2
 PROGRESS_SECONDS = 5.0
 """Between two notes of a worker on how far its shard is."""
 
-_FOLDER = "attempts"
 _MARK, _PROGRESS = ".mark", ".progress"
 _ALWAYS_PLAUSIBLE = 5
 """Left-out documents of a shard that never count as implausibly many."""
@@ -111,7 +110,7 @@ class CrashLog:
     """The failed attempts at a plan's shards, which drivers record, and the marks that workers leave, on disk."""
 
     def __init__(self, plan: Plan) -> None:
-        self._folder = output_path(plan.config.output.path) / "_run" / _FOLDER / str(plan.generation)
+        self._folder = output_path(plan.config.output.path) / "_run" / "attempts" / str(plan.generation)
         self._attempts = plan.config.executor.attempts
         self._max_dead_letters = plan.config.max_dead_letters
 
@@ -123,6 +122,10 @@ class CrashLog:
         """Read the attempts at every shard in which a worker has died, by the shard's name."""
         attempts_of = {path.stem: _read(path, ShardAttempts) for path in list_files(self._folder, "*.json")}
         return {name: attempts for name, attempts in attempts_of.items() if attempts is not None}
+
+    def marked_shards(self) -> set[str]:
+        """Return the names of the shards of which workers, most likely of an earlier run, have left marks."""
+        return {path.stem for suffix in (_MARK, _PROGRESS) for path in list_files(self._folder, f"*{suffix}")}
 
     def needs_probe(self, attempts: ShardAttempts) -> bool:
         """Return whether the shard has used up its attempts as a whole, and its documents are to be tried alone."""

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from multiprocessing.process import BaseProcess
@@ -12,15 +13,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from concord_testing import fakes, runs
+from concord_testing.heads import Head
+from concord_testing.processes import ray_workers
 
-from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.config import AnnotateConfig, PlanningConfig
 from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.corrections.log import LOG_NAME, append_to_log
 from concord.pipeline.errors import StoppedError
 from concord.pipeline.executors.base import BuildWorker, stop_request
 from concord.pipeline.executors.ray_auth import auth_mode
-from concord.pipeline.executors.ray_cluster import connected, workers_that_fit
-from concord.pipeline.executors.ray_scheduler import longest_first
+from concord.pipeline.executors.ray_cluster import connected
+from concord.pipeline.executors.ray_scheduler import longest_first, workers_that_fit
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Piece, Shard
@@ -39,10 +42,18 @@ def ray_job(source: Path, output: Path, **changes: Any) -> AnnotateConfig:
     return runs.job(source, output, executor={"kind": "ray", "threads": 1, "actors": 2} | changes)
 
 
-def start(config: AnnotateConfig, address: str, build: BuildWorker = fakes.build_fake_worker) -> BaseProcess:
+def start(
+    config: AnnotateConfig, address: str, build: BuildWorker = fakes.build_fake_worker, *, in_folder: Path | None = None
+) -> BaseProcess:
     """Start a driver that joins the cluster."""
     environment = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(SUPPORT)}
-    return runs.in_child(lambda: runs.run_job(config, build=build), **environment)
+
+    def run() -> None:
+        if in_folder is not None:
+            os.chdir(in_folder)
+        runs.run_job(config, build=build)
+
+    return runs.in_child(run, **environment)
 
 
 def finish(process: BaseProcess) -> int:
@@ -104,6 +115,34 @@ def test_shard_whose_worker_is_killed_or_hangs_once_is_done_again(
     runs.run_job(runs.job(source, tmp_path / "local"))
     assert runs.committed_bytes(tmp_path / "ray") == runs.committed_bytes(tmp_path / "local")
     assert verify(tmp_path / "ray") == []
+
+
+@pytest.mark.ray
+def test_worker_of_a_plan_too_large_to_be_sent_inline_is_replaced(
+    tmp_path: Path, ray_cluster: Head, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl", documents=1000)
+    config = ray_job(source, tmp_path / "out").model_copy(update={"planning": PlanningConfig(shard_bytes=1)})
+    process = start(config, ray_cluster.address, fakes.build_record_worker)
+    wait_for_commits(tmp_path / "out", 20)
+    os.kill(ray_workers(ray_cluster.pid)[0], signal.SIGKILL)
+    assert finish(process) == 0, capfd.readouterr().err
+    folder = OutputFolder(tmp_path / "out")
+    assert len(folder.plan().to_json()) > 100 * 1024, "Ray sends what is smaller with the call"
+    assert len(folder.finished_shards(folder.plan())) == 1000
+
+
+@pytest.mark.ray
+def test_workers_that_see_another_output_are_refused_with_the_name_of_their_host(
+    tmp_path: Path, ray_address: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # This folder is another one for every process, as a path that is not shared is for every node.
+    source, output = runs.write_collection(tmp_path / "in.jsonl"), Path("/proc/self/cwd/out")
+    process = start(ray_job(source, output), ray_address, in_folder=tmp_path)
+    assert finish(process) == 2
+    error = f"ConfigError: the worker on host {socket.gethostname()} does not see the output {output} of this run"
+    assert error in capfd.readouterr().err
+    assert not list(tmp_path.glob("out/_run/commits/*/*"))
 
 
 @pytest.mark.ray

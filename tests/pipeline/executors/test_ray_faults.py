@@ -25,6 +25,7 @@ from concord.pipeline.executors import ray_scheduler
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.run_report import RunReport
+from concord.pipeline.worker.crash_log import CrashLog
 
 SUPPORT = Path(fakes.__file__).parents[1]
 # Ray ends a driver a minute after its cluster is gone, which is too long for a test.
@@ -122,25 +123,39 @@ def test_run_ends_when_its_head_is_gone_and_resumes_later(
     check_whole(output, expected)
 
 
-@pytest.mark.parametrize(
-    ("lost", "left", "executor"),
-    [
-        ({"num_cpus": 1}, {"num_cpus": 1}, {}),
-        ({"num_cpus": 1}, {"num_cpus": 0, "num_gpus": 1}, {"actors": 1, "gpus": 1, "parse_actors": 1}),
-    ],
-    ids=["one of two workers", "the only one that parses"],
-)
-def test_shards_of_a_lost_node_move_to_another_though_it_never_comes_back(
-    lost: dict[str, int],
-    left: dict[str, int],
-    executor: dict[str, Any],
-    source: Path,
-    tmp_path: Path,
-    expected: dict[str, bytes],
+def test_node_that_is_lost_from_a_plan_of_a_thousand_shards_costs_no_shard_an_attempt(tmp_path: Path) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl", documents=1000)
+    runs.run_job(planned_small(source, tmp_path / "local", {}), build=fakes.build_record_worker)
+    expected = runs.committed_bytes(tmp_path / "local")
+    with cluster_of_two_nodes({"num_cpus": 1}, {"num_cpus": 1}) as pipe:
+        config = planned_small(source, tmp_path / "out", {"kind": "ray", "threads": 1, "actors": 2})
+        environment = {"RAY_ADDRESS": pipe.recv(), "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(SUPPORT)}
+        process = runs.in_child(partial(run_and_count_attempts, config), **environment)
+        wait_until(lambda: commits(tmp_path / "out") > 20)
+        pipe.send("lose a node")
+        assert pipe.recv() == 1
+        assert end_of(process) == 0
+    assert runs.committed_bytes(tmp_path / "out") == expected
+
+
+def planned_small(source: Path, output: Path, executor: Mapping[str, object]) -> AnnotateConfig:
+    return runs.job(source, output, planning={"shard_bytes": 1}, executor={"threads": 1, **executor})
+
+
+def run_and_count_attempts(config: AnnotateConfig) -> None:
+    """Run with little patience; fail if an attempt is counted."""
+    counting = mock.patch.object(CrashLog, "record_death", side_effect=AssertionError)
+    with counting, mock.patch.multiple(ray_scheduler, HOLD_SECONDS=1.0):
+        runs.run_job(config, build=fakes.build_record_worker)
+
+
+def test_shards_of_the_only_node_that_parses_are_parsed_elsewhere_once_it_is_lost(
+    source: Path, tmp_path: Path, expected: dict[str, bytes]
 ) -> None:
     runs.configure_fakes(source, seconds=0.3)
     output = tmp_path / "out"
-    with cluster_of_two_nodes(lost, left) as pipe:
+    with cluster_of_two_nodes({"num_cpus": 1}, {"num_cpus": 0, "num_gpus": 1}) as pipe:
+        executor: dict[str, Any] = {"actors": 1, "gpus": 1, "parse_actors": 1}
         process = start(source, output, pipe.recv(), run=run_with_little_patience, **executor)
         wait_until(lambda: commits(output) > 1)
         pipe.send("lose a node")

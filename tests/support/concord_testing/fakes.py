@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
@@ -35,8 +36,11 @@ from concord.pipeline.documents import (
 from concord.pipeline.errors import StoreError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Plan, Shard
+from concord.pipeline.worker.shard_progress import OnShardProgress, Timings
 from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker
+from concord.pipeline.worker.stored_parses import Parses
 
 PARSER = ComponentIdentity(name="fake_parser", version="1", digest="1" * 64)
 LONGEST_PIECE = 8
@@ -211,13 +215,36 @@ def _find_no_space(_run: Callable[..., ShardReport], shard: Shard, *_: Any, **_n
 def build_worker_that_dies_reading(plan: Plan) -> ShardWorker:
     """Build a worker that is killed when it reads the last shard."""
     worker = build_fake_worker(plan)
+    last = OutputFolder(plan.config.output.path).plan().shards[-1]
 
     def die_at_last(run: Callable[..., Any], shard: Shard, **parses: Any) -> Any:
-        if shard == plan.shards[-1]:
+        if shard == last:
             os.kill(os.getpid(), signal.SIGKILL)
         return run(shard, **parses)
 
     wrap_stage(worker.read_stage, die_at_last)
+    return worker
+
+
+class RecordWorker(ShardWorker):
+    """Commits shards without reading, annotating or writing anything but their records."""
+
+    output = ""
+
+    @override
+    def run(
+        self, shard: Shard, *, parses: Parses | None = None, on_progress: OnShardProgress | None = None
+    ) -> tuple[ShardReport, Timings]:
+        report = ShardReport(
+            shard=shard.index, generation=0, read=shard.records, annotated=shard.records, unchanged=0, dead_letters=0
+        )
+        return OutputFolder(self.output).commit(report), Timings()
+
+
+def build_record_worker(plan: Plan) -> ShardWorker:
+    """Build a worker that only commits."""
+    worker = RecordWorker(plan, parser=FakeParser(), tagger=FakeTagger())
+    worker.output = plan.config.output.path
     return worker
 
 
