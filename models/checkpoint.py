@@ -25,6 +25,7 @@ from concord.models.calibration import Calibration
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConcordError, ConfigError, ModelError
 from concord.models.registry import build_tagger
+from concord.models.regular_files import check_regular
 from concord.models.saved_tagger import (
     CALIBRATION_NAME,
     CONFIG_NAME,
@@ -115,7 +116,7 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
     tagger.trees = saved.trees
     _load_first_pass(tagger, folder)
     try:
-        weights = {name: value.float() for name, value in load_file(folder / WEIGHTS_NAME).items()}
+        weights = {name: value.float() for name, value in load_file(check_regular(folder / WEIGHTS_NAME)).items()}
         loaded = {name: value for name, value in tagger.state_dict().items() if name.startswith(_PREFIXES)}
         tagger.load_state_dict(weights | loaded)
     except (OSError, SafetensorError, ValueError, RuntimeError, MemoryError) as error:

@@ -9,6 +9,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Tag, ValidationError
 
 from concord.models.errors import ConfigError, ModelError
+from concord.models.regular_files import read_regular
 
 
 class Incidental:
@@ -35,7 +36,7 @@ class Config(BaseModel):
     def read_json(cls, path: Path) -> Self:
         """Read a JSON file of a saved tagger, as ``from_mapping`` does; raise ModelError if it is missing or broken."""
         try:
-            return cls.from_mapping(json.loads(path.read_bytes()), where=str(path))
+            return cls.from_mapping(json.loads(read_regular(path)), where=str(path))
         except ConfigError as error:
             raise ModelError(str(error)) from error
         except OSError as error:

@@ -6,7 +6,7 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
-LARGEST_JSON = 2 << 30
+LARGEST_JSON = 1 << 30
 """Bytes of a file of settings, plans or counts; what is larger is no such file."""
 
 

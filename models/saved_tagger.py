@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from concord.models.config import Config
 from concord.models.errors import ConfigError, ModelError
+from concord.models.regular_files import open_regular, read_regular
 from concord.models.words.encoder_config import ENCODER_NAME
 
 FORMAT_VERSION = 1
@@ -36,10 +37,17 @@ class SavedTagger(Config):
 
 
 def read_saved(folder: Path) -> SavedTagger:
-    """Read the ``tagger.json`` of a saved tagger; raise ModelError if it is missing or not of this format."""
+    """Read the ``tagger.json`` of a saved tagger.
+
+    Raises:
+        ModelError: if it is missing or not of this format, or if something in the tagger's folders is no file.
+    """
     path = folder / CONFIG_NAME
+    for other in (other for part in PARTS for other in (folder / part).rglob("*")):
+        if not (other.is_file() or other.is_dir()):
+            raise ModelError(f"{other}: expected a file of a saved tagger, got a device, a FIFO or a link to nothing")
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_regular(path))
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror or error}; expected a folder written by `concord train`") from error
     except (ValueError, RecursionError) as error:
@@ -89,7 +97,7 @@ def part_files(folder: Path) -> list[Path]:
 def file_digest(path: Path) -> bytes:
     """Return the sha256 of a file of a saved tagger; raise ModelError if it cannot be read."""
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             return hashlib.file_digest(stream, "sha256").digest()
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror or error}") from error

@@ -2,13 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from concord.models.config import Config
 from concord.models.errors import ConfigError, ModelError
-from concord.models.saved_tagger import part_files, read_saved, tagger_digest
+from concord.models.saved_tagger import PARTS, part_files, read_saved, tagger_digest
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.stanza_packages import parser_identity
@@ -37,7 +37,7 @@ def pack_bundle(bundle: Path, folder: Path) -> None:
     """Copy the files of a bundle into a new folder and write their manifest.
 
     Raises:
-        ModelError: when the bundle is incomplete, or its parser is not installed.
+        ModelError: when the bundle is incomplete or holds a link, or its parser is not installed.
     """
     files = sorted(path.relative_to(bundle).as_posix() for path in _data_files(bundle))
     for name in files:
@@ -89,12 +89,16 @@ def require_new_folder(folder: Path, content: str) -> None:
         raise ConfigError(f"{folder}: expected a new or empty folder for {content}")
 
 
-def _data_files(bundle: Path) -> Iterator[Path]:
-    for path in bundle.glob("*"):
-        # A downloaded bundle already has a manifest.
-        if path.is_file() and path.suffix in _DATA_SUFFIXES and path.name != MANIFEST_NAME:
-            yield path
-    yield from part_files(bundle)
+def _data_files(bundle: Path) -> Sequence[Path]:
+    # A downloaded bundle already has a manifest.
+    data = [path for path in bundle.glob("*") if path.suffix in _DATA_SUFFIXES and path.name != MANIFEST_NAME]
+    files = [*filter(Path.is_file, data), *part_files(bundle)]
+    for path in (*(bundle / part for part in PARTS), *files):
+        if path.is_symlink():
+            raise ModelError(
+                f"{path}: expected a file of the bundle, got a link, which may lead to anything; put the file here"
+            )
+    return files
 
 
 def _parser(folder: Path) -> str:

@@ -9,12 +9,16 @@ from typing import Any
 import yaml
 
 from concord.models.errors import ConfigError
+from concord.models.regular_files import read_regular
+
+_LARGEST = 16 << 20
+_MOST_VALUES = 100_000
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds one mapping without duplicate keys."""
     try:
-        values = _parse_yaml(path.read_text(encoding="utf-8"))
+        values = _parse_yaml(read_regular(path, largest=_LARGEST).decode())
     except OSError as error:
         raise ConfigError(f"{path}: expected a readable YAML file: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -77,13 +81,29 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # an untyped library
 
 def _parse_yaml(text: str) -> Any:
     """Parse YAML that JSON can hold as well; anything else is a YAMLError."""
+    loader = _Loader(text)  # a SafeLoader, which creates plain values only
     try:
-        values = yaml.load(text, Loader=_Loader)  # a SafeLoader, which creates plain values only
+        node = loader.get_single_node()
+        if _size(node, {}) > _MOST_VALUES:
+            raise ValueError(f"more than {_MOST_VALUES:,} values, those that aliases repeat included")
+        values = None if node is None else loader.construct_document(node)
         json.dumps(values, default=str)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         # Such as a date that does not exist, a number too long, an alias of itself, or brackets without end.
         raise yaml.YAMLError(f"a value that cannot be used ({error})") from error
+    finally:
+        loader.dispose()
     return values
+
+
+def _size(node: Any, known: dict[int, int]) -> int:
+    """Return how many values a node stands for, with each alias as the values that it repeats; one of itself as 1."""
+    if id(node) not in known:
+        known[id(node)] = 1
+        children = node.value if isinstance(node, yaml.CollectionNode) else ()
+        pairs = (child if isinstance(child, tuple) else (child,) for child in children)
+        known[id(node)] = 1 + sum(_size(child, known) for pair in pairs for child in pair)
+    return known[id(node)]
 
 
 def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:

@@ -1,6 +1,5 @@
 """Log an annotation run to MLflow, linked to the version of the model that it used."""
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +9,9 @@ from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.run_report import RunReport
+from concord.pipeline.storage.atomic_writes import write_atomically
+from concord.pipeline.storage.guarded import names_in, remove_tree
+from concord.pipeline.storage.output_paths import read_bytes
 from concord.workflows.annotation.summary import total_counts
 from concord.workflows.environment import code_tags
 from concord.workflows.registry import outbox
@@ -36,11 +38,10 @@ def log_run(
         if not existing.sent:
             outbox.send_or_warn(place)
         return
-    place.mkdir(parents=True, exist_ok=True)
     # Copied, since the next run replaces these files and the store may be down until then.
     files = [name for name in LOGGED_FILES if (folder.metadata / name).exists()]
     for name in files:
-        (place / name).write_bytes((folder.metadata / name).read_bytes())
+        write_atomically(place / name, read_bytes(folder.metadata / name), staging=folder.staging)
     outbox.log_finished_run(
         place,
         experiment=outbox.EXPERIMENT,
@@ -57,9 +58,9 @@ def log_run(
         metrics=_metrics(report, counts=total_counts(manifest)),
         files=files,
     )
-    for earlier in set(place.parent.iterdir()) - {place}:
-        if outbox.read_entry(earlier).sent:
-            shutil.rmtree(earlier)
+    for name in names_in(place.parent):
+        if name != place.name and outbox.read_entry(place.parent / name).sent:
+            remove_tree(place.parent / name)
 
 
 def _metrics(report: RunReport, *, counts: Mapping[str, int]) -> dict[str, float]:

@@ -15,9 +15,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from concord.models.config import Config
+from concord.models.regular_files import read_regular
 from concord.pipeline.errors import InputError
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.files import file_sha256
+from concord.pipeline.storage.guarded import guard
 from concord.workflows.console import warn
 from concord.workflows.environment import has_ended, process_name
 from concord.workflows.registry.mlflow_client import Dataset, Run, RunStatus, TrackingError, open_run
@@ -32,8 +34,8 @@ COLLECTION_OUTBOX = Path("_run/tracking")
 class Registration(Config):
     """A bundle to register."""
 
-    bundle: str
-    """Its folder, relative to that of the entry."""
+    bundle: str = Field(pattern=r"^\w[\w.-]*$")
+    """The name of its folder, in that of the entry."""
     name: str
     alias: str | None = None
     description: str | None = None
@@ -166,6 +168,10 @@ def send(folder: Path) -> ModelVersion | None:
     """
     entry = read_entry(folder)
     for name in entry.files:
+        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+            raise InputError(
+                f"{folder / ENTRY_NAME}: files: expected files in {folder}, got {name}, which leads elsewhere"
+            )
         if not (folder / name).is_file():
             raise InputError(f"{folder / ENTRY_NAME}: files: expected {folder / name}, found no such file")
     run = _open(entry)
@@ -210,8 +216,8 @@ def read_entry(folder: Path) -> OutboxEntry:
     """
     path = folder / ENTRY_NAME
     try:
-        values = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        values = json.loads(read_regular(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: expected the tracking file of a run: {error}") from error
     return OutboxEntry.from_mapping(values, where=str(path))
 
@@ -232,7 +238,10 @@ def find_entries(places: Sequence[Path]) -> list[Path]:
     """
     of_collection = f"{COLLECTION_OUTBOX}/*/{ENTRY_NAME}"
     patterns = (ENTRY_NAME, of_collection, f"*/{ENTRY_NAME}", f"*/{of_collection}")
-    folders = (path.parent for place in places for pattern in patterns for path in sorted(place.glob(pattern)))
+    folders = [path.parent for place in places for pattern in patterns for path in sorted(place.glob(pattern))]
+    for folder in folders:
+        if folder.parent.match(str(COLLECTION_OUTBOX)):
+            guard(folder.parents[2])
     return list(dict.fromkeys(folders))
 
 
