@@ -15,14 +15,16 @@ def open_regular(path: Path) -> BufferedReader:
     return os.fdopen(open_descriptor(path, os.O_RDONLY), "rb")
 
 
-def open_descriptor(path: Path, flags: int) -> int:
-    """Open a file by the flags of ``os.open``; OSError if it is not a regular file."""
+def open_descriptor(path: Path, flags: int, *, largest: int | None = None) -> int:
+    """Open a file by the flags of ``os.open``; OSError if it is not a regular file of at most so many bytes."""
     # Without O_NONBLOCK, opening a FIFO waits for a writer.
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return descriptor
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and (largest is None or status.st_size <= largest):
+        return descriptor
+    os.close(descriptor)
+    fault = f"more than {largest:,} bytes" if stat.S_ISREG(status.st_mode) else "not a regular file"
+    raise OSError(errno.EINVAL, fault, str(path))
 
 
 def check_regular(path: Path) -> Path:
@@ -33,7 +35,5 @@ def check_regular(path: Path) -> Path:
 
 def read_regular(path: Path, *, largest: int = LARGEST_JSON) -> bytes:
     """Read a file; OSError if it is not a regular file or has more bytes than ``largest``."""
-    with open_regular(path) as stream:
-        if os.fstat(stream.fileno()).st_size > largest:
-            raise OSError(errno.EINVAL, f"more than {largest:,} bytes", str(path))
+    with os.fdopen(open_descriptor(path, os.O_RDONLY, largest=largest), "rb") as stream:
         return stream.read()

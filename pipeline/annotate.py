@@ -28,11 +28,13 @@ from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.delta_log import check_delta, has_delta_log, write_delta_log
 from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.planning.inputs import with_absolute_paths
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.report.html import write_report
 from concord.pipeline.run_report import OnProgress, RunReport, RunTally
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
+from concord.pipeline.storage.guarded import names_in
 from concord.pipeline.worker.build import build_parse_worker, build_worker
 
 
@@ -120,7 +122,7 @@ def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: Component
 
 
 def _check_output(folder: OutputFolder) -> None:
-    """Refuse an output that cannot be made, before the input is read; write nothing."""
+    """Refuse an output that cannot be made, or with links in it, before the input is read; write nothing."""
     if not isinstance(folder.metadata, Path):
         return
     existing = next(path for path in (folder.metadata, *folder.metadata.parents) if os.path.lexists(path))
@@ -128,6 +130,8 @@ def _check_output(folder: OutputFolder) -> None:
         raise _unusable(folder, f"{existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise _unusable(folder, f"{existing} may not be written")
+    for name in ("staging", "plans", "commits", "attempts", *(f"parts/{table}" for table in SCHEMAS)):
+        names_in(folder.metadata / name)
 
 
 def _make_output(folder: OutputFolder) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from typing_extensions import override
 
 from concord.models.errors import ConfigError
 from concord.models.regular_files import read_regular
 
-_LARGEST = 16 << 20
-_MOST_VALUES = 100_000
+_LARGEST = 4 << 20
+_MOST_VALUES = 50_000
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -76,34 +77,34 @@ def parse_override(override: str) -> tuple[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # an untyped library
-    """YAML with the numbers of version 1.2 (``1e-3`` is a number) and without duplicate keys."""
+    """YAML with the numbers of version 1.2 (``1e-3`` is a number), without duplicate keys and of bounded size."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._values = 0
+        self._sizes: dict[int, int] = {}
+
+    @override
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Count values while they are read; an alias counts as all the values that it repeats."""
+        before, is_alias = self._values, self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        self._values += self._sizes.get(id(node), 0) if is_alias else 1
+        if self._values > _MOST_VALUES:
+            raise ValueError(f"more than {_MOST_VALUES:,} values, those that aliases repeat included")
+        self._sizes.setdefault(id(node), self._values - before)
+        return node
 
 
 def _parse_yaml(text: str) -> Any:
     """Parse YAML that JSON can hold as well; anything else is a YAMLError."""
-    loader = _Loader(text)  # a SafeLoader, which creates plain values only
     try:
-        node = loader.get_single_node()
-        if _size(node, {}) > _MOST_VALUES:
-            raise ValueError(f"more than {_MOST_VALUES:,} values, those that aliases repeat included")
-        values = None if node is None else loader.construct_document(node)
+        values = yaml.load(text, Loader=_Loader)  # a SafeLoader, which creates plain values only
         json.dumps(values, default=str)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         # Such as a date that does not exist, a number too long, an alias of itself, or brackets without end.
         raise yaml.YAMLError(f"a value that cannot be used ({error})") from error
-    finally:
-        loader.dispose()
     return values
-
-
-def _size(node: Any, known: dict[int, int]) -> int:
-    """Return how many values a node stands for, with each alias as the values that it repeats; one of itself as 1."""
-    if id(node) not in known:
-        known[id(node)] = 1
-        children = node.value if isinstance(node, yaml.CollectionNode) else ()
-        pairs = (child if isinstance(child, tuple) else (child,) for child in children)
-        known[id(node)] = 1 + sum(_size(child, known) for pair in pairs for child in pair)
-    return known[id(node)]
 
 
 def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:

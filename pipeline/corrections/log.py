@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from concord.models.config import first_fault
 from concord.models.errors import ConfigError
-from concord.models.regular_files import open_descriptor
+from concord.models.regular_files import LARGEST_JSON, open_descriptor
 from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.errors import InputError
 from concord.pipeline.storage.atomic_writes import crash_point, store_errors, sync_folder
@@ -63,10 +63,11 @@ def read_log(path: Path) -> list[Correction]:
 def _open(path: Path, flags: int) -> int:
     """Open the log, not through a link: it would lead to a file that is no part of the collection."""
     try:
-        return open_descriptor(path, flags | os.O_NOFOLLOW)
+        return open_descriptor(path, flags | os.O_NOFOLLOW, largest=LARGEST_JSON)
     except OSError as error:
         if error.errno in {errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO}:
-            raise InputError(f"{path}: expected a file of corrections, got a link or no file; remove it") from error
+            reason = "a link" if error.errno == errno.ELOOP else error.strerror
+            raise InputError(f"{path}: expected a file of corrections ({reason}); remove it") from error
         raise
 
 

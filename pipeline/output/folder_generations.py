@@ -30,7 +30,7 @@ from concord.pipeline.output.generations import GENERATION_NAME, Generation, Gen
 from concord.pipeline.output.manifest import Manifest, PartFile, canonical_json, read_manifest
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.storage.atomic_writes import crash_point, move_into_place, retry_on, stage_file, sync_folder
-from concord.pipeline.storage.guarded import folder_of, guard, names_in, remove_file, remove_tree
+from concord.pipeline.storage.guarded import ABSENT, folder_of, guard, names_in, remove_file, remove_tree
 from concord.pipeline.storage.links import hard_link, link_target, place_link
 from concord.pipeline.storage.output_paths import OutputPath, read_bytes
 
@@ -252,6 +252,6 @@ def _status(path: Path) -> os.stat_result | None:
     try:
         return path.lstat()
     except OSError as error:
-        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+        if error.errno in ABSENT:
             return None
         raise

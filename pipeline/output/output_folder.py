@@ -28,6 +28,7 @@ from concord.pipeline.output.manifest import (
 from concord.pipeline.output.store_generations import StoreGenerations
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.atomic_writes import crash_point, store_errors, write_once
+from concord.pipeline.storage.guarded import ABSENT
 from concord.pipeline.storage.output_paths import (
     Listing,
     OutputPath,
@@ -304,7 +305,9 @@ def part_fault(path: OutputPath, part: PartFile, size_of: Callable[[OutputPath],
     """Describe what is wrong with a part's file, judged by its size; None if nothing is."""
     try:
         size = size_of(path)
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in ABSENT:
+            raise
         return "missing"
     return None if size == part.size else f"expected {part.size} bytes, found {size}"
 

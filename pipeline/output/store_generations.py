@@ -88,7 +88,9 @@ class StoreGenerations(Generations):
             generation.plan_path.unlink(missing_ok=True)
 
     def versions(self) -> Mapping[str, str]:
-        return {path.name: path.read_bytes().decode() for path in list_files(self._run / "versions", "*")}
+        return {
+            path.name: path.read_bytes().decode(errors="replace") for path in list_files(self._run / "versions", "*")
+        }
 
     def _tag(self, generation: Generation, version: str) -> None:
         path = self._run / "versions" / version

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from concord.pipeline.errors import IntegrityError
 
+ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""The errors of a path that leads to nothing."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _guarded: set[Path] = set()
 

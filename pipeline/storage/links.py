@@ -12,7 +12,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from concord.pipeline.errors import IntegrityError, StoreError
-from concord.pipeline.storage.guarded import folder_of, is_folder
+from concord.pipeline.storage.guarded import ABSENT, folder_of, is_folder
 
 _REFUSED = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _EXCHANGE = 2  # RENAME_EXCHANGE
@@ -34,7 +34,7 @@ def link_target(link: Path) -> str | None:
     try:
         return str(link.readlink())
     except OSError as error:
-        if error.errno in {errno.ENOENT, errno.EINVAL, errno.ENOTDIR}:
+        if error.errno in ABSENT | {errno.EINVAL}:
             return None
         raise
 

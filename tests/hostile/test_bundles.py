@@ -1,0 +1,157 @@
+"""A tagger that somebody else has made: it is loaded, tagged with or packed, or a named error says why not."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from concord_testing import hostile
+from concord_testing.command_line import concord as command
+from concord_testing.tiny_taggers import tiny_bundle
+
+import concord
+from concord.models.checkpoint import load_tagger
+from concord.models.errors import ConcordError, ModelError
+from concord.models.saved_tagger import read_saved, tagger_digest
+from concord.workflows.bundles import check_bundle, pack_bundle
+from concord.workflows.registry.outbox import find_entries, send
+
+__all__ = ["tiny_bundle"]
+
+pytestmark = pytest.mark.timeout(60)
+
+FILES = ("tagger.json", "weights.safetensors", "calibration.json", "encoder/config.json")
+KINDS = ("dangling_link", "loop", "link_to_device", "fifo", "folder", *hostile.CONTENTS)
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """Return a copy of a tagger, to be attacked."""
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", FILES[:3])
+def test_bundles_with_other_things_in_place_of_files_are_refused(
+    bundle: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    hostile.replace(bundle / name, kind, tmp_path)
+    if name == "calibration.json" and kind in {"dangling_link", "loop"}:
+        load_tagger(bundle)  # as if there were none
+        return
+    with pytest.raises(ModelError, match=name.split("/")[-1]):
+        load_tagger(bundle)
+
+
+@pytest.mark.parametrize("kind", ["dangling_link", "loop", "link_to_device", "fifo"])
+@pytest.mark.parametrize(
+    "name", ["encoder/config.json", "encoder/tokenizer.json", "first_pass/tagger.json", "encoder/deep/er"]
+)
+def test_whatever_is_no_file_within_a_bundle_is_named(bundle: Path, tmp_path: Path, name: str, kind: str) -> None:
+    hostile.replace(bundle / name, kind, tmp_path)
+    with pytest.raises(ModelError, match=f"{name}: expected a file of a saved tagger"):
+        load_tagger(bundle)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format_version": 2},
+        {"format_version": [1]},
+        {"tagger": "os.system"},
+        {"tagger": "../../etc/passwd"},
+        {"tagger": 5},
+        {"config": []},
+        {"config": {"unknown": 1}},
+        {"config": {"encoder": {"source": "/nowhere"}}},
+        {"vocabulary": {}},
+        {"vocabulary": {"words": 5}},
+        {"trees": 5},
+        {"unknown": 1},
+    ],
+)
+def test_other_values_in_a_bundle_are_named(bundle: Path, changes: dict[str, Any]) -> None:
+    saved = json.loads((bundle / "tagger.json").read_bytes())
+    (bundle / "tagger.json").write_text(json.dumps(saved | changes))
+    with pytest.raises(ModelError, match=r"tagger\.json"):
+        load_tagger(bundle)
+
+
+@pytest.mark.parametrize("name", ["README.md", "calibration.json", "tagger.json", "encoder", "encoder/notes.txt"])
+def test_links_of_a_bundle_are_not_copied_into_the_registry(bundle: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key.txt").write_text("secret")
+    (bundle / name).parent.mkdir(exist_ok=True)
+    target = tmp_path / "secret" if name == "encoder" else tmp_path / "secret" / "key.txt"
+    if name == "tagger.json":
+        target = bundle / "original.json"
+        (bundle / name).rename(target)
+    (bundle / name).symlink_to(target)
+    with pytest.raises(ModelError, match=f"{name}: expected a file of the bundle, got a link"):
+        pack_bundle(bundle, tmp_path / "packed")
+    assert not list((tmp_path / "packed").rglob("*key*"))
+
+
+def test_bundle_behind_a_link_is_the_users(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(bundle)
+    pack_bundle(tmp_path / "link", tmp_path / "packed")
+    assert check_bundle(tmp_path / "packed").digest == tagger_digest(bundle)
+    assert load_tagger(tmp_path / "link").trees == read_saved(bundle).trees
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../secret", "a/../../secret", "\0", "x" * 5000])
+def test_packed_bundles_name_their_own_files_alone(bundle: Path, tmp_path: Path, name: str) -> None:
+    pack_bundle(bundle, tmp_path / "packed")
+    (tmp_path / "secret").write_text("secret")
+    manifest = json.loads((tmp_path / "packed" / "manifest.json").read_bytes())
+    manifest["files"][name] = "0" * 64
+    (tmp_path / "packed" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ModelError, match="got no file"):
+        check_bundle(tmp_path / "packed")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link_to_device", "deep", "number"])
+def test_commands_name_what_is_wrong_with_a_bundle(bundle: Path, tmp_path: Path, kind: str) -> None:
+    hostile.replace(bundle / "tagger.json", kind, tmp_path)
+    for arguments in (
+        ("tag", "Anna met Bob.", "-m", bundle),
+        ("promote", "tiny", "1"),
+        ("registry", "register", bundle, "tiny"),
+    ):
+        result = command(*arguments)
+        assert isinstance(result.exception, SystemExit), arguments
+        assert result.exit_code == 2 or result.exit_code == 1, result.output
+    with pytest.raises(ConcordError):
+        concord.load(str(bundle))
+
+
+ENTRY = {"key": "k", "experiment": "e", "name": "n", "process": "p", "started_ms": 1, "parameters": {}, "tags": {}}
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../../../secret", "link"])
+def test_files_elsewhere_are_not_sent_to_the_tracking_store(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "out" / "_run" / "tracking" / "0"
+    folder.mkdir(parents=True)
+    (tmp_path / "secret").write_text("secret")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    (folder / "tracking.json").write_text(json.dumps({**ENTRY, "files": [name]}))
+    assert find_entries([tmp_path / "out"]) == [folder]
+    with pytest.raises(ConcordError, match="which leads elsewhere"):
+        send(folder)
+
+
+@pytest.mark.parametrize("bundle_name", ["..", "../../bundle", "/etc", ""])
+def test_bundles_elsewhere_are_not_registered(tmp_path: Path, bundle_name: str) -> None:
+    registration = {"bundle": bundle_name, "name": "tiny"}
+    (tmp_path / "tracking.json").write_text(json.dumps({**ENTRY, "registration": registration}))
+    with pytest.raises(ConcordError, match=r"registration\.bundle"):
+        send(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link_to_device", "deep", "number", "list"])
+def test_tracking_files_that_are_none_are_named(tmp_path: Path, kind: str) -> None:
+    hostile.replace(tmp_path / "tracking.json", kind, tmp_path)
+    with pytest.raises(ConcordError, match=r"tracking\.json"):
+        send(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["tracking.json"]

@@ -1,0 +1,79 @@
+"""A job that somebody else has written: it is read within a bound, and ends in a named error."""
+
+from pathlib import Path
+
+import pytest
+from concord_testing import hostile
+from concord_testing.command_line import concord as command
+
+from concord.models.errors import ConfigError
+from concord.workflows.yaml_values import parse_override, read_yaml
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+
+
+def laughs(depth: int, *, form: str) -> str:
+    """Return aliases of aliases: nine of the line before in each line."""
+    lines = [form.format(0, "x") if "{1}" in form else ""]
+    lines += [form.format(number, ", ".join([f"*a{number - 1}"] * 9)) for number in range(1, depth)]
+    return "\n".join(lines)
+
+
+TEXTS = {
+    "lists": laughs(20, form="a{0}: &a{0} [{1}]"),
+    "mappings": "a0: &a0 {k: x}\n"
+    + "\n".join(f"a{n}: &a{n} {{" + ", ".join(f"k{m}: *a{n - 1}" for m in range(9)) + "}" for n in range(1, 20)),
+    "merges": "a0: &a0 {k: x}\n"
+    + "\n".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 20)),
+    "chain": "a0: &a0 [1]\n" + "\n".join(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 3000)),
+    "itself": "input: &a [*a]",
+    "itself_within": "input: &a {b: {c: [*a]}}",
+    "deep_lists": "input: " + "[" * 20_000,
+    "deep_mappings": "input: " + "{a: " * 20_000,
+    "long_number": "input: " + "9" * 5000,
+    "object": "input: !!python/object/apply:os.system [ls]",
+    "nul": "input: a\0b",
+    "key": "? [a]\n: b",
+    "twice": "input: a\ninput: b",
+    "two_documents": "input: a\n---\ninput: b",
+    "list": "[a]",
+    "empty": "",
+    "date": "input: 2026-02-31",
+    "wide": "input: [" + "1," * 50_000 + "]",
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_jobs_without_end_or_sense_are_refused(tmp_path: Path, name: str) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(TEXTS[name], encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"job\.yaml: expected"):
+        read_yaml(job)
+
+
+def test_aliases_that_repeat_a_little_are_read(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("a: &a {b: [1, 2]}\nc: *a\nd: [*a, *a]")
+    assert read_yaml(job) == {"a": {"b": [1, 2]}, "c": {"b": [1, 2]}, "d": [{"b": [1, 2]}, {"b": [1, 2]}]}
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link_to_device", "dangling_link", "loop", "folder", "sparse", "no_utf8"])
+def test_jobs_that_are_no_files_are_named(tmp_path: Path, kind: str) -> None:
+    hostile.replace(tmp_path / "job.yaml", kind, tmp_path)
+    with pytest.raises(ConfigError, match=r"job\.yaml: expected a readable YAML file"):
+        read_yaml(tmp_path / "job.yaml")
+
+
+@pytest.mark.parametrize("name", ["lists", "mappings", "itself", "deep_lists"])
+def test_commands_name_a_job_without_end(tmp_path: Path, name: str) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(TEXTS[name])
+    for arguments in (("annotate", job), ("train", job), ("submit", job), ("annotate", job, "--dry-run")):
+        result = command(*arguments)
+        assert result.exit_code == 2, (arguments, result.output)
+        assert "job.yaml: expected YAML" in result.output, arguments
+
+
+def test_settings_of_the_command_line_are_bounded_too() -> None:
+    with pytest.raises(ConfigError, match="expected a YAML value"):
+        parse_override(f"input={'[' * 20_000}")
