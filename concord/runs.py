@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +19,8 @@ from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS, TableName
-from concord.pipeline.storage.output_paths import output_path
+from concord.pipeline.output.verify import part_faults
+from concord.pipeline.storage.output_paths import Listing, output_path
 from concord.workflows.annotation.annotate import annotate_collection
 from concord.workflows.annotation.job import JOB_SUFFIXES, annotate_config, job_values, read_annotate_job
 from concord.workflows.job_paths import absolute
@@ -84,11 +86,11 @@ class Run:
 
         Raises:
             ValueError: for an unknown table.
-            IntegrityError: when the generation is no longer kept.
+            IntegrityError: when the generation is no longer kept, or a part is damaged.
         """
         if table not in SCHEMAS:
             raise ValueError(f"table: expected one of {', '.join(SCHEMAS)}, got {table!r}")
-        with self._parts_exist():
+        with self._naming_damage():
             dataset: ds.Dataset = getattr(self, table)
             return dataset.to_table()
 
@@ -112,10 +114,10 @@ class Run:
         Raises:
             KeyError: when the collection has no annotated document of this id.
             InputError: when neither the collection nor the input holds the text that was annotated.
-            IntegrityError: when the generation is no longer kept.
+            IntegrityError: when the generation is no longer kept, or a part is damaged.
         """
         is_document = pc.field("doc_id") == doc_id
-        with self._parts_exist():
+        with self._naming_damage():
             shard = self._shard_of(doc_id)
             if shard is None:
                 dead_letters = self.errors.to_table(filter=is_document)["message"].to_pylist()
@@ -125,7 +127,9 @@ class Run:
                 for name, schema in SCHEMAS.items()
                 if name != "errors"
             }
-        [row] = rows["documents"]
+            [row] = rows["documents"]
+            if any(len(rows[name]) != row[f"n_{name}"] for name in ("sentences", "tokens", "entities")):
+                raise pa.ArrowInvalid(f"document {doc_id!r} lacks rows")
         [doc] = docs_from_rows(rows, {doc_id: self.read_text(row)})
         return doc
 
@@ -156,21 +160,35 @@ class Run:
 
     def _dataset(self, table: str) -> ds.Dataset:
         parts = self._collection.parts(table)
-        with self._parts_exist():
-            if not parts:
-                return ds.dataset(SCHEMAS[table].empty_table())
-            if all(isinstance(part, Path) for part in parts):
-                return ds.dataset([str(part) for part in parts], format="parquet")
-            return ds.dataset([read_part(part) for part in parts])
+        if not parts:
+            return ds.dataset(SCHEMAS[table].empty_table())
+        with self._naming_damage():
+            if not all(isinstance(part, Path) for part in parts):
+                return ds.dataset([read_part(part) for part in parts])
+            format = ds.ParquetFileFormat(page_checksum_verification=True)
+            dataset = ds.dataset([str(part) for part in parts], format=format)
+            for fragment, part in zip(dataset.get_fragments(), self._collection.manifest.files(table), strict=True):
+                if fragment.metadata.num_rows != part.rows or not fragment.physical_schema.equals(SCHEMAS[table]):
+                    raise pa.ArrowInvalid(f"{part.path} has other rows or columns")
+            return dataset
 
     @contextmanager
-    def _parts_exist(self) -> Iterator[None]:
+    def _naming_damage(self) -> Iterator[None]:
+        """Turn the errors of damaged or missing parts into an IntegrityError that names one."""
         try:
             yield
-        except FileNotFoundError as error:
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(self._collection.root, Path) and not self._collection.root.exists():
+                raise IntegrityError(
+                    f"{self.output}: parts of generation {self.generation} are gone; a generation is kept for "
+                    "output.grace_seconds after the next one: open the collection again"
+                ) from error
+            root, listing = self._collection.root, Listing(self._collection.output)
+            faults = (part_faults(root, report, listing) for report in self._collection.manifest.shards)
+            place, fault = next(chain.from_iterable(faults), (self.output, f"cannot be read: {error}"))
             raise IntegrityError(
-                f"{self.output}: parts of generation {self.generation} are gone; a generation is kept for "
-                "output.grace_seconds after the next one: open the collection again"
+                f"{place}: {fault}; remove what is left of it and run the same annotate command again ('concord verify "
+                f"{self.output}' lists everything that is damaged)"
             ) from error
 
     @cached_property
@@ -279,7 +297,8 @@ def open(output: str | Path, *, generation: int | None = None, version: str | No
 
     Raises:
         PlanError: when there is no finished run, or not this generation.
-        IntegrityError: when its manifest cannot be read.
+        IntegrityError: when its manifest cannot be read. The methods of the run raise it for a damaged part; what the
+            datasets raise while they are read is Arrow's.
     """
     path = output_path(absolute(str(output)))
     return Run(open_collection(path, generation=generation, version=version))

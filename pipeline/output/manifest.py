@@ -170,4 +170,5 @@ def _read(path: OutputPath, kind: str, parser: TypeAdapter[RecordT]) -> RecordT 
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise IntegrityError(f"{path}: not a {kind}: {first_fault(error)}") from None
+        fault = first_fault(error)
+        raise IntegrityError(f"{path}: not a {kind}: {fault}; run the same annotate command again") from None

@@ -37,7 +37,8 @@ def read_part(part: OutputPath, columns: Sequence[str] | None = None) -> pa.Tabl
         IntegrityError: when the file is missing or damaged.
     """
     with _open_part(part) as file:
-        return file.read(columns=None if columns is None else list(columns))
+        table = file.read(columns=columns)
+        return table if columns is None else table.select(columns)
 
 
 def read_rows(part: OutputPath, columns: Sequence[str], *, start: int = 0, stop: int | None = None) -> pa.Table:
@@ -55,8 +56,8 @@ def read_rows(part: OutputPath, columns: Sequence[str], *, start: int = 0, stop:
             elif stop is None or bounds < stop:
                 groups.append(number)
             bounds += rows
-        table = file.read_row_groups(groups, columns=list(columns))
-    return table.select(columns).slice(start - first, None if stop is None else stop - start)
+        table = file.read_row_groups(groups, columns=list(columns)).select(columns)
+    return table.slice(start - first, None if stop is None else stop - start)
 
 
 def write_part(table: pa.Table, *, root: OutputPath, staging: Path, name: str, shard: str, generation: int) -> PartFile:
@@ -96,8 +97,9 @@ def _open_part(part: OutputPath) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(arrow_source(part), page_checksum_verification=True) as file:
             yield file
-    except (OSError, pa.ArrowException) as error:
-        raise IntegrityError(f"{part}: cannot be read: {error}; check the folder with 'concord verify'") from error
+    except (OSError, KeyError, pa.ArrowException) as error:  # KeyError: a column is missing
+        fault = " ".join(str(error).split())
+        raise IntegrityError(f"{part}: cannot be read: {fault}; check the folder with 'concord verify'") from error
 
 
 def _write_table(table: pa.Table, stream: BinaryIO) -> None:

@@ -70,7 +70,7 @@ def _faults(folder: OutputFolder, root: OutputPath, manifest: Manifest, *, deep:
     listing = Listing(folder.output)
     for report in manifest.shards:
         yield from _record_faults(folder, report)
-        broken = [*_part_faults(root, report, listing, deep=deep)]
+        broken = [*part_faults(root, report, listing, deep=deep)]
         yield from broken
         if deep and not broken:
             paths = {name: root / part.path for name, part in report.files.items()}
@@ -114,15 +114,19 @@ def _record_faults(folder: OutputFolder, report: ShardReport) -> Iterator[_Fault
         yield path, str(error)
 
 
-def _part_faults(root: OutputPath, report: ShardReport, listing: Listing, *, deep: bool) -> Iterator[_Fault]:
+def part_faults(root: OutputPath, report: ShardReport, listing: Listing, *, deep: bool = True) -> Iterator[_Fault]:
+    """Yield the parts of a shard that are missing or damaged, with what is wrong; ``deep`` compares their hashes."""
     expected = set(SCHEMAS) - {"errors"} | ({"errors"} if report.dead_letters else set())
     for name in sorted(expected - set(report.files)):
         yield root / name, f"shard {report.shard:05d} has no part of this table"
     for part in report.files.values():
         path = root / part.path
         fault = part_fault(root / part.path, part, listing.size)
-        if fault is None and deep and file_sha256(path) != part.sha256:
-            fault = "its bytes are not those that were committed (SHA-256 differs)"
+        try:
+            if fault is None and deep and file_sha256(path) != part.sha256:
+                fault = "its bytes are not those that were committed (SHA-256 differs)"
+        except OSError as error:
+            fault = f"cannot be read: {error.strerror}"
         if fault is not None:
             yield path, fault
 
