@@ -104,8 +104,10 @@ def _check_ranges(rows: SentenceRows, report: FaultReporter) -> None:
     for name, (number, label) in rows.wordless.items():
         first, dash, _ = name.partition("-")
         if not (first.isdecimal() and label in rows.labels[int(first) - 1 : int(first)]):
-            remedy = "write B- at the first of its words and I- at the others" if dash else "write it at a word"
-            report(number, f"{name} is no word, so that its label {label} would be lost: {remedy}")
+            what, remedy = (
+                ("range", "the first of its words, and I- at the others") if dash else ("empty node", "a word")
+            )
+            report(number, f"the {what} {name} has the label {label}, which would be lost: write it at {remedy}")
 
 
 def misc_values(misc: str) -> dict[str, str]:

@@ -103,7 +103,7 @@ def import_corrections(
         seen = Seen(doc_id=doc_id, tagger=document.row.tagger, generation=collection.manifest.generation)
         log_so_far = current.get(doc_id, ())
         edits = [
-            Correction.of(old, new, text=text, seen=seen, who=who)
+            Correction.of(old, new, text=text, seen=seen, who=who, digest=document.row.text_sha256)
             for passage in edited
             for old, new in _edits(passage, document, text, log=log_so_far, types=types, refused=report.refused)
         ]
@@ -189,14 +189,17 @@ def _edits(
                 raise ValueError(f"the file lacks words of {mark.text!r}")
         except ValueError as error:
             refused.append(_refused(passage, str(error), span.where))
-            unclear.append((passage.start + span.start, passage.start + span.end))
+            end = max(passage.start + span.end, unclear[-1][1] if unclear else 0)
+            unclear.append((passage.start + span.start, end))
         else:
             after.append(mark)
     view = corrected_marks(before, fit_corrections(log, text, sentences).corrections)
+    done, places = set(view), [(mark.start, mark.end) for mark in view]
     for old, new in paired_marks(before, list(dict.fromkeys(after))):
         is_hidden = old is not None and _overlaps(old, hidden)
-        is_unclear = old is not None and any(_overlaps(old, [place]) for place in unclear)
-        if _is_done(old, new, view) or (new is None and (is_hidden or is_unclear)):
+        is_unclear = old is not None and _overlaps(old, unclear)
+        is_gone = old is not None and not _overlaps(old, places)
+        if new in done or (new is None and (is_gone or is_hidden or is_unclear)):
             continue
         if is_hidden:
             refused.append(_refused(passage, f"the file lacks words of {old and old.text!r}"))
@@ -220,7 +223,7 @@ def _hidden(passage: AnnotatedPassage, document: CollectedDocument, text: str) -
 
 
 def _overlaps(mark: Mark, stretches: Sequence[Offsets]) -> bool:
-    """Return whether a mark shares a code point with one of some stretches, which are in order and do not overlap."""
+    """Return whether a mark shares a code point with one of some stretches, whose starts and ends are in order."""
     last = bisect_left(stretches, (mark.end, 0)) - 1
     return last >= 0 and stretches[last][1] > mark.start
 
@@ -245,8 +248,3 @@ def _mark(
         return Mark(start=start, end=start + len(surface), type=check_type(label), text=surface)
     except ValueError as error:
         raise ValueError(f"{surface!r}: type {label!r}: {error}") from None
-
-
-def _is_done(old: Mark | None, new: Mark | None, view: Sequence[Mark]) -> bool:
-    """Return whether the entities are already as a correction wants them."""
-    return new in view if new is not None else not any(old is not None and old.overlaps(mark) for mark in view)

@@ -207,7 +207,7 @@ def test_labels_that_would_be_lost_are_a_fault_with_its_remedy(write: Write, tmp
     spread = write("range.conllu", row.format("1-2", "NER=B-LOC") + row.format(1, "_") + row.format(2, "_"))
     result = concord("prepare", spread)
     assert result.exit_code == 1
-    assert f"{spread}:1: 1-2 is no word, so that its label B-LOC would be lost" in result.stdout
+    assert f"{spread}:1: the range 1-2 has the label B-LOC, which would be lost" in result.stdout
 
 
 def test_line_ends_that_were_converted_twice_do_not_cut_sentences(write: Write, tmp_path: Path) -> None:
