@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from concord.pipeline.storage.output_paths import OutputPath
 
 USAGE = 2
+REFUSED = 4
 NO_SPACE = 75
 INTERRUPTED = 130
 _NO_SPACE_ERRORS = {errno.ENOSPC, errno.EDQUOT}

@@ -10,11 +10,11 @@ from concord.workflows.cli.options import (
     EXISTING_FILE,
     FOLDER,
     POSITIVE,
-    alias_option,
     compute_options,
     gold_options,
     label_column_option,
     page_option,
+    register_options,
     set_option,
     verb,
 )
@@ -98,17 +98,16 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
 @click.option("--profile", default="small", show_default=True, help="The profile of the file to train.")
 @click.option("--output", "-o", type=FOLDER, help="Folder of checkpoints and bundle.  [default: runs/<job>]")
 @click.option("--resume", is_flag=True, help="Continue the training in the folder.")
-@alias_option("Point this alias of the registry at the new version.")
+@register_options
 @compute_options
-@click.option("--no-tracking", is_flag=True, help="Do not log to MLflow and do not register the tagger.")
 @set_option
-def train(
-    job: Path, *, profile: str, output: Path | None, no_tracking: bool, overrides: tuple[str, ...], **options: Any
-) -> Answer:
+def train(job: Path, *, profile: str, output: Path | None, overrides: tuple[str, ...], **options: Any) -> Answer:
     """Train a tagger and register it.
 
     Parameters, scores of every epoch, tables, curves and the bundle (the trained tagger) are logged to MLflow. If
     MLflow is down when the training ends, 'concord registry sync' sends them later.
+
+    A tagger that finds nothing on dev (F1 0.00) is not registered, and the exit code is 4; its folder stays.
 
     --set model.KEY and --set fit.KEY override keys of the profile.
 
@@ -119,8 +118,8 @@ def train(
     from concord.workflows.training.job import read_train_job
 
     train_job = read_train_job(job, profile=profile, overrides=overrides)
-    trained = training.train(train_job, training.TrainOptions(folder=output, tracked=not no_tracking, **options))
-    return Answer.of(trained, text=trained.text)
+    trained = training.train(train_job, training.TrainOptions(folder=output, **options))
+    return Answer.of(trained, text=trained.text, exit_code=trained.exit_code)
 
 
 @verb(example="concord distil runs/a/bundle runs/b/bundle my/student.yaml --text my/texts --output runs/student")
@@ -144,9 +143,8 @@ def train(
 )
 @click.option("--text-field", default="text", show_default=True, help="Field or column that holds the text.")
 @click.option("--profile", default="small", show_default=True, help="The profile of the file to train.")
-@alias_option("Point this alias of the registry at the new version.")
+@register_options
 @compute_options
-@click.option("--no-tracking", is_flag=True, help="Do not log to MLflow and do not register the tagger.")
 @set_option
 def distil(
     teachers: tuple[str, ...],
@@ -158,7 +156,6 @@ def distil(
     weight: float,
     text_field: str,
     profile: str,
-    no_tracking: bool,
     overrides: tuple[str, ...],
     **options: Any,
 ) -> Answer:
@@ -180,7 +177,7 @@ def distil(
         teachers=teachers,
         texts=texts,
         student=read_train_job(job, profile=profile, overrides=overrides),
-        options=TrainOptions(folder=output, resume=True, tracked=not no_tracking, **options),
+        options=TrainOptions(folder=output, resume=True, **options),
         labels=labels,
         weight=weight,
         reader=ReaderConfig(text_field=text_field),

@@ -1,6 +1,7 @@
 """What the commands share: the ``verb`` decorator, parameter types, and options that several verbs take."""
 
 import functools
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -14,6 +15,7 @@ from typing_extensions import override
 from concord.workflows.console import Answer, emit, report_errors
 
 GUARDED_ALIASES = ("champion", "previous")
+_ALIAS = re.compile(r"(?!(?:latest|v\d+)$)[\w-]{1,255}", re.IGNORECASE)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 EXISTING_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -104,8 +106,24 @@ def verb(
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of the job; may be repeated."
 )
+
+
+def _check_device(_context: click.Context, _option: click.Parameter, device: str) -> str:
+    """Refuse a GPU that is not there before anything is read."""
+    if device == "cuda":
+        from concord.models.checkpoint import pick_device
+        from concord.models.errors import ConfigError
+
+        try:
+            pick_device(device)
+        except ConfigError as error:
+            raise click.BadParameter(str(error)) from error
+    return device
+
+
 device_option = click.option(
     "--device",
+    callback=_check_device,
     type=click.Choice(["cpu", "cuda", "auto"]),
     default="cpu",
     show_default=True,
@@ -177,7 +195,7 @@ def gold_options(work: Callable[..., Answer]) -> Callable[..., Answer]:
 
 
 def alias_option(help_text: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
-    """Return the ``--alias`` option, which refuses the aliases that only a promotion may move."""
+    """Return the ``--alias`` option; it refuses what MLflow cannot store, and aliases that only a promotion moves."""
 
     def check(_context: click.Context, _option: click.Parameter, alias: str | None) -> str | None:
         if alias in GUARDED_ALIASES:
@@ -185,6 +203,23 @@ def alias_option(help_text: str) -> Callable[[Callable[..., Answer]], Callable[.
                 f"{alias!r} is moved only by 'concord promote' and 'concord rollback', which check the gate and write "
                 "the ledger; promote the version afterwards, or choose another alias"
             )
+        if alias is not None and not _ALIAS.fullmatch(alias):
+            raise click.BadParameter(
+                f"expected at most 255 letters, digits, '_' and '-', got {alias!r}; the registry reserves 'latest' and "
+                "names such as 'v1'"
+            )
         return alias
 
     return click.option("--alias", callback=check, help=help_text)
+
+
+def register_options(work: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Add the options of a training that registers its tagger: ``tracked``, ``alias`` and ``forced``."""
+
+    @functools.wraps(work)
+    def call(*, no_tracking: bool, **arguments: Any) -> Answer:
+        return work(tracked=not no_tracking, **arguments)
+
+    tracking = click.option("--no-tracking", is_flag=True, help="Do not log to MLflow and do not register the tagger.")
+    force = click.option("--force", "forced", is_flag=True, help="Register the tagger even if its F1 on dev is 0.00.")
+    return alias_option("Point this alias of the registry at the new version.")(force(tracking(call)))

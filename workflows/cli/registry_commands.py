@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from concord.workflows.cli.options import (
-    EXISTING_FILE,
     EXISTING_FOLDER,
+    FILE,
     POSITIVE,
     OrderedGroup,
     alias_option,
@@ -22,7 +22,7 @@ from concord.workflows.console import Answer
 @click.argument("version", type=POSITIVE)
 @click.option(
     "--gate",
-    type=EXISTING_FILE,
+    type=FILE,
     default=Path("conf/promote.yaml"),
     show_default=True,
     help="The conditions that the version must meet, and the corpora to test them on.",

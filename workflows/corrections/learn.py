@@ -6,11 +6,15 @@ interrupted, and does nothing where it is done.
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from concord.models.checkpoint import load_tagger, save_tagger
 from concord.models.errors import ConfigError
@@ -24,6 +28,7 @@ from concord.pipeline.corpora.conllu import PARSER_KEY
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus
 from concord.pipeline.corpora.write_corpus import write_gold
+from concord.pipeline.errors import InputError
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
 from concord.pipeline.storage.atomic_writes import write_atomically
 from concord.pipeline.storage.file_locks import exclusive
@@ -36,6 +41,7 @@ from concord.workflows.corrections.corrected_corpus import CORPUS_NAME, Correcte
 from concord.workflows.corrections.rehearsal import Corpora, find_data, find_job, with_rehearsal
 from concord.workflows.evaluation.compare import CompareJob
 from concord.workflows.evaluation.page import compare_command
+from concord.workflows.promotion.gate import DEFAULT_GATE, read_gate
 from concord.workflows.registry.model_versions import is_reference, resolve
 from concord.workflows.registry.outbox import EXPERIMENT
 from concord.workflows.registry.resolve_tagger import find_entity_tagger, find_tagger
@@ -88,6 +94,7 @@ class LearnResult:
         documents: names of the corrected documents.
         comparison, comparison_text: of the champion with the new version; None without corpora to test on.
         registered: the new version, as models:/NAME/VERSION.
+        promotion: the command that makes it the champion; None if it is not registered, or no corpus is known for that.
     """
 
     training: TrainResult = field(metadata=INLINE)
@@ -103,6 +110,7 @@ class LearnResult:
     comparison: Mapping[str, object] | None
     comparison_text: str | None
     registered: str | None
+    promotion: str | None
 
 
 def learn_command(job: LearnJob) -> Answer:
@@ -137,7 +145,7 @@ def learn_command(job: LearnJob) -> Answer:
         if done is not None and (done.values["registered"] or not job.tracked):
             return replace(done, text=f"{done.text}\nThis was learned before, and nothing was done.")
         result = _learn(job, champion, tagger, corrected, training, folder)
-        answer = Answer.of(result, text=_describe(result))
+        answer = Answer.of(result, text=_describe(result), exit_code=result.training.exit_code)
         _write_state(folder, key, answer)
     return answer
 
@@ -326,6 +334,7 @@ def _learn(
         comparison=None if comparison is None else comparison.values,
         comparison_text=None if comparison is None else comparison.text,
         registered=None if run.version is None else run.version.registered,
+        promotion=None if run.version is None else _promotion(run.version.registered, tagger, data, folder),
     )
 
 
@@ -362,6 +371,22 @@ def _compare(job: LearnJob, champion: ResolvedTagger, data: DataConfig, bundle: 
     return answer
 
 
+def _promotion(reference: str, tagger: Tagger, data: DataConfig, folder: Path) -> str | None:
+    """Return the command that promotes a version, by the gate of the current folder or one over the test corpora."""
+    name, _, version = reference.removeprefix("models:/").rpartition("/")
+    command = f"concord promote {shlex.quote(name)} {version}"
+    with suppress(ConfigError, InputError):
+        gate = read_gate(DEFAULT_GATE)
+        types = label_types(read_corpora(gate.data, labels=gate.labels, form=gate), tagger.vocabulary.scheme)
+        if not types.isdisjoint(tagger.entity_types):
+            return command
+    if not (test := data.paths("test")):
+        return None
+    path = folder / DEFAULT_GATE.name
+    path.write_text(yaml.safe_dump({"data": test, "labels": data.labels}, allow_unicode=True), encoding="utf-8")
+    return f"{command} --gate {shlex.quote(str(path))}"
+
+
 def _describe(result: LearnResult) -> str:
     left_out, training = result.corrections_left_out, result.training
     best = training.best
@@ -375,9 +400,9 @@ def _describe(result: LearnResult) -> str:
         + ("calibrated" if result.calibrated else "not calibrated"),
         *(["", result.comparison_text, ""] if result.comparison_text else []),
         f"bundle      {training.bundle}",
-        f"registered  {result.registered or 'no'}",
+        f"registered  {training.registered}",
     ]
     if result.registered:
-        name, _, version = result.registered.removeprefix("models:/").rpartition("/")
-        lines.append(f"promote it  concord promote {name} {version}")
+        advice = "name documents that no training has seen in a gate for 'concord promote' (docs/lifecycle.md)"
+        lines.append(f"promote it  {result.promotion or advice}")
     return "\n".join(lines)

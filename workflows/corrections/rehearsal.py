@@ -12,7 +12,7 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.identity import ResolvedTagger
 from concord.workflows.console import warn
 from concord.workflows.corpora.corpora import read_corpora
-from concord.workflows.corpora.provenance import Provenance, is_unchanged, read_provenance
+from concord.workflows.corpora.provenance import ROLES, Provenance, Role, is_unchanged, read_provenance
 from concord.workflows.corrections.corrected_corpus import CORPUS_NAME
 from concord.workflows.registry.mlflow_client import TrackingError, download
 from concord.workflows.registry.model_versions import is_reference, resolve
@@ -22,6 +22,7 @@ from concord.workflows.training.train import JOB_NAME
 REHEARSED = 4
 LEAST_REHEARSED = 10_000
 """Words that an epoch rehearses: for each word that somebody looked at, and at least."""
+_OPTIONS: Mapping[Role, str] = {"train": "to rehearse (--rehearse)", "dev": "that choose the epoch (--dev)"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,25 +72,34 @@ def find_data(corpora: Corpora, job: TrainJob | None, tagger: ResolvedTagger) ->
         data = _unchanged(job, read_provenance(tagger.folder) or Provenance(parts=[]), corpora)
     if corpora.rehearse is None or corpora.rehearse:
         data = data.model_copy(update={"train": list(corpora.rehearse or ()), "terms": None, "unlabelled": None})
-    elif not data.train:
-        raise ConfigError(
-            f"{tagger.name}: expected corpora to rehearse, {_why_none(job)}; name corpora by --rehearse, or accept by "
-            "--no-rehearsal that it forgets what the corrections do not show"
-        )
     named = {name: list(paths) for name, paths in (("dev", corpora.dev), ("test", corpora.test)) if paths}
     data = data.model_copy(update={**named, "vectors": None, "labels": {**data.labels, **corpora.labels}})
-    if not data.dev:
-        chosen_by_folds = job is not None and job.data.folds is not None
-        reason = "got folds of its training documents, which it has read" if chosen_by_folds else _why_none(job)
-        raise ConfigError(
-            f"{tagger.name}: expected corpora that choose the epoch of this training, {reason}; name some by --dev"
-        )
+    lacking = {"train": not data.train and corpora.rehearse is not None, "dev": not data.dev}
+    if any(lacking.values()):
+        raise ConfigError(_describe_lack(tagger, job, [role for role in _OPTIONS if lacking[role]]))
     return data
 
 
-def _why_none(job: TrainJob | None) -> str:
-    """Return why there is no corpus of the training of a tagger."""
-    return "got none: its training is not known" if job is None else "got none: those of its training are left out"
+def _describe_lack(tagger: ResolvedTagger, job: TrainJob | None, roles: Sequence[Role]) -> str:
+    """Say which corpora a learning needs, why there are none, which the tagger has seen, and how to go on without."""
+    reason = "its training is not known" if job is None else "those of its training are left out"
+    if job is not None and job.data.folds is not None and "train" not in roles:
+        reason = "its epoch was chosen by folds of its training documents, which it has read"
+    provenance = read_provenance(tagger.folder) or Provenance(parts=[])
+    seen = [
+        f"{ROLES[part.role]} is {', '.join(file.name for file in part.files)}"
+        for part in provenance.parts
+        if part.role in roles and part.files
+    ]
+    wanted = " and ".join(f"corpora {_OPTIONS[role]}" for role in roles)
+    advice: Mapping[Role, str] = {
+        "train": "go on without a rehearsal by --no-rehearsal, and it may forget what the corrections do not show",
+        "dev": "for --dev a small corpus of your own documents is enough",
+    }
+    return (
+        f"{tagger.name}: expected {wanted}, got none: {reason}{''.join(f'; {part}' for part in seen)}. Name these or "
+        f"others with its entity types; {'; '.join(advice[role] for role in roles)}"
+    )
 
 
 def with_rehearsal(data: DataConfig, *, looked_at: int) -> DataConfig:

@@ -20,11 +20,11 @@ from typing import Any, get_args
 
 from concord.models.errors import ConcordError
 from concord.pipeline.storage.atomic_writes import PromotionStep, crash_point
-from concord.workflows.console import info, warn
+from concord.workflows.console import REFUSED, info, warn
 from concord.workflows.environment import has_ended, process_name
 from concord.workflows.promotion import ledger
 from concord.workflows.registry.mlflow_client import NotFoundError, TrackingError, mlflow_errors, open_client
-from concord.workflows.registry.model_versions import LOCK_SUFFIX, create_model, set_alias
+from concord.workflows.registry.model_versions import LOCK_SUFFIX, create_model, lookup_errors, set_alias
 
 CHAMPION, PREVIOUS = "champion", "previous"
 INTENT_TAG = "concord.intent"
@@ -41,7 +41,7 @@ STEPS: tuple[PromotionStep, ...] = get_args(PromotionStep)
 class RaceLostError(ConcordError):
     """The champion is not the expected version."""
 
-    exit_code = 4
+    exit_code = REFUSED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +100,7 @@ class _Model:
         self._client = open_client()
 
     def state(self) -> State:
-        with mlflow_errors(f"{self.name} could not be looked up", absent=self.name):
+        with lookup_errors(self.name, self.name):
             model = self._client.get_registered_model(self.name)
         aliases = {alias: int(version) for alias, version in model.aliases.items()}
         return State(

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence, first_documents
-from concord.models.errors import ModelError
+from concord.models.errors import ConfigError, ModelError
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.identity import ResolvedTagger
@@ -29,6 +29,8 @@ from concord.workflows.registry.model_versions import ModelVersion, fetch
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.yaml_values import read_yaml
 
+DEFAULT_GATE = Path("conf/promote.yaml")
+"""The gate of a promotion that names no other."""
 PAGE_NAME = "comparison.html"
 TIMED_WORDS = 5000
 
@@ -108,9 +110,26 @@ class Findings:
 
 
 def read_gate(path: Path) -> GateConfig:
-    """Read a gate and make its paths absolute."""
+    """Read a gate and make its paths absolute.
+
+    Raises:
+        ConfigError: when there is no such file, or it is not a gate, or a corpus is missing.
+        InputError: when a slice cannot be read.
+    """
+    if not path.is_file():
+        raise ConfigError(
+            f"{path}: expected a gate, found no such file; --gate names one, and 'concord init' writes one"
+        )
     gate = GateConfig.from_mapping(read_yaml(path), where=str(path))
     paths = {key: corpus_paths(getattr(gate, key), key=f"{path}: {key}") for key in ("data", "train")}
+    for key, corpora in paths.items():
+        for corpus in corpora:
+            if not Path(corpus).is_file():
+                raise ConfigError(
+                    f"{path}: {key}: expected a gold corpus, found no file {corpus}; copy the gate, name your own "
+                    "corpora there (data: documents that no training has seen), and choose the copy with --gate"
+                )
+    gate_slices(gate)
     return gate.model_copy(update=paths)
 
 

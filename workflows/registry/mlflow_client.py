@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from concord.models.config import Config
-from concord.models.errors import ModelError
 from concord.pipeline.errors import StoreError
 from concord.pipeline.storage.file_locks import exclusive
 from concord.workflows.environment import has_ended, process_name
@@ -27,7 +26,6 @@ KEY_TAG = "concord.run"
 PROCESS_TAG = "concord.process"
 REFUSAL = "INVALID_PARAMETER_VALUE"
 """Error code of a request that is invalid in itself, so that sending it again would fail again."""
-_ABSENT = {"RESOURCE_DOES_NOT_EXIST", REFUSAL}
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -109,24 +107,14 @@ def open_client() -> Any:
 
 
 @contextmanager
-def mlflow_errors(action: str, *, absent: str | None = None) -> Iterator[None]:
-    """Convert errors of MLflow and the network into our own.
-
-    Args:
-        absent: what is looked up; if given, its absence is a ModelError instead of a TrackingError.
-
-    Raises:
-        ModelError: when what was looked up does not exist.
-        TrackingError: for any other error of MLflow or the network.
-    """
+def mlflow_errors(action: str) -> Iterator[None]:
+    """Convert errors of MLflow and the network into a TrackingError."""
     _configure_mlflow()
     from mlflow.exceptions import MlflowException
 
     try:
         yield
     except MlflowException as error:
-        if absent is not None and error.error_code in _ABSENT:
-            raise ModelError(f"{absent}: not in the registry {tracking_uri()}: {error}") from error
         kind = NotFoundError if error.error_code == "RESOURCE_DOES_NOT_EXIST" else TrackingError
         raise kind(f"{tracking_uri()}: {action}: {_reason(error)}", code=error.error_code) from error
     except OSError as error:

@@ -3,10 +3,12 @@
 A model, version or alias that does not exist is a ModelError, a registry that cannot be reached a TrackingError.
 """
 
+import difflib
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +21,7 @@ from concord.workflows.bundles import BUNDLE, check_bundle
 from concord.workflows.console import info
 from concord.workflows.environment import cache_folder
 from concord.workflows.registry.mlflow_client import (
+    REFUSAL,
     TrackingError,
     download,
     every_page,
@@ -34,6 +37,8 @@ DATA = f"data/{BUNDLE}"
 """Path of the bundle in an MLflow model."""
 LOCK_SUFFIX = ".promotion-lock"
 """A registered name that ends like this is not a model but the lock under which a champion is moved."""
+_LISTED = 10
+"""Versions that a message lists."""
 _NAME = re.compile(r"\w[\w. -]*")
 _REFERENCE = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w.-]+)|/(?P<version>\d+))")
 
@@ -80,10 +85,45 @@ def resolve(reference: str) -> ModelVersion:
     client = open_client()
     name, alias, version = match["name"], match["alias"], match["version"]
     moved = "; the alias may have moved, so a cached bundle cannot be used" if alias is not None else ""
-    with mlflow_errors(f"{reference} could not be looked up{moved}", absent=reference):
+    with lookup_errors(reference, name, note=moved):
         if alias is not None:
             version = client.get_model_version_by_alias(name, alias).version
         return _model_version(client.get_model_version(name, str(version)))
+
+
+@contextmanager
+def lookup_errors(wanted: str, name: str, *, note: str = "") -> Iterator[None]:
+    """Convert errors of MLflow when something of a model is looked up, and say what there is if that does not exist.
+
+    Args:
+        wanted: what is looked up.
+        note: added to the message if the store fails.
+
+    Raises:
+        ModelError: when it does not exist.
+        TrackingError: for any other error.
+    """
+    try:
+        with mlflow_errors(f"{wanted} could not be looked up{note}"):
+            yield
+    except TrackingError as error:
+        # The code of an alias that does not exist is that of a refusal.
+        if error.code not in ("RESOURCE_DOES_NOT_EXIST", REFUSAL):
+            raise
+        raise ModelError(f"{wanted}: not in the registry {tracking_uri()}; {_existing(name)}") from error
+
+
+def _existing(name: str) -> str:
+    """Return which versions and aliases a model has; if there is no such model, which models there are."""
+    names = model_names()
+    if name not in names:
+        nearest = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+        return f"{hint}registered are: {', '.join(names) or 'none'}"
+    found = versions(name)
+    aliases = ", ".join(f"@{alias}" for version in found for alias in version.aliases) or "none"
+    numbers = ", ".join(str(version.version) for version in found[:_LISTED]) or "none"
+    return f"the newest versions of {name}: {numbers}; its aliases: {aliases}"
 
 
 def model_names() -> list[str]:
@@ -98,7 +138,7 @@ def versions(name: str) -> list[ModelVersion]:
     """Return all versions of a model, newest first."""
     _check_store(name)
     client = open_client()
-    with mlflow_errors(f"the versions of {name} could not be listed", absent=name):
+    with lookup_errors(name, name):
         aliases = client.get_registered_model(name).aliases
         found = every_page(client.search_model_versions, filter_string=f"name = '{name}'")
     # The search does not return aliases.

@@ -126,7 +126,8 @@ def distil_command(job: DistilJob) -> Answer:
             labelling = _label(labels, labelling, teachers, texts, job.reader)
     result = DistilResult(training=train.train(student, options), labels=labels, labelled=labelling)
     size = f"{counted(labelling.words, 'word')} in {counted(labelling.documents, 'document')}"
-    return Answer.of(result, text=f"{result.training.text}\nlabels      {labels} ({size})")
+    text = f"{result.training.text}\nlabels      {labels} ({size})"
+    return Answer.of(result, text=text, exit_code=result.training.exit_code)
 
 
 def _check_student(student: TrainJob, labelling: Labelling) -> None:

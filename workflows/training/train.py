@@ -54,6 +54,7 @@ class TrainOptions:
         resume: continue the training in the folder.
         tracked: log to the tracking store and register the bundle.
         alias: the alias to set to the new version.
+        forced: register the tagger even if it finds nothing.
         device: cpu, cuda, or auto for cuda where there is one; it changes the weights by rounding only.
         tags: of the run in the tracking store, beside those of every training.
         files: further files of the folder to upload, if they exist by then.
@@ -63,6 +64,7 @@ class TrainOptions:
     resume: bool = False
     tracked: bool = True
     alias: str | None = None
+    forced: bool = False
     device: str = "cpu"
     tags: Mapping[str, str] = field(default_factory=dict)
     files: Sequence[str] = ()
@@ -125,6 +127,7 @@ class Training:
             best=fitted.best,
             epochs=len(fitted.epochs),
             seconds=sum(epoch.seconds + epoch.dev_seconds for epoch in fitted.epochs),
+            refused=self.options.tracked and not self.options.forced and round(fitted.best.dev_score, 2) == 0,
             evaluations={
                 part: score_tagger(tagger, self.corpora[part], evaluation_job(job, fitted.bundle, job.data.paths(part)))
                 for part in PARTS[1:]
@@ -140,7 +143,9 @@ class Training:
         return result
 
     def register(self, result: TrainResult, run: TrainingRun) -> None:
-        """Register the bundle as a version when the run ends."""
+        """Register the bundle as a version when the run ends, unless it finds nothing."""
+        if result.refused:
+            return
         run.registration = Registration(
             bundle=result.bundle.name,
             name=self.job.register_as,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from concord.models.training.fit import EpochResult
-from concord.workflows.console import INLINE, indented, table
+from concord.workflows.console import INLINE, REFUSED, indented, table
 from concord.workflows.evaluation.evaluate import AnyEvaluation, EntityEvaluation, TokenEvaluation
 from concord.workflows.training.job import TrainJob
 
@@ -30,6 +30,7 @@ class TrainResult:
         folds: into how many parts the training documents were cut to choose the epoch; None if dev corpora chose it.
         best: the epoch of the bundle; with folds, its scores are the means over the parts.
         epochs: how many were trained.
+        refused: whether it was not registered because it finds nothing on dev.
         evaluations: the scores on dev and test, for those that there are.
     """
 
@@ -42,6 +43,7 @@ class TrainResult:
     best: EpochResult
     epochs: int
     seconds: float
+    refused: bool
     evaluations: Mapping[str, AnyEvaluation] = field(metadata=INLINE)
     version: RegisteredVersion | None = field(default=None, metadata=INLINE)
 
@@ -58,11 +60,24 @@ class TrainResult:
             f"{self.tagger} ({self.profile}): {chosen}{threshold}",
             indented(_score_table(best, self.evaluations.get("test"))),
             f"bundle      {self.bundle}",
-            f"registered  {self.version.registered if self.version is not None else 'no'}",
+            f"registered  {self.registered}",
         ]
         if best.dev_f1 is not None:
             lines.append(f"try it      concord annotate examples/news --output out/try --model {self.bundle}")
         return "\n".join(lines)
+
+    @property
+    def registered(self) -> str:
+        """The registered version, or why there is none."""
+        if self.refused:
+            register = f"concord registry register {self.bundle} --name NAME"
+            return f"no, since {self.best.measure} on dev is 0.00; --force registers it all the same, or {register}"
+        return "no" if self.version is None else self.version.registered
+
+    @property
+    def exit_code(self) -> int:
+        """That of ``concord train``."""
+        return REFUSED if self.refused else 0
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +159,12 @@ def test_learning_refuses_what_it_cannot_learn(output: Path, tiny_bundle: Path, 
         assert result.exit_code != 0, result.output
         return result.output
 
-    assert "name corpora by --rehearse" in refused(output, "--model", tiny_bundle)
-    assert "name some by --dev" in refused(output, "--model", tiny_bundle, "--no-rehearsal")
+    nothing_known = refused(output, "--model", tiny_bundle)
+    assert "expected corpora to rehearse (--rehearse) and corpora that choose the epoch (--dev)" in nothing_known
+    assert "--no-rehearsal" in nothing_known
+    alone = refused(output, "--model", tiny_bundle, "--no-rehearsal")
+    assert "expected corpora that choose the epoch (--dev), got none" in alone
+    assert "rehears" not in alone.partition("Error")[2]
     assert "exclude each other" in refused(output, "--model", tiny_bundle, "--no-rehearsal", "--rehearse", DEV)
     assert "has not seen, got of 3 documents 3" in refused(output, "--model", bundle, "--calibrate", DEV)
     assert "expected a key of the training" in refused(output, "--model", bundle, "--set", "model.x=1")
@@ -170,6 +175,44 @@ def test_learning_refuses_what_it_cannot_learn(output: Path, tiny_bundle: Path, 
     assert learned(output, "--model", bundle, "--labels", "DATE=", "--no-tracking", "-o", "runs/a")["corrections"] == 3
     (output / "corrections.jsonl").unlink()
     assert "found none; make some" in refused(output, "--model", bundle)
+
+
+@pytest.mark.encoder
+def test_a_bundled_tagger_says_which_corpora_it_has_seen(output: Path) -> None:
+    result = concord("learn", output, "--model", "entities_en", "--labels", "DATE=")
+    assert result.exit_code == 2
+    provenance = read_provenance(find_tagger("entities_en").folder)
+    assert provenance is not None
+    for part in provenance.parts:
+        if part.role != "calibration":
+            assert ", ".join(file.name for file in part.files) in result.output
+    assert "go on without a rehearsal by --no-rehearsal" in result.output
+    assert "for --dev a small corpus of your own documents is enough" in result.output
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_the_printed_command_promotes_the_version(
+    output: Path, champion: str, gate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_client.tracking_uri())
+    folder = Path("runs/my learning").absolute()
+    if gate:
+        monkeypatch.chdir(CHECKOUT)
+    test = [] if gate else ["--test", PROMOTION]
+    settings = ["-o", folder, "--name", "my tagger", "--set", "fit.epochs=1"]
+    learning = concord("learn", output, "--model", champion, *settings, *test)
+    assert learning.exit_code == 0, learning.output
+    command = learning.stdout.partition("promote it  ")[2].strip()
+    assert ("--gate" in command) is not gate
+    promoted = concord(*shlex.split(command)[1:])
+    assert promoted.exit_code == 0, promoted.output
+    assert "Champion of my tagger: version 1 (there was none)" in promoted.stdout
+
+
+def test_without_documents_for_a_gate_no_command_is_printed(output: Path, champion: str) -> None:
+    learning = concord("learn", output, "--model", champion, "--set", "fit.epochs=1")
+    assert "promote it  name documents that no training has seen in a gate" in learning.stdout
+    assert "concord promote tiny" not in learning.stdout
 
 
 def test_a_changed_list_of_terms_is_another_learning(
@@ -195,9 +238,9 @@ def test_a_changed_list_of_terms_is_another_learning(
 def test_an_epoch_chosen_by_folds_needs_other_corpora(tiny_bundle: Path) -> None:
     data = DataConfig(train=[str(EXAMPLES / "train.conllu")], folds=3)
     job = TrainJob(tagger="bilstm_crf", profile="small", data=data, model={}, register_as="tiny")
-    for known, reason in ((job, "got folds of its training documents"), (None, "its training is not known")):
+    for known, reason in ((job, "its epoch was chosen by folds of its training"), (None, "its training is not known")):
         with pytest.raises(
-            ConfigError, match=rf"bilstm_crf: expected corpora that choose the epoch .*{reason}.* --dev"
+            ConfigError, match=rf"bilstm_crf: expected corpora that choose the epoch \(--dev\), got none: {reason}"
         ):
             find_data(Corpora(rehearse=None), known, find_tagger(str(tiny_bundle)))
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,12 +91,54 @@ def versions(store: Path, tiny_bundle: Path, better_bundle: Path) -> list[int]:
     return [add_version(tiny_bundle), add_version(better_bundle)]
 
 
-def test_the_shipped_gate_names_the_corpus_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_gate_names_the_corpus_that_is_missing(store: Path, versions: list[int]) -> None:
     code, found = call("promote", "tiny", 1, "--gate", CHECKOUT / "conf" / "promote.yaml")
     assert code == 2
-    assert f"promote.yaml: data: expected a gold corpus, found no file {tmp_path}/corpora/promotion" in found["error"]
+    assert f"promote.yaml: data: expected a gold corpus, found no file {store}/examples/train/prom" in found["error"]
     assert "choose the copy with --gate" in found["error"]
+    assert call("promote", "tiny", 1) == (
+        2,
+        {
+            "error": "conf/promote.yaml: expected a gate, found no such file; --gate names one, and 'concord init' "
+            "writes one",
+            "exit_code": 2,
+        },
+    )
+
+
+def test_the_shipped_gate_judges_by_the_sample_corpus(
+    store: Path, versions: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri())
+    monkeypatch.chdir(CHECKOUT)
+    code, found = call("promote", "tiny", 1, "--force", "--reason", "a test")
+    assert (code, found["champion"]) == (0, 1)
+    assert {"digest", "provenance", "min_f1"} == {condition["name"] for condition in found["conditions"]}
+    code, found = call("promote", "tiny", 2)
+    assert code == REFUSED
+    assert {"slice people", "slice names_of_many_words"} <= {condition["name"] for condition in found["conditions"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "message"),
+    [
+        ("tiny", 3, "models:/tiny/3: not in the registry .*; the newest versions of tiny: 2, 1; its aliases: none"),
+        ("tony", 1, "models:/tony/1: not in the registry .*; did you mean 'tiny'\\? registered are: tiny"),
+        ("entities_en", 1, "models:/entities_en/1: not in the registry .*; registered are: tiny"),
+    ],
+)
+def test_what_is_not_in_the_registry_is_named_with_what_is(
+    store: Path, versions: list[int], name: str, version: int, message: str
+) -> None:
+    code, found = call("promote", name, version)
+    assert code == 2
+    assert re.match(message, found["error"]), found["error"]
+
+
+def test_the_history_of_an_unknown_model_names_those_there_are(store: Path, versions: list[int]) -> None:
+    for command in (("rollback", "tinny"), ("registry", "history", "tinny"), ("registry", "show", "tinny")):
+        code, found = call(*command)
+        assert (code, "did you mean 'tiny'?" in found["error"]) == (2, True)
 
 
 def test_a_champion_is_promoted_replaced_and_rolled_back(store: Path, versions: list[int], gold: Path) -> None:

@@ -25,7 +25,7 @@ from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import label_types, read_corpora, weighted
 from concord.workflows.registry.mlflow_client import Run, TrackingError, tracking_uri
-from concord.workflows.registry.model_versions import fetch, resolve
+from concord.workflows.registry.model_versions import fetch, model_names, resolve
 from concord.workflows.training import train
 from concord.workflows.training.job import read_train_config, read_train_job
 from concord.workflows.training.train import TrainOptions, default_folder
@@ -38,7 +38,7 @@ def concord(*arguments: object) -> Result:
 
 
 def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path) -> None:
-    result = concord("train", train_file, "--alias", "live", "--json")
+    result = concord("train", train_file, "--alias", "live", "--force", "--json")
     assert result.exit_code == 0, result.output
     assert "epoch 2/2: loss" in result.stderr
     values = json.loads(result.stdout)
@@ -96,7 +96,7 @@ def test_tuned_encoder_is_registered_with_its_tagger(store: Path, train_file: Pa
     profile["model"]["encoder"] = {"source": str(pretrained), "sha256": None, "tuned": True}
     profile["fit"] |= {"epochs": 1, "optimizers": {"tagger": {}, "encoder": {"kind": "adamw", "layer_decay": 0.9}}}
     train_file.write_text(yaml.safe_dump(job))
-    values = json.loads(concord("train", train_file, "--json").stdout)
+    values = json.loads(concord("train", train_file, "--force", "--json").stdout)
     shutil.rmtree(pretrained)
     shutil.rmtree(values["folder"])
     fetched = fetch(resolve("models:/tiny/1"))
@@ -122,7 +122,7 @@ def test_resumed_training_continues_its_run(store: Path, train_file: Path, monke
 
     refused = concord("train", train_file)
     assert (refused.exit_code, "--resume continues it" in refused.stderr) == (2, True)
-    resumed = concord("train", train_file, "--resume", "--json")
+    resumed = concord("train", train_file, "--resume", "--force", "--json")
     assert resumed.exit_code == 0, resumed.output
     client = MlflowClient(tracking_uri())
     (run,) = client.search_runs([client.get_experiment_by_name("concord").experiment_id])
@@ -132,6 +132,39 @@ def test_resumed_training_continues_its_run(store: Path, train_file: Path, monke
     assert json.loads(whole.stdout)["digest"] == json.loads(resumed.stdout)["digest"]
 
 
+def test_a_tagger_that_finds_nothing_is_registered_only_if_forced(store: Path, train_file: Path) -> None:
+    refused = concord("train", train_file, "-o", "runs/none")
+    assert refused.exit_code == 4, refused.output
+    assert "registered  no, since F1 on dev is 0.00; --force registers it all the same" in refused.stdout
+    assert model_names() == []
+    bundle = Path("runs/none/bundle")
+    assert load_tagger(bundle).name == "bilstm_crf"
+    client = MlflowClient(tracking_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("concord").experiment_id])
+    assert (run.info.status, run.data.metrics["best_dev_f1"]) == ("FINISHED", 0)
+    untracked = concord("train", train_file, "-o", "runs/untracked", "--no-tracking", "--json")
+    assert (untracked.exit_code, json.loads(untracked.stdout)["refused"]) == (0, False)
+    forced = concord("train", train_file, "-o", "runs/none", "--resume", "--force")
+    assert (forced.exit_code, "registered  models:/tiny/1" in forced.stdout) == (0, True)
+
+
+def test_a_tagger_of_token_labels_that_is_never_right_is_not_registered(store: Path, train_file: Path) -> None:
+    labels = ("--set", "model.scheme=TOKENS", "--set", "data.label_column=upos", "--set", "data.labels={NOUN: X1}")
+    values = json.loads(concord("train", train_file, *labels, "-o", "runs/a", "--set", "fit.epochs=1", "--json").stdout)
+    assert values["refused"] is (round(values["best"]["dev_accuracy"], 2) == 0)
+
+
+@pytest.mark.parametrize("alias", ["latest", "Latest", "v1", "V12", "a b", "a.b", "", "x" * 256])
+def test_an_alias_that_the_registry_cannot_store_is_refused_at_once(
+    store: Path, train_file: Path, tiny_bundle: Path, alias: str
+) -> None:
+    for command in (("train", train_file), ("registry", "register", tiny_bundle, "--name", "tiny")):
+        result = concord(*command, "--alias", alias)
+        assert result.exit_code == 2
+        assert "reserves 'latest' and names such as 'v1'" in result.output
+    assert not (store / "runs").exists()
+
+
 def test_store_that_fails_during_training_causes_a_warning(
     store: Path, train_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +172,7 @@ def test_store_that_fails_during_training_causes_a_warning(
         raise TrackingError("the store is down")
 
     monkeypatch.setattr(Run, "log_metrics", fail)
-    result = concord("train", train_file)
+    result = concord("train", train_file, "--force")
     assert result.exit_code == 0, result.output
     assert (
         result.stderr.count(
@@ -153,7 +186,7 @@ def test_store_that_fails_during_training_causes_a_warning(
     monkeypatch.undo()
     monkeypatch.chdir(store)
     for _ in range(2):
-        again = concord("train", train_file, "--resume", "--alias", "late")
+        again = concord("train", train_file, "--resume", "--force", "--alias", "late")
         assert "registered  models:/tiny/1" in again.stdout, again.output
     assert resolve("models:/tiny@late").version == 1
 
