@@ -315,10 +315,11 @@ def _learn(
         _calibrate(job, tagger, data, fitted.bundle)
         comparison = _compare(job, champion, data, fitted.bundle, folder)
         result = stages.score(fitted, run)
-        stages.register(result, run)
+    result = stages.register(result, run)
+    registered = None if result.version is None else result.version.registered
     sentences, words = corrected.looked_at
     return LearnResult(
-        training=replace(result, version=run.version),
+        training=result,
         champion=champion.identity,
         corrections=corrected.corrections,
         corrections_left_out=corrected.left_out,
@@ -333,8 +334,8 @@ def _learn(
         calibrated=bool(job.calibrate),
         comparison=None if comparison is None else comparison.values,
         comparison_text=None if comparison is None else comparison.text,
-        registered=None if run.version is None else run.version.registered,
-        promotion=None if run.version is None else _promotion(run.version.registered, tagger, data, folder),
+        registered=registered,
+        promotion=None if registered is None else _promotion(registered, tagger, data, folder),
     )
 
 

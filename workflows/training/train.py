@@ -4,8 +4,8 @@ The bundle is on disk before it is registered.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -29,13 +29,13 @@ from concord.workflows.corpora.provenance import Provenance, describe_part, read
 from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger, write_tables
 from concord.workflows.evaluation.plots import draw_curves
 from concord.workflows.registry.model_versions import check_name
-from concord.workflows.registry.outbox import Registration
+from concord.workflows.registry.outbox import Registration, TrackedRun
 from concord.workflows.training.folds import FOLDS_NAME, FoldChoice, choose_by_folds
 from concord.workflows.training.job import ProfileConfig, TrainConfig, TrainJob
 from concord.workflows.training.progress import TrainingProgress
-from concord.workflows.training.tracked import TrainingRun, tracked
+from concord.workflows.training.tracked import ENVIRONMENT_NAME, existing_files, start_training_run
 from concord.workflows.training.train_corpora import PARTS, read_train_corpora, trees_of
-from concord.workflows.training.train_result import TrainResult
+from concord.workflows.training.train_result import RegisteredVersion, TrainResult
 from concord.workflows.yaml_values import flatten
 
 JOB_NAME = "job.json"
@@ -89,14 +89,20 @@ class Training:
     dev: Sequence[Documents]
     tagger: Tagger
 
-    def tracked(self) -> AbstractContextManager[TrainingRun]:
-        """Return the run in the tracking store, which ends with the context; one that logs nothing if so asked for."""
-        if not self.options.tracked:
-            return nullcontext(TrainingRun())
-        files = [JOB_NAME, RESOLVED_NAME, RESULT_NAME, CURVES_NAME, *self.options.files, TABLES]
-        return tracked(self.job, self.tagger, self.folder, tags=self.options.tags, files=files)
+    @contextmanager
+    def tracked(self) -> Iterator[TrackedRun | None]:
+        """Yield the run in the tracking store, None if it is not wanted; ``register`` ends it, or a failure here."""
+        run = None
+        if self.options.tracked:
+            run = start_training_run(self.job, self.tagger, self.folder, tags=self.options.tags)
+        try:
+            yield run
+        except BaseException as error:
+            if run is not None:
+                run.end("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED", files=self._files())
+            raise
 
-    def fit(self, run: TrainingRun) -> FitResult:
+    def fit(self, run: TrackedRun | None) -> FitResult:
         """Train the tagger, and write the bundle of the best epoch with its provenance."""
         on_batch = TrainingProgress() if shows_progress() else None
         choice = self._choose_by_folds(on_batch) if self.job.data.folds is not None else None
@@ -114,7 +120,7 @@ class Training:
         write_provenance(fitted.bundle, self._provenance())
         return fitted if choice is None else replace(fitted, best=replace(fitted.best, **choice.scores))
 
-    def score(self, fitted: FitResult, run: TrainingRun) -> TrainResult:
+    def score(self, fitted: FitResult, run: TrackedRun | None) -> TrainResult:
         """Score the bundle on dev and once on test, and write the result."""
         job, tagger = self.job, load_tagger(fitted.bundle)
         result = TrainResult(
@@ -139,20 +145,30 @@ class Training:
         text = json.dumps(plain(result), indent=2, sort_keys=True)
         (self.folder / RESULT_NAME).write_text(f"{text}\n", encoding="utf-8")
         draw_curves(fitted.epochs, self.folder / CURVES_NAME, title=f"{job.tagger}, {job.profile}")
-        run.log(result.metrics, epoch=result.best.epoch)
+        if run is not None:
+            run.log_metrics(result.metrics, step=result.best.epoch)
         return result
 
-    def register(self, result: TrainResult, run: TrainingRun) -> None:
-        """Register the bundle as a version when the run ends, unless it finds nothing."""
-        if result.refused:
-            return
-        run.registration = Registration(
+    def register(self, result: TrainResult, run: TrackedRun | None) -> TrainResult:
+        """End the run, register the bundle unless it finds nothing, and return the result with its version."""
+        if run is None:
+            return result
+        registration = Registration(
             bundle=result.bundle.name,
             name=self.job.register_as,
             alias=self.options.alias,
             description=result.describe_version(self.job),
             tags={name: f"{score:.2f}" for name, score in result.version_scores.items()},
         )
+        version = run.end("FINISHED", files=self._files(), registration=None if result.refused else registration)
+        if version is None:
+            return result
+        return replace(result, version=RegisteredVersion(registered=version.reference, alias=self.options.alias))
+
+    def _files(self) -> list[str]:
+        """Return the files of the folder that the run gets, as far as they exist."""
+        names = (ENVIRONMENT_NAME, JOB_NAME, RESOLVED_NAME, RESULT_NAME, CURVES_NAME, *self.options.files, TABLES)
+        return existing_files(self.folder, names)
 
     def _choose_by_folds(self, on_batch: TrainingProgress | None) -> FoldChoice:
         """Choose the epoch, and for a tagger of two stages its threshold, by cross-validation."""
@@ -199,8 +215,7 @@ def train(job: TrainJob, options: TrainOptions) -> TrainResult:
     training = prepare(job, options)
     with training.tracked() as run:
         result = training.score(training.fit(run), run)
-        training.register(result, run)
-    return replace(result, version=run.version)
+    return training.register(result, run)
 
 
 def prepare(job: TrainJob, options: TrainOptions) -> Training:
@@ -350,12 +365,13 @@ def _write_resolved(job: TrainJob, model: TaggerConfig, config: FitConfig, folde
     (folder / RESOLVED_NAME).write_text(text, encoding="utf-8")
 
 
-def _report_epoch(epoch: EpochResult, config: FitConfig, run: TrainingRun) -> None:
+def _report_epoch(epoch: EpochResult, config: FitConfig, run: TrackedRun | None) -> None:
     parts = "" if epoch.dev_f1 is None else f"P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; "
     scores = f", dev {epoch.measure} {epoch.dev_score:.2f} ({parts}draft {epoch.draft_score:.2f})"
     info(
         f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}{scores if epoch.scored else ''}, "
         f"{epoch.seconds + epoch.dev_seconds:.0f} s"
     )
-    numbers = {key: value for key, value in flatten(asdict(epoch)).items() if isinstance(value, int | float)}
-    run.log(numbers, epoch=epoch.epoch)
+    if run is not None:
+        numbers = {key: value for key, value in flatten(asdict(epoch)).items() if isinstance(value, int | float)}
+        run.log_metrics(numbers, step=epoch.epoch)
