@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from concord_testing import fakes
+from concord_testing import fakes, hostile
 from concord_testing.soak.archive import Archive
 from concord_testing.soak.rounds import Round, SoakSetup, soak
 from concord_testing.soak.schedule import Edit, Fault, Schedule, ScheduledRun, draw
@@ -60,6 +60,18 @@ def test_short_soak_has_no_findings(tmp_path: Path) -> None:
     assert [done.findings for done in rounds] == [[], []]
     assert sum(event.hit for done in rounds for event in done.events) >= 3
     assert all(done.shards_compared and done.reads for done in rounds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "kind"), [("_run/parts/documents", "link_to_folder"), ("corrections.jsonl", "fifo")])
+def test_hostile_copies_are_part_of_the_soak(tmp_path: Path, place: str, kind: str) -> None:
+    crash = Fault(kind="crash", step="commit:2")
+    attack = Fault(kind="hostile", attack=hostile.ATTACKS.index((place, kind)))
+    run = ScheduledRun(edits=(), faults=(crash, attack))
+    done = Round(Schedule(seed=1, number=0, executor="local", runs=(run,)), soak_setup(tmp_path))
+    done.run()
+    assert done.findings == []
+    assert [(event.kind, event.hit) for event in done.events] == [("crash", True), ("hostile", True)]
 
 
 def build_inconsistent_worker(plan: Plan) -> ShardWorker:

@@ -139,7 +139,7 @@ def commands(output: Path, source: Path, folder: Path) -> Iterator[tuple[str, Ca
         ("status",),
         ("verify",),
         ("history",),
-        ("diff", source.with_name("honest")),
+        ("diff", output),
         ("errors", "list"),
         ("corrections", "list"),
         ("export", "--to", "jsonl", "-o", exports / "a.jsonl"),

@@ -3,7 +3,9 @@
 A round is the life of one collection: it is annotated, its archive is edited, it is annotated again. Each of these runs
 suffers the faults of the round's schedule, one after the other, and is then run to its end. After each, the output is
 compared byte for byte with that of the same runs without faults, and its ids with those in the archive. Meanwhile
-readers read the collection in every way; each read has to be exactly one generation.
+readers read the collection in every way; each read has to be exactly one generation. A hostile copy of the collection
+as it is then has something else in place of one of its files: every command on it has to end in a named error, or well,
+and to touch nothing outside.
 """
 
 import errno
@@ -30,7 +32,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.worker.shard_worker import ShardWorker
-from concord_testing import fakes, readers, runs
+from concord_testing import fakes, hostile, readers, runs
 from concord_testing.heads import Head
 from concord_testing.processes import ray_workers
 from concord_testing.soak.archive import Archive
@@ -50,6 +52,7 @@ _EXPECTED: dict[Kind, set[int]] = {
     "two_drivers": {0},
     "kill_worker": {0},
     "term_worker": {0},
+    "hostile": {0},
 }
 
 
@@ -166,7 +169,9 @@ class Round:
             if self.findings:
                 return
             for fault in run.faults:
-                if self._suffer(number, fault):
+                if fault.attack is not None:
+                    self._attack_copy(number, fault.attack)
+                elif self._suffer(number, fault):
                     break
             self._finish(number)
             self._compare(number)
@@ -222,6 +227,27 @@ class Round:
         seconds = round(time.monotonic() - started, 2)
         self.events.append(Event(run=run, kind=fault.kind, hit=hit, exit_codes=exit_codes, seconds=seconds))
         return 0 in exit_codes
+
+    def _attack_copy(self, run: int, attack: int) -> None:
+        """Run every command on a hostile copy of the collection, in a process of its own."""
+        started, folder = time.monotonic(), self._setup.folder / "hostile"
+        name, kind = hostile.ATTACKS[attack % len(hostile.ATTACKS)]
+        shutil.rmtree(folder, ignore_errors=True)
+        output, log = folder / "out", self._log
+        source, hit = self._archive.folder, self._output.exists()
+        shutil.copytree(self._output if hit else source, output, symlinks=True)
+        victim = hostile.make_victim(folder / "victim")
+        hostile.replace(output / name, kind, victim)
+
+        def work() -> None:
+            with log.open("a") as stream:
+                os.dup2(stream.fileno(), sys.stderr.fileno())
+                os.dup2(stream.fileno(), sys.stdout.fileno())
+            hostile.suffer(output, source, victim, folder)
+
+        code = self._end(runs.in_child(work), _EXPECTED["hostile"], f"run {run}, hostile copy with {kind} at {name}")
+        seconds = round(time.monotonic() - started, 2)
+        self.events.append(Event(run=run, kind="hostile", hit=hit, exit_codes=[code], seconds=seconds))
 
     def _commits(self) -> int:
         return len(list((self._output / "_run" / "commits" / str(self._generation)).glob("*.json")))

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["kill_driver", "term_driver", "crash", "no_space", "two_drivers", "kill_worker", "term_worker"]
+Kind = Literal[
+    "kill_driver", "term_driver", "crash", "no_space", "two_drivers", "kill_worker", "term_worker", "hostile"
+]
 
 
-_ENDING: tuple[Kind, ...] = ("kill_driver", "kill_driver", "term_driver", "crash", "no_space")
+_ENDING: tuple[Kind, ...] = ("kill_driver", "kill_driver", "term_driver", "crash", "no_space", "hostile")
 _SURVIVED: dict[str, tuple[Kind, ...]] = {
     "local": ("two_drivers",),
     "ray": ("two_drivers", "kill_worker", "kill_worker", "term_worker"),
@@ -40,6 +42,7 @@ class Fault:
         delay: further wait, as a share of the mean time of a shard.
         step: of a crash: the value of CONCORD_CRASH_AT.
         writes: of no space: the number of the file that fails, from 1.
+        attack: of a hostile copy: decides what is in place of which of its files (concord_testing.hostile.ATTACKS).
     """
 
     kind: Kind
@@ -47,6 +50,7 @@ class Fault:
     delay: float = 0.0
     step: str = ""
     writes: int | None = None
+    attack: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,4 +121,6 @@ def _draw_fault(chance: random.Random, kind: Kind, executor: str) -> Fault:
         return Fault(kind=kind, step=f"{step}:{chance.randint(1, most)}")
     if kind == "no_space":
         return Fault(kind=kind, writes=chance.randint(1, 12))
+    if kind == "hostile":
+        return Fault(kind=kind, attack=chance.randrange(10_000))
     return Fault(kind=kind, after=round(chance.random(), 3), delay=round(chance.random(), 3))
