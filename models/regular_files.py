@@ -10,13 +10,13 @@ LARGEST_JSON = 1 << 30
 """Bytes of a file of settings, plans or counts; what is larger is no such file."""
 
 
-def open_regular(path: Path) -> BufferedReader:
-    """Open a file for reading; OSError if it is not a regular file."""
-    return os.fdopen(open_descriptor(path, os.O_RDONLY), "rb")
+def open_regular(path: Path, *, largest: int | None = None) -> BufferedReader:
+    """Open a file for reading; OSError if it is not a regular file of at most so many bytes."""
+    return os.fdopen(open_descriptor(path, os.O_RDONLY, largest=largest), "rb")
 
 
 def open_descriptor(path: Path, flags: int, *, largest: int | None = None) -> int:
-    """Open a file by the flags of ``os.open``; OSError if it is not a regular file of at most so many bytes."""
+    """Open a file by the flags of ``os.open``; OSError as ``open_regular``."""
     # Without O_NONBLOCK, opening a FIFO waits for a writer.
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     status = os.fstat(descriptor)
@@ -35,5 +35,5 @@ def check_regular(path: Path) -> Path:
 
 def read_regular(path: Path, *, largest: int = LARGEST_JSON) -> bytes:
     """Read a file; OSError if it is not a regular file or has more bytes than ``largest``."""
-    with os.fdopen(open_descriptor(path, os.O_RDONLY, largest=largest), "rb") as stream:
+    with open_regular(path, largest=largest) as stream:
         return stream.read()

@@ -22,6 +22,10 @@ BUNDLE_NAME = "bundle"
 """Folder of the saved tagger in that of its training."""
 
 
+_LARGEST_FILE = 16 << 30
+"""Bytes: what is larger is no tagger's, and would be hashed for minutes."""
+
+
 class SavedTagger(Config):
     """The content of a saved tagger's ``tagger.json``."""
 
@@ -97,7 +101,7 @@ def part_files(folder: Path) -> list[Path]:
 def file_digest(path: Path) -> bytes:
     """Return the sha256 of a file of a saved tagger; raise ModelError if it cannot be read."""
     try:
-        with open_regular(path) as stream:
+        with open_regular(path, largest=_LARGEST_FILE) as stream:
             return hashlib.file_digest(stream, "sha256").digest()
-    except OSError as error:
-        raise ModelError(f"{path}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: {getattr(error, 'strerror', None) or error}") from error

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from concord.models.config import Config
+from concord.models.regular_files import check_regular
 from concord.models.schemes import BIO, TOKENS, LabelScheme
 from concord.pipeline.errors import InputError
 
@@ -127,7 +128,7 @@ def numbered_lines(path: Path, on_fault: OnFault = raise_fault) -> Iterator[tupl
         raise InputError(f"{path}: expected a readable corpus file, found no such file")
     try:
         # A gold corpus is small; reading all of it detects a truncated archive before anything is returned.
-        with pa.input_stream(str(path)) as stream:
+        with pa.input_stream(str(check_regular(path))) as stream:
             content = stream.read()
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: expected a readable corpus file: {error}") from error

@@ -126,6 +126,13 @@ def test_commands_name_what_is_wrong_with_a_bundle(bundle: Path, tmp_path: Path,
         concord.load(str(bundle))
 
 
+@pytest.mark.parametrize("name", ["tagger.json", "weights.safetensors"])
+def test_files_without_end_are_not_hashed(bundle: Path, tmp_path: Path, name: str) -> None:
+    hostile.replace(bundle / name, "sparse", tmp_path)
+    with pytest.raises(ModelError, match=f"{name}: more than"):
+        tagger_digest(bundle)
+
+
 ENTRY = {"key": "k", "experiment": "e", "name": "n", "process": "p", "started_ms": 1, "parameters": {}, "tags": {}}
 
 

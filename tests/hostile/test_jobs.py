@@ -7,6 +7,8 @@ from concord_testing import hostile
 from concord_testing.command_line import concord as command
 
 from concord.models.errors import ConfigError
+from concord.pipeline.corpora.corpus_format import numbered_lines
+from concord.pipeline.errors import InputError
 from concord.workflows.yaml_values import parse_override, read_yaml
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
@@ -72,6 +74,13 @@ def test_commands_name_a_job_without_end(tmp_path: Path, name: str) -> None:
         result = command(*arguments)
         assert result.exit_code == 2, (arguments, result.output)
         assert "job.yaml: expected YAML" in result.output, arguments
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link_to_device", "folder", "loop", "dangling_link"])
+def test_corpora_of_a_job_that_are_no_files_are_named(tmp_path: Path, kind: str) -> None:
+    hostile.replace(tmp_path / "train.conllu", kind, tmp_path)
+    with pytest.raises(InputError, match=r"train\.conllu: expected a readable corpus file"):
+        list(numbered_lines(tmp_path / "train.conllu"))
 
 
 def test_settings_of_the_command_line_are_bounded_too() -> None:

@@ -130,8 +130,11 @@ def _report_endpoint(viewer: Viewer) -> Callable[[Request], Response]:
     def answer(_: Request) -> Response:
         try:
             content = read_bytes(viewer.opened.output / "_run" / REPORT_NAME)
-        except FileNotFoundError:
-            values = {"heading": "No report", "message": "The run wrote no report; 'concord report' writes it."}
+        except (FileNotFoundError, ConcordError) as error:
+            message = (
+                str(error) if isinstance(error, ConcordError) else "The run wrote no report; 'concord report' does."
+            )
+            values = {"heading": "No report", "message": message}
             return _render(viewer, Query("/report", {}), Page("message.html.j2", values), status=404)
         return HTMLResponse(content, headers={"Content-Security-Policy": _REPORT_POLICY})
 
