@@ -41,6 +41,28 @@ class EncoderConfig(Config):
         return self
 
 
+class FormVectorConfig(Config):
+    """Vectors of word forms that an encoder reads alone."""
+
+    source: str = EncoderConfig().source
+    """As that of an encoder."""
+    sha256: str | None = EncoderConfig().sha256
+    """Digest of model.safetensors; None for no check."""
+    last_layers: int = Field(default=4, ge=1)
+    """A form's states are the mean over its subwords and over this many last layers."""
+    dimension: int = Field(default=128, ge=1)
+    """Dimensions to which PCA reduces the encoder's states."""
+    table_forms: int = Field(default=20_000, ge=0)
+    """So many forms, the most frequent ones of the training corpora, have their vectors saved with the tagger."""
+    hidden: float = Field(default=0.1, ge=0, lt=1)
+    """Probability that training hides the vector of a form."""
+
+    @property
+    def encoder(self) -> EncoderConfig:
+        """The encoder that reads the forms."""
+        return EncoderConfig(source=self.source, sha256=self.sha256, last_layers=self.last_layers)
+
+
 def find_encoder(source: str) -> Path:
     """Find an encoder's folder, or raise EncoderMissingError, whose message says how to install it."""
     folder = Path(source)

@@ -1,8 +1,7 @@
-"""The representation of a word: word embedding, character network and encoder features, concatenated."""
+"""The representation of a word: word embedding, case, character network, form vector and encoder features."""
 
 import math
 from collections.abc import Mapping
-from typing import cast
 
 import numpy as np
 import torch
@@ -14,6 +13,8 @@ from concord.models.data.batch import PADDING, UNKNOWN, WORD_CASES, Batch, Forms
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
 from concord.models.words.characters import CharacterConfig, CharCnnConfig, FixedCharCnnConfig, character_network
+from concord.models.words.encoder_config import FormVectorConfig
+from concord.models.words.form_vectors import FormVectors
 from concord.models.words.word_vectors import WordVectors
 
 
@@ -38,6 +39,8 @@ class WordRepresentationConfig(Config):
     characters_from_vectors: bool = False
     """Initialize the embeddings of characters that are pretrained words with the vectors of these (Wang et al., 2021,
     section 3.5, for Chinese)."""
+    form_vectors: FormVectorConfig | None = None
+    """Vectors of word forms that a pretrained encoder reads alone; None for none."""
     encoder_dimension: int | None = None
     """Dimensions to which the encoder's features are projected; None for no projection."""
     encoder_dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -54,7 +57,7 @@ class WordRepresentationConfig(Config):
 
 
 class WordRepresentation(nn.Module):
-    """Word embedding, character network and encoder features, concatenated (NCRF++; Yang and Zhang, 2018)."""
+    """Word embedding, character network and further parts, concatenated (NCRF++; Yang and Zhang, 2018)."""
 
     def __init__(
         self, config: WordRepresentationConfig, vocabulary: Vocabulary, *, encoder_width: int | None = None
@@ -67,7 +70,8 @@ class WordRepresentation(nn.Module):
         self.characters = character_network(config.characters, vocabulary.characters)
         self.projection: nn.Linear | None = None
         width = config.word_dimension + (self.characters.output_dimension if self.characters else 0)
-        width += WORD_CASES * config.case_features
+        self.form_vectors = FormVectors(config.form_vectors) if config.form_vectors is not None else None
+        width += WORD_CASES * config.case_features + (config.form_vectors.dimension if config.form_vectors else 0)
         if encoder_width is not None:
             width += config.encoder_dimension or encoder_width
             if config.encoder_dimension:
@@ -84,10 +88,7 @@ class WordRepresentation(nn.Module):
         parts = []
         if self.words is not None:
             parts.append(self.words(self._hide_words(batch.words) if self.training else batch.words))
-        if self._config.case_features:
-            parts.append(_one_hot_cases(batch.forms)[batch.form_index])
-        if self.characters is not None:
-            parts.append(self._spelled(batch.forms)[batch.form_index])
+        parts += [part[batch.form_index] for part in self._read_forms(batch.forms)]
         if features is not None:
             dropped = nn.functional.dropout(features, self._config.encoder_dropout, self.training)
             parts.append(self.projection(dropped) if self.projection is not None else dropped)
@@ -95,18 +96,20 @@ class WordRepresentation(nn.Module):
 
     def of_forms(self, forms: Forms) -> Tensor:
         """Return the vectors of words, shape ``(F, output_dimension)``; not in training, nor with an encoder."""
-        parts = []
-        if self.words is not None:
-            parts.append(self.words(forms.numbers))
-        if self._config.case_features:
-            parts.append(_one_hot_cases(forms))
-        if self.characters is not None:
-            parts.append(self._spelled(forms))
-        return torch.cat(parts, dim=-1)
+        words = [] if self.words is None else [self.words(forms.numbers)]
+        return torch.cat([*words, *self._read_forms(forms)], dim=-1)
 
-    def _spelled(self, forms: Forms) -> Tensor:
-        network = cast(nn.Module, self.characters)
-        return cast(Tensor, forms.once(network, lambda: network(forms.characters)))
+    def _read_forms(self, forms: Forms) -> list[Tensor]:
+        """Return the parts that are read from words alone, each of shape ``(F, D)``."""
+        parts: list[Tensor] = []
+        characters, form_vectors = self.characters, self.form_vectors
+        if self._config.case_features:
+            parts.append(nn.functional.one_hot(forms.cases, WORD_CASES).float())
+        if characters is not None:
+            parts.append(forms.once(characters, lambda: characters(forms.characters)))
+        if form_vectors is not None:
+            parts.append(forms.once(form_vectors, lambda: form_vectors(forms)))
+        return parts
 
     @torch.no_grad()
     def load_vectors(self, vocabulary: Vocabulary, vectors: WordVectors) -> int:
@@ -157,10 +160,6 @@ class FrozenTable(nn.Module):
         """Look up words; shape ``(B, T)``, int64, to ``(B, T, D)``."""
         vectors = self.weight[words]
         return torch.where(vectors.any(dim=-1, keepdim=True), vectors, self.unknown)
-
-
-def _one_hot_cases(forms: Forms) -> Tensor:
-    return nn.functional.one_hot(forms.cases, WORD_CASES).float()
 
 
 def _word_table(config: WordRepresentationConfig, size: int) -> nn.Embedding | FrozenTable:

@@ -5,7 +5,14 @@ import importlib.util
 from pathlib import Path
 
 from concord.models.errors import ModelError
-from concord.models.saved_tagger import BUNDLE_NAME, CONFIG_NAME, read_saved, tagger_digest, with_own_encoder
+from concord.models.saved_tagger import (
+    BUNDLE_NAME,
+    CONFIG_NAME,
+    lacks_form_encoder,
+    read_saved,
+    tagger_digest,
+    with_own_encoder,
+)
 from concord.models.schemes import TOKENS
 from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.pipeline.identity import ResolvedTagger
@@ -98,5 +105,11 @@ def _resolved(folder: Path, *, name: str, version: str | None = None) -> Resolve
     missing = _missing(folder)
     if missing is not None:
         raise ModelError("{} needs the {}, which is not installed: {}".format(name, *missing))
-    digest, trees = tagger_digest(folder), read_saved(folder).trees
-    return ResolvedTagger(name=name, version=version, digest=digest, folder=folder, trees=trees)
+    return ResolvedTagger(
+        name=name,
+        version=version,
+        digest=tagger_digest(folder),
+        folder=folder,
+        trees=read_saved(folder).trees,
+        table_alone=lacks_form_encoder(folder),
+    )

@@ -20,6 +20,7 @@ from concord.models.saved_tagger import tagger_digest
 from concord.models.schemes import label_scheme
 from concord.models.tagger import Tagger, TaggerConfig
 from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
+from concord.models.words.form_vectors import FormVectors
 from concord.models.words.representation import WordRepresentation
 from concord.models.words.word_vectors import read_word_vectors
 from concord.pipeline.corpora.soft_corpus import is_soft_corpus
@@ -307,6 +308,10 @@ def _build_tagger(
     tagger = tagger_class(job.tagger)(model, vocabulary)
     if tagger.needs_trees:
         tagger.trees = trees_of(job)
+    if form_vectors := [module for module in tagger.modules() if isinstance(module, FormVectors)]:
+        form_vectors[0].fit(word for document in train for sentence in document for word in sentence.words)
+        for other in form_vectors[1:]:
+            other.load_state_dict(form_vectors[0].state_dict())
     if vectors is not None:
         tables = [module for module in tagger.modules() if isinstance(module, WordRepresentation)]
         loaded = max((representation.load_vectors(vocabulary, vectors) for representation in tables), default=0)

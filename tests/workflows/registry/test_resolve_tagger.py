@@ -8,6 +8,7 @@ import pytest
 
 from concord.models.errors import ModelError
 from concord.models.saved_tagger import tagger_digest
+from concord.pipeline.identity import component_signature
 from concord.workflows.registry import resolve_tagger as taggers
 from concord.workflows.registry.mlflow_client import open_run
 from concord.workflows.registry.model_versions import register
@@ -33,6 +34,16 @@ def test_a_folder_is_named_after_its_tagger(tiny_bundle: Path, tmp_path: Path) -
     assert (found.name, found.version, found.digest) == ("bilstm_crf", None, tagger_digest(tiny_bundle))
     moved = shutil.copytree(tiny_bundle, tmp_path / "elsewhere")
     assert find_tagger(str(moved)).name == found.name
+
+
+def test_a_tagger_without_the_encoder_of_its_form_vectors_is_another_one(tiny_bundle: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "alone"))
+    saved = json.loads((folder / "tagger.json").read_text())
+    saved["config"]["representation"]["form_vectors"] = {"source": "no_such_encoder"}
+    (folder / "tagger.json").write_text(json.dumps(saved))
+    found = find_tagger(str(folder))
+    assert component_signature(found.identity) == f"bilstm_crf@{found.digest}+table"
+    assert not find_tagger(str(tiny_bundle)).table_alone
 
 
 def test_a_broken_folder_is_a_model_error(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -87,6 +87,29 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
 
 
 @pytest.mark.encoder
+def test_form_vectors_are_fitted_saved_and_found_again_without_the_encoder(train_file: Path, tmp_path: Path) -> None:
+    pretrained = tmp_path / "pretrained"
+    pretrained.mkdir()
+    write_encoder(pretrained, ["the", "in", "of", "a", "to", "##s", "."])
+    job = yaml.safe_load(train_file.read_text())
+    vectors = {"source": str(pretrained), "sha256": None, "last_layers": 2, "dimension": 4, "table_forms": 9}
+    job["profiles"]["small"]["model"]["representation"] = {"form_vectors": vectors}
+    train_file.write_text(yaml.safe_dump(job))
+    result = concord("train", train_file, "--no-tracking", "-o", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    bundle = tmp_path / "run" / "bundle"
+    state = load_tagger(bundle).state_dict()
+    assert state["representation.form_vectors.table"].shape == (9, 4)
+    document = [Sentence(words=("The", "river", "of", "Zanzibar", "."))]
+    with_encoder = load_tagger(bundle).predict_documents([document])
+    assert load_tagger(bundle).predict_documents([document]) == with_encoder
+    shutil.rmtree(pretrained)
+    alone = load_tagger(bundle).predict_documents([document])
+    assert alone != with_encoder
+    assert len(alone[0][0].labels) == 5
+
+
+@pytest.mark.encoder
 def test_tuned_encoder_is_registered_with_its_tagger(store: Path, train_file: Path) -> None:
     pretrained = store / "pretrained"
     pretrained.mkdir()
