@@ -7,9 +7,10 @@ beside it; no server is needed. Every function that uses it raises TrackingError
 import logging
 import os
 import socket
+import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ KEY_TAG = "concord.run"
 PROCESS_TAG = "concord.process"
 REFUSAL = "INVALID_PARAMETER_VALUE"
 """Error code of a request that is invalid in itself, so that sending it again would fail again."""
+_PATIENCE_SECONDS = 5.0
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -103,22 +105,27 @@ def open_client() -> Any:
     database = _sqlite_file(uri)
     lock = exclusive(Path(f"{database}.lock")) if database is not None else nullcontext()
     with mlflow_errors(f"the store {uri} could not be opened"), lock:
+        if database is not None and database.exists():
+            # MLflow waits for a database that another process has locked several times as long.
+            with closing(sqlite3.connect(database, timeout=_PATIENCE_SECONDS)) as connection:
+                connection.execute("SELECT name FROM sqlite_master")
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 @contextmanager
 def mlflow_errors(action: str) -> Iterator[None]:
-    """Convert errors of MLflow and the network into a TrackingError."""
+    """Convert errors of MLflow, its database and the network into a TrackingError."""
     _configure_mlflow()
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
     except MlflowException as error:
         kind = NotFoundError if error.error_code == "RESOURCE_DOES_NOT_EXIST" else TrackingError
         raise kind(f"{tracking_uri()}: {action}: {_reason(error)}", code=error.error_code) from error
-    except OSError as error:
-        raise TrackingError(f"{tracking_uri()}: {action}: {error}") from error
+    except (OSError, sqlite3.Error, SQLAlchemyError) as error:
+        raise TrackingError(f"{tracking_uri()}: {action}: {_reason(error)}; try again later") from error
 
 
 def every_page(search: Any, **arguments: Any) -> list[Any]:
@@ -183,8 +190,8 @@ def download(source: str, folder: Path) -> Path:
 
 
 def _reason(error: Exception) -> str:
-    """Return MLflow's message; if a server does not answer, only the innermost of the nested causes."""
-    request, failed, causes = str(error).partition(" failed with exception ")
+    """Return MLflow's message: of a server that does not answer the innermost cause, of a database no SQL."""
+    request, failed, causes = str(error).partition("\n[SQL: ")[0].partition(" failed with exception ")
     cause = causes.rpartition(": ")[2].rstrip("\"')")
     return f"{request} failed: {cause}" if failed else request
 
@@ -200,8 +207,9 @@ def _configure_mlflow() -> None:
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # It warns of every failed attempt; the error that follows says it once.
+    # They report every failed attempt; the error that follows says it once.
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
 
 def _sqlite_file(uri: str) -> Path | None:

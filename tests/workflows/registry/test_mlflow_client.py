@@ -1,13 +1,18 @@
 """Runs in the tracking store, and errors when it cannot be reached."""
 
+import sqlite3
 import subprocess
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
 from mlflow import MlflowClient
 
+from concord.workflows.cli.main import main
 from concord.workflows.environment import COMMIT_TAG, DIRTY_TAG, code_tags, has_ended, process_name
 from concord.workflows.registry.mlflow_client import PROCESS_TAG, Dataset, TrackingError, open_run, tracking_uri
 
@@ -102,6 +107,24 @@ def test_a_server_that_is_down_is_reported_within_seconds(store: Path, monkeypat
     ) as caught:
         open_run(experiment="test", name="run", parameters={}, tags={})
     assert caught.value.exit_code == 75
+
+
+def test_database_that_another_process_has_locked_is_reported_within_seconds(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = open_run(experiment="test", name="run", parameters={}, tags={})
+    with closing(sqlite3.connect(store / "mlflow.db")) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        started = time.monotonic()
+        result = CliRunner().invoke(main, ["registry", "list"])
+        assert result.exit_code == 75
+        assert "database is locked; try again later" in result.stderr
+        assert time.monotonic() - started < 15
+        with pytest.raises(TrackingError, match=r"metrics could not be logged: .*database is locked") as raised:
+            run.log_metrics({"loss": 1.0}, step=1, time_ms=1000)
+        assert "\n" not in str(raised.value)
+        assert caplog.text == ""
+    run.log_metrics({"loss": 1.0}, step=1, time_ms=1000)
 
 
 def test_processes_can_create_a_store_concurrently(tmp_path: Path) -> None:
