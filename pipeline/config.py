@@ -6,6 +6,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from concord.models.config import Config, Incidental
 from concord.models.options import PredictOptions
+from concord.pipeline.encoding_labels import codec_of
 
 
 class ReaderConfig(Config):
@@ -19,8 +20,12 @@ class ReaderConfig(Config):
     text_field: str = "text"
     """The field or column that holds the text; all others go into `meta`."""
     encoding: str = "utf-8"
-    """The encoding of text, html, csv, tsv and jsonl files. With `auto` it is guessed where the bytes are not UTF-8;
-    jsonl is UTF-8 then."""
+    """The encoding of text, html, csv, tsv and jsonl files, by a name that browsers or Python know; it means what
+    browsers take it for: gb2312 is GB 18030, iso-8859-1 is Windows-1252. With `auto` it is guessed where the bytes are
+    not UTF-8; jsonl is UTF-8 then."""
+    errors: Literal["strict", "replace"] = "strict"
+    """What becomes of bytes that are not of the encoding: with `strict` their record is a dead letter. With `replace` a
+    few of them become U+FFFD and are counted: up to three in a record, or 1 % of its bytes if that is more."""
     main_content: bool = False
     """Of html files, read only the main content, without navigation, sidebars and footers; these are told apart by
     rules that may drop lists and captions of the article as well."""
@@ -30,6 +35,14 @@ class ReaderConfig(Config):
     max_unpack_ratio: Annotated[float, Incidental] = Field(default=100, ge=1)
     """A compressed file is read up to this many times its size, but at least up to 64 MiB; what follows becomes a dead
     letter."""
+
+    @field_validator("encoding")
+    @classmethod
+    def _check_encoding(cls, encoding: str) -> str:
+        codec = "auto" if encoding == "auto" else codec_of(encoding)
+        if codec is None:
+            raise ValueError("expected auto or an encoding that browsers or Python know, such as utf-8 or gb2312")
+        return codec
 
 
 class PlanningConfig(Config):

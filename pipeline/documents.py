@@ -24,6 +24,7 @@ class Document:
         meta_nulls: the names of the fields that could not be stored and are null in ``meta``, as a JSON list, or None.
         encoding: in which the file was read; None where its format leaves no choice.
         encoding_confidence: 0..1, how sure a guessed encoding is; None where it was not guessed.
+        replaced: how many characters U+FFFD of the record stand for bytes that are not of its encoding.
     """
 
     doc_id: str
@@ -34,6 +35,7 @@ class Document:
     meta_nulls: str | None = None
     encoding: str | None = None
     encoding_confidence: float | None = None
+    replaced: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

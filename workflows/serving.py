@@ -44,7 +44,7 @@ _PACES = 8
 # What this code imports when it serves; the code itself is not installed from a package index.
 _REQUIREMENTS = (
     *("mlflow", "torch", "stanza", "pyarrow", "safetensors", "numpy", "pydantic", "orjson", "PyYAML"),
-    *("charset-normalizer", "fsspec", "Jinja2"),
+    *("chardet", "fsspec", "Jinja2", "webencodings"),
 )
 
 

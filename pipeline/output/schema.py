@@ -63,6 +63,11 @@ DOCUMENTS = _schema(
         "how sure the guess of the encoding is, 0..1; null where it was not guessed",
         nullable=True,
     ),
+    _field(
+        "replaced",
+        pa.int32(),
+        "characters U+FFFD that stand for bytes which are not of the encoding (reader.errors: replace)",
+    ),
     _field("raw_text", pa.string(), "the raw text; null unless output.keep_text is set", nullable=True),
 )
 

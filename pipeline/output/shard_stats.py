@@ -19,6 +19,8 @@ UNCERTAINTY_BIN_WIDTH = 0.05
 """Nats. Bin ``uncertainty.07`` counts words from 0.35 to 0.40; the last counts everything above."""
 GUESSED_ENCODINGS = "guessed_encodings"
 """Counts the documents whose bytes were not UTF-8 and whose encoding was guessed."""
+REPLACED = "replaced"
+"""Begins the counts of characters that stand for invalid bytes, and of the documents with such."""
 META_NULLS = "meta_nulls."
 """Begins the counts of values that are null in ``meta`` because they could not be stored, by field."""
 ALWAYS_COUNTED = (
@@ -82,8 +84,9 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
         Name to number: documents, sentences, tokens, entities and ``entities.<type>``; tokens that are uncertain
         (above the threshold), refined (labelled by stage two) or changed (labelled differently than by stage one);
         sentences with a refined token; ``uncertainty.<bin>``; ``guessed_encodings``;
-        ``meta_nulls.<field>``; ``dead_letters.<stage>.<error>``. All but the bins, types, guesses, fields and reasons
-        are present even if 0.
+        ``replaced_characters``, ``replaced_documents``; ``meta_nulls.<field>``;
+        ``dead_letters.<stage>.<error>``. All but the bins, types, guesses, replacements, fields and reasons are present
+        even if 0.
     """
     tokens, sentences = tables["tokens"], tables["sentences"]
     uncertainty = _values(tokens, "uncertainty").astype(np.float64)
@@ -107,6 +110,10 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
     guesses = tables["documents"]["encoding_confidence"]
     if guesses.null_count < len(guesses):
         counts[GUESSED_ENCODINGS] = len(guesses) - guesses.null_count
+    replaced = _values(tables["documents"], "replaced")
+    if replaced.any():
+        counts[f"{REPLACED}_characters"] = int(replaced.sum())
+        counts[f"{REPLACED}_documents"] = int(np.count_nonzero(replaced))
     for names in tables["documents"]["meta_nulls"].drop_null().to_pylist():
         counts.update(f"{META_NULLS}{name}" for name in orjson.loads(names))
     if "errors" in tables:

@@ -160,6 +160,7 @@ def _document_columns(flat: Sequence[_FlatDocument], signature: Signature, *, ke
         "meta_nulls": [document.meta_nulls for document in documents],
         "encoding": [document.encoding for document in documents],
         "encoding_confidence": [document.encoding_confidence for document in documents],
+        "replaced": [document.replaced for document in documents],
         "raw_text": [document.text if keep_text else None for document in documents],
     }
 

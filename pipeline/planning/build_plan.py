@@ -30,7 +30,6 @@ from concord.pipeline.planning.next_generation import (
     next_generation,
 )
 from concord.pipeline.planning.text_field import check_text_field
-from concord.pipeline.readers.encodings import check_encoding
 from concord.pipeline.readers.read_file import read_records, scan_file
 from concord.pipeline.readers.records import ScannedRecord
 from concord.pipeline.storage.files import file_state
@@ -85,7 +84,6 @@ def make_plan(inputs: PlanInputs, *, reasons: Sequence[str] = ()) -> Plan:
     """
     config, existing = inputs.config, inputs.existing
     files, ignored = find_inputs(config.input, output=config.output.path, format=config.reader.format)
-    check_encoding(config.reader.encoding)
     if existing is None or not existing.current:
         # Existing documents that are current show that the field is right.
         check_text_field(files, config.reader)

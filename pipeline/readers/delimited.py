@@ -5,18 +5,20 @@ first line is given up, and the next line starts a record.
 """
 
 import csv
+import re
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.encodings import Encoding, decode_line, encoding_of_lines
+from concord.pipeline.readers.encodings import KEEP_INVALID, Encoding, decode_line, encoding_of_lines
 from concord.pipeline.readers.fields import Fields, Record
 from concord.pipeline.readers.reader import FunctionReader
 from concord.pipeline.readers.records import Loss, RecordError, too_large
 from concord.pipeline.readers.streams import LineStream, with_codecs
 
+_KEPT = re.compile("[\udc80-\udcff]")
 # A record is bounded by reader.max_record_bytes instead.
 csv.field_size_limit(sys.maxsize)
 
@@ -46,7 +48,7 @@ class DelimitedStream:
         self._encoding = Encoding("utf-8") if self._stream.encoding is not None else _encoding(path, config)
         # Lines, or errors in place of lines, and their lengths: read already, for a record that was given up.
         self._waiting: deque[tuple[bytes | RecordError, int]] = deque()
-        self._is_ascii = True
+        self._is_ascii, self._replaced = True, 0
         self._columns: list[str] | None = None
         try:
             header = self._read_row()
@@ -73,7 +75,7 @@ class DelimitedStream:
         encoding = Encoding("utf-8") if self._is_ascii else self._encoding
         if self._stream.encoding is not None:
             encoding = Encoding(self._stream.encoding)
-        return Record(self._start, self.position, fields, self.position - self._start, encoding)
+        return Record(self._start, self.position, fields, self.position - self._start, encoding, self._replaced)
 
     def skip_to(self, position: int) -> None:
         """Skip forward to the start of a record."""
@@ -97,7 +99,7 @@ class DelimitedStream:
     def _read_row(self) -> list[str] | None:
         """Read the next row that is not blank; None at the end of the file."""
         while True:
-            self._start = self.position
+            self._start, self._replaced = self.position, 0
             taken: list[tuple[bytes | RecordError, int]] = []
             try:
                 row = next(csv.reader(self._take_lines(taken), delimiter=self._delimiter, strict=True), None)
@@ -114,6 +116,8 @@ class DelimitedStream:
             else:
                 self.position += sum(length for _, length in taken)
                 self._check(row, taken)
+                if self._replaced:
+                    row = [_KEPT.sub("\ufffd", value) for value in row or ()]
             if row != []:
                 return row
 
@@ -134,7 +138,7 @@ class DelimitedStream:
             size += length
             if size > self._config.max_record_bytes:
                 raise too_large(self._config.max_record_bytes)
-            text = line.decode(self._encoding.name, "surrogateescape")
+            text = line.decode(self._encoding.name, KEEP_INVALID)
             yield text.removeprefix("\ufeff") if self._start == 0 and len(taken) == 1 else text
 
     def _next_line(self) -> tuple[bytes | RecordError, int]:
@@ -150,7 +154,7 @@ class DelimitedStream:
         line, length = taken[0]
         self._waiting.extendleft(reversed(taken[1:]))
         self.position += length
-        text = decode_line(line, encoding=self._encoding.name) if isinstance(line, bytes) else ""
+        text = self._decode(line) if isinstance(line, bytes) else ""
         row = text.rstrip("\r\n").split(self._delimiter)
         if self._may_lack_quoting and self._columns is not None and len(row) == len(self._columns):
             self._is_ascii = text.isascii()
@@ -161,12 +165,16 @@ class DelimitedStream:
             "and put it in quotes",
         )
 
+    def _decode(self, content: bytes) -> str:
+        text, *_, self._replaced = decode_line(content, encoding=self._encoding.name, errors=self._config.errors)
+        return text
+
     def _check(self, row: list[str] | None, taken: list[tuple[bytes | RecordError, int]]) -> None:
         """Check that a record can be decoded and has the columns of the header."""
         content = b"".join(line for line, _ in taken if isinstance(line, bytes))
         self._is_ascii = content.isascii()
         if not self._is_ascii:
-            decode_line(content, encoding=self._encoding.name)
+            self._decode(content)
         if row and self._columns is not None and len(row) != len(self._columns):
             lines = f" in {len(taken)} lines" if len(taken) > 1 else ""
             raise RecordError(

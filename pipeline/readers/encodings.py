@@ -6,14 +6,15 @@ after it. Nothing else is changed: line ends stay as they are.
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-import charset_normalizer
+import chardet
 
-from concord.models.errors import ConfigError
 from concord.pipeline.readers.records import RecordError
+
+Errors = Literal["strict", "replace"]
 
 # Longer marks first: that of UTF-32 starts like that of UTF-16.
 _MARKS = {
@@ -23,38 +24,41 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 
+_SET = "set reader.encoding or convert the file to utf-8"
+_AS_BROWSERS = "concord.as_browsers"
+KEEP_INVALID = "concord.keep_invalid"
+"""Handler of errors that makes a surrogate of each byte that ``decode`` refuses."""
+_ESCAPE, _JAPANESE_7_BIT = b"\x1b$", "iso2022_jp_ext"
+_CODECS = {"euc_jis_2004": "euc_jp"}
+
 _WESTERN = "cp1252"
-_WESTERN_LETTERS = ("áéíóúüñ", "àâæçèéêëîïôœùûü", "äöüß", "àáâãçéêíóôõú", "àèéìíòóùú", "åäöæøé", "áéíðóúýþæö")
-_CENTRAL_LETTERS = ("ąćęłńóśźż", "áčďéěíňóřšťúůýž", "áäčďéíĺľňóôŕšťúýž", "áéíóöőúüű", "ăâîşţ", "čćđšž")
-_LETTERS = {
-    _WESTERN: _WESTERN_LETTERS,
-    "cp1250": _CENTRAL_LETTERS,
-    "iso8859-2": _CENTRAL_LETTERS,
-    "cp1254": ("çğıöşüâîİ",),
-    "cp1257": ("ąčęėįšųūž", "āčēģīķļņšūž", "äõöüšž"),
-    "cp850": _WESTERN_LETTERS,
-    "mac-roman": _WESTERN_LETTERS,
-}
-"""Encodings of the Latin script, and the letters beyond ASCII of the languages written in each."""
-
-_OTHER_SCRIPTS = [
-    *("cp1251", "koi8_r", "cp1253", "cp1255", "cp1256", "cp874", "cp866"),
-    *("cp932", "euc_jp", "gb18030", "big5", "cp949"),
-]
-
+_LATIN = (_WESTERN, "cp1250", "iso8859-2", "cp1254", "cp1257", "cp1258", "cp850", "mac-roman")
+_OTHER_SCRIPTS = (
+    *("cp1251", "koi8-r", "koi8-u", "iso8859-5", "mac-cyrillic", "cp866", "cp1253", "iso8859-7", "cp1255", "iso8859-8"),
+    *("cp1256", "iso8859-6", "cp874", "cp932", "euc_jis_2004", "gb18030", "big5hkscs", "cp949"),
+)
 _SAMPLE_BYTES = 1 << 16
-_MOST_LATIN = 0.3
-"""Share of letters beyond ASCII in texts of the Latin script; Czech and Icelandic have about 0.2."""
-_SURE_FIT = 0.9
-_MARGIN = 0.2
-"""Another encoding must fit better than Western European by this much."""
+_CONTEXT = 16
+"""Bytes of ASCII on either side of others that speak for an encoding as well: without them there are few letters."""
+_SURE = 0.15
+"""Another script must be this much likelier than the Latin one; of 720 scraps of manual pages none came out wrong."""
+_LEAD = 0.05
+"""Another encoding of the Latin script must be this much likelier than Western European."""
 _SURE_LETTERS = 4
 """This many characters beyond ASCII make a guess half as sure as it could be."""
-_PUNCTUATION = frozenset(
-    "\u2018\u2019\u201a\u201c\u201d\u201e\u2026\u2013\u2014\u2022\u20ac\u00ab\u00bb\u00a0\u00ad\u00b7\u00a7\u00b0\u00a3\u00a1\u00bf"
-)
-"""Characters beyond ASCII that speak for no language, where they stand outside of words."""
+_MARKUP = re.compile(rb"<!--.*?-->|<(script|style)\b.*?</\1|<[^<>]*>", re.DOTALL | re.IGNORECASE)
+_BEYOND_ASCII = re.compile(rb"[\x80-\xff]+(?:[\x00-\x7f]{1,48}[\x80-\xff]+){0,1000}")
+_MAC, _CLOSE = "mac-cyrillic", 0.03
+_NOT_WESTERN = b"\x81\x8d\x8f\x90\x9d"
+_DAMAGE = 0.05
+_TURKISH = re.compile(rb"[\xd0\xdd\xde\xf0\xfd\xfe]")
+_PUNCTUATION = "\u2018\u2019\u201c\u201d\u201e\u2026\u2013\u2014\u2022\u00ab\u00bb\u00a0\u00ad\u00b7\u00b4"
+_ORDINALS, _SIGNS = {"\xaa", "\xba"}, "\xa9\xae\xb0"
+_RUNS = re.compile(r"(?:(?<=([A-Za-z]))|)([^\x00-\x7f]+)(?=([A-Za-z]?))")
+_WITHIN_WORDS = "\u2019\u2013\u2014\u2026\u00ad\u00b7\u00b4\u00a0"
 _CONTROLS = re.compile(rb"[\x00-\x06\x0e-\x1a]")
+_FEW, _FEW_SHARE = 3, 0.01
+"""With ``reader.errors: replace`` so many bad bytes of a record are replaced, or this share of all if that is more."""
 
 
 class Encoding(NamedTuple):
@@ -70,30 +74,18 @@ class Decoded(NamedTuple):
     Attributes:
         confidence: 0..1, how sure a guessed encoding is; None where it was not guessed.
         meta: what else the file says, see Document.meta.
+        replaced: how many characters U+FFFD stand for bytes that are not of the encoding.
     """
 
     text: str
     encoding: str
     confidence: float | None = None
     meta: str | None = None
+    replaced: int = 0
 
 
-def check_encoding(encoding: str) -> None:
-    """Check that an encoding exists.
-
-    Raises:
-        ConfigError: naming the key.
-    """
-    try:
-        "\n".encode("utf-8" if encoding == "auto" else encoding)
-    except LookupError:
-        raise ConfigError(
-            f"reader.encoding: expected auto or an encoding of Python such as utf-8 or cp1252, got {encoding!r}"
-        ) from None
-
-
-def decode(content: bytes, *, encoding: str) -> Decoded:
-    """Decode a whole file.
+def decode(content: bytes, *, encoding: str, errors: Errors = "strict") -> Decoded:
+    """Decode a whole file; ``encoding`` and ``errors`` as in ReaderConfig.
 
     Raises:
         RecordError: naming the first invalid byte.
@@ -101,28 +93,23 @@ def decode(content: bytes, *, encoding: str) -> Decoded:
     marked = mark_of(content)
     if encoding not in ("auto", marked) and marked is not None:
         hint = f"it begins with the byte order mark of {marked}: set reader.encoding to {marked} or auto"
-        return Decoded(_decode_as(content, encoding, hint=hint), encoding)
+        return _decode_as(content, encoding, errors=errors, hint=hint)
     if encoding != "auto":
-        return Decoded(_decode_as(content, encoding), encoding)
+        return _decode_as(content, encoding, errors=errors)
     if marked is not None:
-        return Decoded(_decode_as(content, marked, hint="convert the file to utf-8"), marked)
-    try:
+        return _decode_as(content, marked, errors=errors, hint="convert the file to utf-8")
+    if _ESCAPE in content and content.isascii():
+        with suppress(RecordError):
+            return _decode_as(content, _JAPANESE_7_BIT)._replace(confidence=1.0)
+    with suppress(UnicodeDecodeError):
         return Decoded(content.decode("utf-8-sig"), "utf-8")
-    except UnicodeDecodeError:
-        sample = _sample(content)
+    sample = _sample(content)
     if _is_damaged_utf8(sample):
-        _decode_as(content, "utf-8", hint="fix the bytes, or set reader.encoding")
-    for name, confidence in guess(sample):
-        try:
-            text = content.decode(name)
-            text.encode("utf-8")
-        except UnicodeError:
-            continue
-        return Decoded(text, name, confidence)
-    raise RecordError(
-        "invalid_encoding",
-        "expected text, and no encoding fits the bytes; set reader.encoding or convert the file to utf-8",
-    )
+        return _decode_as(content, "utf-8", errors=errors, hint="fix the bytes, or set reader.encoding")
+    guessed = guess(sample)
+    if guessed is None:
+        raise RecordError("invalid_encoding", f"expected utf-8 or letters that show an encoding, got neither; {_SET}")
+    return _decode_as(content, guessed.name, errors=errors, hint=_SET)._replace(confidence=guessed.confidence)
 
 
 def mark_of(content: bytes) -> str | None:
@@ -141,39 +128,115 @@ def encoding_of_lines(lines: Iterable[bytes]) -> Encoding:
     with suppress(UnicodeDecodeError):
         sample.decode("utf-8")
         return Encoding("utf-8")
-    guesses = () if _is_damaged_utf8(bytes(sample)) else guess(bytes(sample))
-    return next(iter(guesses), Encoding("utf-8"))
+    guessed = None if _is_damaged_utf8(bytes(sample)) else guess(_sample(bytes(sample)))
+    return guessed or Encoding("utf-8")
 
 
-def guess(sample: bytes) -> Iterator[Encoding]:
-    """Yield the encodings that a part of a text other than UTF-8 may have, with a confidence; the likeliest first.
+def guess(sample: bytes) -> Encoding | None:
+    """Return the encoding that a part of a text other than UTF-8 must have; None where nothing is sure.
 
-    Texts of the Latin script are taken for Western European, unless their letters clearly say otherwise;
-    charset-normalizer takes most of them for Central European. The other scripts are left to it.
+    Texts of the Latin script are taken for Western European, unless their letters say otherwise: a few accents never
+    make chardet sure.
     """
     if _CONTROLS.search(sample):
-        return
+        return None
+    sure = _likelihoods(sample)
+    name = _other_script(sample, sure) or _latin(sample, sure)
+    if name is None or _has_two_encodings(sample, name):
+        return None
     beyond = sum(byte >= 0x80 for byte in sample)
-    letters = beyond + len(re.findall(rb"[A-Za-z]", sample))
-    sure = beyond / (beyond + _SURE_LETTERS)
-    fits = {name: fit for name in _LETTERS if (fit := _fit(sample, name)) is not None}
-    if fits and (beyond <= _MOST_LATIN * letters or max(fits.values()) > _SURE_FIT):
-        likeliest = max(fits, key=lambda name: fits[name] + _MARGIN * (name == _WESTERN))
-        for name in dict.fromkeys([likeliest, _WESTERN, "iso8859-1"]):
-            yield Encoding(name, round(fits.get(name, 0.0) * sure, 3))
-        return
-    for match in charset_normalizer.from_bytes(sample, cp_isolation=[*_OTHER_SCRIPTS, _WESTERN]):
-        yield Encoding(match.encoding, round((1 - match.chaos) * sure, 3))
+    confidence = (sure[name] if name in _OTHER_SCRIPTS else 1.0) * beyond / (beyond + _SURE_LETTERS)
+    return Encoding(_CODECS.get(name, name), round(confidence, 3))
+
+
+def _likelihoods(sample: bytes) -> dict[str, float]:
+    """Return how likely each encoding is; those in which the sample is invalid or has controls are left out."""
+    found = chardet.detect_all(
+        sample,
+        ignore_threshold=True,
+        compat_names=False,
+        include_encodings=(*_LATIN, *_OTHER_SCRIPTS),
+        no_match_encoding=_WESTERN,
+        empty_input_encoding=_WESTERN,
+    )
+    has_controls = re.search(rb"[\x80-\x9f]", sample) is not None
+    likely = {match["encoding"] or "": match["confidence"] for match in found}
+    return {name: value for name, value in likely.items() if not (has_controls and name.startswith("iso"))}
+
+
+def _has_two_encodings(sample: bytes, name: str) -> bool:
+    """Tell whether one half of a sample is surely in another encoding: bytes are damaged, or the file is two in one."""
+    middle = sample.find(b" ", len(sample) // 2)
+    for half in (sample[:middle], sample[middle:]):
+        other = _other_script(half, _likelihoods(half))
+        if other is not None and half.decode(other, "replace") != half.decode(name, "replace"):
+            return True
+    return False
+
+
+def _other_script(sample: bytes, sure: Mapping[str, float]) -> str | None:
+    """Return the likeliest encoding of another script, if it is clearly likelier; its letters stand side by side."""
+    name = max(sure.keys() & set(_OTHER_SCRIPTS), key=lambda name: sure[name], default=None)
+    latin = max((sure[name] for name in sure.keys() & set(_LATIN)), default=0.0)
+    together = sum(map(len, re.findall(rb"[\x80-\xff]{2,}", sample)))
+    beyond = sum(byte >= 0x80 for byte in sample)
+    if name is None or sure[name] < latin + _SURE or together <= beyond / 5:
+        return None
+    if name == _MAC and sure[name] < sure.get("cp1251", 0.0) + _CLOSE:
+        # They differ in the capitals; those of Mac OS are the quotation marks of Windows.
+        return _MAC if len(re.findall(rb"[\x80-\x9f]", sample)) > len(re.findall(rb"[\xc0-\xde]", sample)) else "cp1251"
+    return name
+
+
+def _latin(sample: bytes, sure: Mapping[str, float]) -> str | None:
+    """Return the likeliest encoding of the Latin script in which the sample reads like words."""
+    # A byte or two that Windows-1252 lacks are damage, and do not make another encoding of it.
+    valid = sample.translate(None, _NOT_WESTERN)
+    if 0 < len(sample) - len(valid) <= _DAMAGE * len(re.findall(rb"[\x80-\xff]", valid)):
+        return _latin(valid, _likelihoods(valid))
+    western = sure.get(_WESTERN, 0.0)
+    others = {name: sure[name] for name in sure.keys() & set(_LATIN[1:])}
+    # Six letters tell Turkish from Icelandic, and more people write it.
+    name = max(others, key=lambda name: others[name], default=_WESTERN)
+    if name == "cp1254" and others[name] * 1.5 >= western and _TURKISH.search(sample):
+        others[name] += western
+    lead = others.get(name, 0.0) - western
+    is_western = _reads_like_words(sample, _WESTERN)
+    if (lead >= _LEAD or (not is_western and others.get(name, 0.0) >= _LEAD)) and _reads_like_words(sample, name):
+        return name
+    return _WESTERN if is_western and (lead < _LEAD / 2 or lead < western) else None
+
+
+def _reads_like_words(sample: bytes, encoding: str) -> bool:
+    """Tell whether characters beyond ASCII are accents in words of the Latin script, or punctuation between them."""
+    try:
+        text = sample.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    for before, run, after in _RUNS.findall(text):
+        letters = run.strip(_WITHIN_WORDS if before and after else _PUNCTUATION)
+        is_word = letters.isalpha() and not set(letters) & _ORDINALS
+        if len(letters) > 2 or (len(letters) == 2 and not (is_word and (before or after))):
+            return False
+        if is_word and letters.isupper() and before.islower():
+            return False
+        if letters and not is_word and after and (before or letters not in _SIGNS):
+            return False
+    return True
 
 
 def _sample(content: bytes) -> bytes:
-    """Return the part around the first byte that is not ASCII; bounded, since guessing tries many encodings."""
-    first = next(re.finditer(rb"[\x80-\xff]", content)).start()
-    end = first + _SAMPLE_BYTES
-    if end < len(content):
-        # Between two words, and not between the bytes of one character.
-        end = max(content.rfind(space, first, end) for space in (b" ", b"\n"))
-    return content[max(first - _SAMPLE_BYTES, 0) : end if end > first else first + _SAMPLE_BYTES]
+    """Return what is not ASCII outside of markup, with a little around it; bounded, since guessing takes a while."""
+    plain = _MARKUP.sub(b" ", content)
+    plain = content if plain.isascii() else plain
+    parts: list[bytes] = []
+    size = 0
+    for match in _BEYOND_ASCII.finditer(plain):
+        parts.append(plain[max(match.start() - _CONTEXT, 0) : match.end() + _CONTEXT])
+        size += len(parts[-1])
+        if size > _SAMPLE_BYTES:
+            break
+    return b" ".join(parts)
 
 
 def _is_damaged_utf8(sample: bytes) -> bool:
@@ -182,48 +245,60 @@ def _is_damaged_utf8(sample: bytes) -> bool:
     return beyond.count("\ufffd") * 2 < len(beyond)
 
 
-def _fit(sample: bytes, encoding: str) -> float | None:
-    """Return which share of the characters beyond ASCII are letters of one language of an encoding; None if invalid."""
+def decode_line(line: bytes, *, encoding: str, errors: Errors = "strict") -> Decoded:
+    """Decode one line of a file, which is UTF-8 for ``auto``; arguments and RecordError as for ``decode``."""
+    return _decode_as(line, "utf-8" if encoding == "auto" else encoding, errors=errors)
+
+
+def _decode_as(
+    content: bytes, encoding: str, *, errors: Errors = "strict", hint: str = "fix the bytes or set reader.encoding"
+) -> Decoded:
+    replaced = 0
     try:
-        text = sample.decode(encoding)
-    except UnicodeDecodeError:
-        return None
-    characters = [
-        match[0].lower()
-        for match in re.finditer(r"[^\x00-\x7f]", text)
-        if match[0] not in _PUNCTUATION or _is_within_word(text, match.start())
-    ]
-    if not characters:
-        return 1.0
-    counts = (sum(character in letters for character in characters) for letters in _LETTERS[encoding])
-    return max(counts) / len(characters)
-
-
-def _is_within_word(text: str, place: int) -> bool:
-    before, after = text[place - 1 : place], text[place + 1 : place + 2]
-    return before.isalpha() and after.isalpha() and text[place] not in "\u2019\u00ad\u00b7\u2013\u2014\u2026"
-
-
-def decode_line(line: bytes, *, encoding: str) -> str:
-    """Decode one line of a file, which is UTF-8 for ``auto``; raises what ``decode`` raises."""
-    return _decode_as(line, "utf-8" if encoding == "auto" else encoding)
-
-
-def _decode_as(content: bytes, encoding: str, *, hint: str = "fix the bytes or set reader.encoding") -> str:
-    name = codecs.lookup(encoding).name
+        text = content.decode(encoding, _AS_BROWSERS)
+    except UnicodeDecodeError as error:
+        text = content.decode(encoding, "replace")
+        # Those that the bytes spell are not ignored.
+        replaced = text.count("\ufffd") - content.decode(encoding, "ignore").count("\ufffd")
+        if errors == "strict" or replaced > max(_FEW, _FEW_SHARE * len(content)):
+            raise _invalid(content, encoding, error, replaced if errors == "replace" else None, hint) from None
     try:
-        text = content.decode(name)
         # Some codecs (utf-7) accept lone surrogates, which no output can store.
         text.encode("utf-8")
-    except UnicodeDecodeError as error:
-        code = "invalid_utf8" if name.startswith("utf-8") else "invalid_encoding"
-        raise RecordError(
-            code,
-            f"expected {encoding}, got byte 0x{content[error.start]:02x} at offset {error.start} of the record"
-            f" ({error.reason}); {hint}",
-        ) from None
     except UnicodeEncodeError as error:
         raise RecordError(
             "lone_surrogate", f"expected characters, got half of a surrogate pair at {error.start}; {hint}"
         ) from None
-    return text.removeprefix("\ufeff")
+    return Decoded(text.removeprefix("\ufeff"), encoding, replaced=replaced)
+
+
+def _invalid(content: bytes, encoding: str, error: UnicodeDecodeError, replaced: int | None, hint: str) -> RecordError:
+    too_many = "" if replaced is None else f", and {replaced:,} such places in all, which is more than a few"
+    return RecordError(
+        "invalid_utf8" if encoding.startswith("utf-8") else "invalid_encoding",
+        f"expected {encoding}, got byte 0x{content[error.start]:02x} at offset {error.start} of the record"
+        f" ({error.reason}){too_many}; {hint}",
+    )
+
+
+def _as_browsers(error: UnicodeError) -> tuple[str, int]:
+    """Read what browsers do and Python does not: the euro sign of GBK, and the row of symbols in EUC-JP."""
+    if isinstance(error, UnicodeDecodeError):
+        place, pair = error.start, error.object[error.start : error.start + 2]
+        if error.encoding == "gb18030" and pair[:1] == b"\x80":
+            return "\u20ac", place + 1
+        if error.encoding == "euc_jp" and pair[:1] == b"\xad":
+            with suppress(UnicodeDecodeError):
+                return pair.decode("euc_jis_2004"), place + 2
+    raise error
+
+
+def _keep_invalid(error: UnicodeError) -> tuple[str | bytes, int]:
+    try:
+        return _as_browsers(error)
+    except UnicodeDecodeError:
+        return codecs.lookup_error("surrogateescape")(error)
+
+
+codecs.register_error(_AS_BROWSERS, _as_browsers)
+codecs.register_error(KEEP_INVALID, _keep_invalid)

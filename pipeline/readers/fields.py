@@ -40,6 +40,7 @@ class Record(NamedTuple):
         fields: by name, or why it cannot be read; a RecordError stands for a value that cannot be.
         size: bytes of input, for cutting shards; None stands for the bytes of its text.
         encoding: of its bytes, where its format leaves that open.
+        replaced: see Document.replaced.
     """
 
     start: int
@@ -47,6 +48,7 @@ class Record(NamedTuple):
     fields: Fields | RecordError
     size: int | None = None
     encoding: Encoding | None = None
+    replaced: int = 0
 
     def readable_fields(self) -> Fields:
         """Return the fields; raise the RecordError where there are none."""
@@ -116,6 +118,7 @@ def build_document(record: Record, piece: Piece, *, is_duplicate: bool, config: 
         meta_nulls=nulls,
         encoding=record.encoding.name if record.encoding else None,
         encoding_confidence=record.encoding.confidence if record.encoding else None,
+        replaced=record.replaced,
     )
 
 

@@ -8,24 +8,25 @@ import codecs
 import re
 from contextlib import suppress
 from importlib.util import find_spec
+from itertools import islice
 from typing import Any
 
 import orjson
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.encodings import Decoded, decode
+from concord.pipeline.encoding_labels import codec_of
+from concord.pipeline.readers.encodings import Decoded, decode, mark_of
 from concord.pipeline.readers.records import RecordError, too_large
 from concord.pipeline.readers.streams import with_codecs
 from concord.pipeline.readers.text import TextReader
 
-_DECLARATION = re.compile(
-    rb"""<(?:meta|\?xml)\b[^<>]*?(?:charset|encoding)\s*=\s*["']?\s*([A-Za-z0-9_.:-]+)""", re.IGNORECASE
-)
-_DECLARED_WITHIN = 1024
-"""Bytes in which a page may declare its encoding, as browsers have it."""
-_LATIN = {"iso8859-1", "ascii"}
-_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_XML = re.compile(rb"""\s*<\?xml\b[^>]*?encoding\s*=\s*["']([^"'>]+)""")
+_CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s;"']+)""", re.IGNORECASE)
+_MULTIBYTE = {"cp932", "gb18030", "big5hkscs", "cp949", "euc_jp", "iso2022_jp_ext", "iso2022_kr", "hz"}
+_ASCII = bytes(range(0x20, 0x7E))
+_MOST_BY_CHANCE = 3
+"""So few characters of these encodings may happen to be UTF-8 as well."""
 _MOST_DEPTH = 1000
 """Browsers stop at about 500."""
 
@@ -41,7 +42,7 @@ class HtmlReader(TextReader):
         from resiliparse.extract.html2text import extract_plain_text
         from resiliparse.parse.html import HTMLTree
 
-        decoded = decode(content, encoding=_stated(content, config))
+        decoded = decode(content, encoding=_encoding_of(content, config), errors=config.errors)
         tree = HTMLTree.parse(decoded.text)
         if content.count(b"<") > _MOST_DEPTH:
             _check_nesting(tree, config)
@@ -58,23 +59,54 @@ def is_available() -> bool:
     return find_spec("resiliparse") is not None
 
 
-def _stated(content: bytes, config: ReaderConfig) -> str:
-    """Return the encoding that the job sets, or else that a page which is not UTF-8 declares."""
-    declared = _DECLARATION.search(content[:_DECLARED_WITHIN])
-    if config.encoding not in ("utf-8", "auto") or declared is None or content.startswith(_MARKS):
+def _encoding_of(content: bytes, config: ReaderConfig) -> str:
+    """Return the encoding that the job sets, or else that a mark or the page itself states; UTF-8 is recognized."""
+    marked = mark_of(content)
+    if config.encoding not in ("utf-8", "auto") or content.startswith(codecs.BOM_UTF8):
         return config.encoding
-    with suppress(UnicodeDecodeError):
-        content.decode("utf-8")
-        return config.encoding
+    if marked is not None:
+        return marked
     try:
-        name = codecs.lookup(declared[1].decode()).name
-        extends_ascii = "<".encode(name) == b"<"
-    except LookupError:
-        extends_ascii = False
-    if not extends_ascii:
-        return config.encoding
-    # As browsers do: what is declared as Latin-1 is Windows-1252.
-    return "cp1252" if name in _LATIN else name
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return _declared(content) or config.encoding
+    beyond = sum(1 for _ in islice(re.finditer(rb"[\xc2-\xff]", content), _MOST_BY_CHANCE + 1))
+    is_ambiguous = beyond <= _MOST_BY_CHANCE if beyond else b"\x1b" in content or b"~{" in content
+    declared = _declared(content) if is_ambiguous else None
+    if declared in _MULTIBYTE:
+        with suppress(UnicodeDecodeError):
+            content.decode(declared)
+            return declared
+    return config.encoding
+
+
+def _declared(content: bytes) -> str | None:
+    """Return the encoding that a page declares, wherever it does; None for UTF-8, and for what browsers ignore."""
+    from resiliparse.parse.html import HTMLTree
+
+    tree: Any = HTMLTree.parse(content.decode("latin-1"))
+    labels = []
+    for meta in tree.document.get_elements_by_tag_name("meta"):
+        charset, pragma = meta.getattr("charset"), meta.getattr("http-equiv", "").strip().lower()
+        if charset:
+            labels.append(charset)
+        elif pragma == "content-type" and (in_content := _CHARSET.search(meta.getattr("content", ""))):
+            labels.append(in_content[1])
+    if in_xml := _XML.match(content):
+        labels.append(in_xml[1].decode("latin-1"))
+    for label in labels:
+        name = "cp1252" if label.strip().lower() == "x-user-defined" else codec_of(label)
+        if name is not None:
+            return name if _extends_ascii(name) else None
+    return None
+
+
+def _extends_ascii(encoding: str) -> bool:
+    """Tell whether a page in an encoding can declare it: in UTF-16, say, a declaration in ASCII could not be read."""
+    try:
+        return not encoding.startswith("utf") and _ASCII.decode(encoding) == _ASCII.decode()
+    except UnicodeError:
+        return False
 
 
 def _check_nesting(tree: Any, config: ReaderConfig) -> None:

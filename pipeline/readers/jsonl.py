@@ -30,17 +30,18 @@ class JsonLines(LineStream):
     def read(self) -> Record | None:
         """Read the next record; None at the end of the file."""
         while True:
-            start = self.position
+            start, replaced = self.position, 0
             try:
                 line = self.read_line()
                 if not line:
                     return None
-                fields: dict[str, Any] | RecordError | None = _fields(line, self._config)
-                if fields is None:
+                text, *_, replaced = decode_line(line, encoding=self._config.encoding, errors=self._config.errors)
+                if not text.strip():
                     continue
+                fields: dict[str, Any] | RecordError = _fields(text)
             except RecordError as error:
                 fields = error.with_traceback(None)
-            return Record(start, self.position, fields, self.position - start, self._encoding)
+            return Record(start, self.position, fields, self.position - start, self._encoding, replaced)
 
 
 JSONL = FunctionReader(
@@ -48,15 +49,11 @@ JSONL = FunctionReader(
 )
 
 
-def _fields(line: bytes, config: ReaderConfig) -> dict[str, Any] | None:
-    """Return the fields of a line; None where it is blank."""
-    text = decode_line(line, encoding=config.encoding)
-    if text.isspace() or not text:
-        return None
+def _fields(line: str) -> dict[str, Any]:
     try:
-        fields = _DECODER.decode(text)
+        fields = _DECODER.decode(line)
     except (ValueError, RecursionError) as error:
-        hint = "fix the line" if line.endswith(b"\n") else "the line has no line end: the file may be truncated"
+        hint = "fix the line" if line.endswith("\n") else "the line has no line end: the file may be truncated"
         raise RecordError("invalid_json", f"expected one JSON object, got invalid JSON ({error}); {hint}") from None
     if not isinstance(fields, dict):
         raise RecordError("not_an_object", f"expected a JSON object, got {type_name(fields)}; fix the line")

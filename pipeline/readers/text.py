@@ -27,7 +27,7 @@ class TextReader(Reader):
         Raises:
             RecordError: when there is none.
         """
-        return decode(content, encoding=config.encoding)
+        return decode(content, encoding=config.encoding, errors=config.errors)
 
     @override
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
@@ -54,6 +54,7 @@ class TextReader(Reader):
             meta=decoded.meta,
             encoding=decoded.encoding,
             encoding_confidence=decoded.confidence,
+            replaced=decoded.replaced,
         )
 
     @override

@@ -14,7 +14,7 @@ from concord.pipeline.documents import STAGES
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import Manifest
-from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, GUESSED_ENCODINGS, META_NULLS, backed_off
+from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, GUESSED_ENCODINGS, META_NULLS, REPLACED, backed_off
 from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
@@ -56,6 +56,7 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, collection: Colle
         "\n".join(describe_changes(report)) if plan.generation else "",
         _dead_letters(report, config, collection),
         _guessed(manifest),
+        _replaced_characters(manifest),
         _meta_nulls(manifest),
         _backed_off(manifest),
         _work_done(report),
@@ -110,6 +111,17 @@ def _guessed(manifest: Manifest) -> str:
     return (
         f"{guessed:,} {were} not UTF-8; encodings guessed (columns encoding and encoding_confidence of documents); "
         "reader.encoding sets one"
+    )
+
+
+def _replaced_characters(manifest: Manifest) -> str:
+    counts = total_counts(manifest)
+    if f"{REPLACED}_characters" not in counts:
+        return ""
+    documents = counted(counts[f"{REPLACED}_documents"], "document")
+    return (
+        f"{counts[f'{REPLACED}_characters']:,} U+FFFD in {documents} stand for bytes that are not of the encoding "
+        "(column replaced of documents; reader.errors)"
     )
 
 

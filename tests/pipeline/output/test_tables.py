@@ -113,6 +113,7 @@ def test_annotated_tables_contain_the_values_of_the_documents() -> None:
             "encoding": None,
             "encoding_confidence": None,
             "meta_nulls": None,
+            "replaced": 0,
             "raw_text": None,
         }
     ]

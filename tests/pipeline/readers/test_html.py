@@ -76,6 +76,117 @@ def test_encoding_is_the_one_that_the_page_declares(
     assert (found.encoding_confidence is None) == bool(head or written == "utf-16")
 
 
+RUSSIAN = "Анна встретила Карла в Москве."
+LABELS = {
+    "gb2312": ("gb18030", "朱镕基访问日本。"),
+    "x-gbk": ("gb18030", "昨天，部长访问日本。"),
+    "shift_jis": ("cp932", "株式会社①は東京にあります。"),
+    "x-sjis": ("cp932", "東京です。"),
+    "euc-jp": ("euc_jp", "東京です。"),
+    "iso-2022-jp": ("iso2022_jp_ext", "東京です。"),
+    "euc-kr": ("cp949", "똠방각하 펲시콜라."),
+    "big5": ("big5hkscs", "台北峯"),
+    "iso-8859-9": ("cp1254", "“Ankara” – İstanbul."),
+    "windows-874": ("cp874", "กรุงเทพ…"),
+    "x-mac-cyrillic": ("mac-cyrillic", "Москва"),
+    "koi8-ru": ("koi8-u", "Київ"),
+    "iso-8859-8-i": ("iso8859-8", "ירושלים"),
+    "windows-1256": ("cp1256", "القاهرة"),
+    "iso-8859-7": ("iso8859-7", "Αθήνα"),
+    "x-user-defined": ("cp1252", "Zoë"),
+    "hz-gb-2312": ("hz", "中文"),
+}
+
+
+@pytest.mark.parametrize("setting", ["utf-8", "auto"])
+@pytest.mark.parametrize("label", LABELS)
+def test_declared_label_means_what_browsers_take_it_for(tmp_path: Path, label: str, setting: str) -> None:
+    codec, text = LABELS[label]
+
+    found = read_one(tmp_path / "a.html", f"<meta charset={label}><p>{text}</p>".encode(codec), encoding=setting)
+
+    assert isinstance(found, Document)
+    assert (found.text, found.encoding, found.encoding_confidence) == (text, codec, None)
+
+
+@pytest.mark.parametrize("setting", ["utf-8", "auto"])
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        "<!--" + "x" * 5000 + "--><meta charset=koi8-r>",
+        "<style>" + "p {} " * 1000 + "</style><META CONTENT='text/html; Charset = KOI8-R' HTTP-EQUIV=content-type>",
+        "</head><body>" + "<p>x</p>" * 500 + "<meta charset='koi8-r'>",
+        "<!-- <meta charset=gb2312> --><meta charset=koi8-r>",
+        "<script>'<meta charset=gb2312>'</script><meta charset=koi8-r>",
+        "<meta name=description content='charset=gb2312'><meta charset=koi8-r>",
+        "<meta charset=no-such><meta charset=koi8-r>",
+        "<meta charset=koi8-r><meta charset=gb2312>",
+    ],
+)
+def test_declaration_counts_wherever_browsers_find_it(tmp_path: Path, declaration: str, setting: str) -> None:
+    page = f"<html><head>{declaration}<p>{RUSSIAN}</p>"
+
+    found = read_one(tmp_path / "a.html", page.encode("koi8-r"), encoding=setting)
+
+    assert isinstance(found, Document)
+    assert found.text.endswith(RUSSIAN)
+    assert found.encoding == "koi8-r"
+
+
+@pytest.mark.parametrize(
+    "head", ["<?xml version='1.0' encoding='koi8-r'?>", " \n<?xml version='1.0' encoding=\"KOI8-R\"?>"]
+)
+def test_declaration_of_xml_counts_unless_the_page_has_one(tmp_path: Path, head: str) -> None:
+    of_xml = read_one(tmp_path / "a.html", f"{head}<p>{RUSSIAN}</p>".encode("koi8-r"))
+    of_page = read_one(tmp_path / "b.html", f"{head}<meta charset=windows-1251><p>{RUSSIAN}</p>".encode("cp1251"))
+
+    assert isinstance(of_xml, Document)
+    assert isinstance(of_page, Document)
+    assert (of_xml.encoding, of_page.encoding) == ("koi8-r", "cp1251")
+    assert of_xml.text == of_page.text == RUSSIAN
+
+
+@pytest.mark.parametrize(("encoding", "mark"), [("utf-8", "\ufeff"), ("utf-16", ""), ("utf-16-be", "\ufeff")])
+@pytest.mark.parametrize("setting", ["utf-8", "auto"])
+def test_byte_order_mark_comes_before_a_declaration(tmp_path: Path, encoding: str, mark: str, setting: str) -> None:
+    page = f"{mark}<meta charset=windows-1251><p>{RUSSIAN}</p>"
+
+    found = read_one(tmp_path / "a.html", page.encode(encoding), encoding=setting)
+
+    assert isinstance(found, Document)
+    assert found.text == RUSSIAN
+
+
+@pytest.mark.parametrize("label", ["utf-16", "utf-16le", "utf-7", "unicode", "cp037"])
+def test_page_in_utf8_that_declares_what_it_cannot_be_is_in_utf8(tmp_path: Path, label: str) -> None:
+    found = read_one(tmp_path / "a.html", f"<meta charset={label}><p>{RUSSIAN}</p>".encode())
+
+    assert isinstance(found, Document)
+    assert (found.text, found.encoding) == (RUSSIAN, "utf-8")
+
+
+@pytest.mark.parametrize(("text", "encoding"), [("毛", "gb18030"), ("媒体", "gb18030"), ("毛泽东", "utf-8")])
+def test_few_letters_that_are_utf8_as_well_are_in_the_declared_encoding(
+    tmp_path: Path, text: str, encoding: str
+) -> None:
+    found = read_one(tmp_path / "a.html", f"<meta charset=gbk><p>{text}</p>".encode(encoding))
+
+    assert isinstance(found, Document)
+    assert (found.text, found.encoding) == (text, encoding)
+
+
+def test_invalid_byte_of_a_declared_encoding_is_a_dead_letter_or_replaced(tmp_path: Path) -> None:
+    page = f"<meta charset=gb2312><p>{LABELS['gb2312'][1]}".encode("gb18030") + b"\xff</p>"
+
+    strict = read_one(tmp_path / "a.html", page)
+    replaced = read_one(tmp_path / "a.html", page, errors="replace")
+
+    assert isinstance(strict, DeadLetter)
+    assert (strict.error, "expected gb18030, got byte 0xff" in strict.message) == ("invalid_encoding", True)
+    assert isinstance(replaced, Document)
+    assert (replaced.text, replaced.replaced) == (LABELS["gb2312"][1] + "\ufffd", 1)
+
+
 @pytest.mark.parametrize("charset", ["", "<meta charset=hex>", "<meta charset=no-such>", "<meta charset=utf-16>"])
 def test_undeclared_encoding_is_a_dead_letter(tmp_path: Path, charset: str) -> None:
     found = read_one(tmp_path / "a.html", f"{charset}<p>Zoë</p>".encode("latin-1"))
