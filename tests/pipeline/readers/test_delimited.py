@@ -200,3 +200,35 @@ def test_pieces_of_any_size_have_the_records_of_the_whole_file(
     if not noise and not (suffix and cut):
         texts = [text.encode("utf-8", "replace").decode() for _, text in rows]
         assert [record.text for record in whole if isinstance(record, Document)] == texts
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_a_few_invalid_bytes_of_a_row_are_replaced_and_counted_where_that_is_asked_for(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = tmp_path / f"a.{suffix}"
+    rows = (b"id,text,note", b"a,caf\xe9 noir,n\xffn", "b,café,x".encode(), b"c,\xff\xff\xff\xff,x", b'd,"a\n\xff",x')
+    path.write_bytes(b"\n".join(rows).replace(b",", b"," if suffix == "csv" else b"\t"))
+
+    strict = read_all(path, suffix, ReaderConfig())
+    a, b, c, d = read_all(path, suffix, ReaderConfig(errors="replace"))
+
+    assert [type(record) for record in strict] == [DeadLetter, Document, DeadLetter, DeadLetter]
+    assert isinstance(a, Document)
+    assert isinstance(b, Document)
+    assert isinstance(d, Document)
+    assert (a.text, a.meta, a.replaced) == ("caf\ufffd noir", '{"note":"n\ufffdn"}', 2)
+    assert (b.text, b.replaced) == ("café", 0)
+    assert (d.text, d.replaced) == ("a\n\ufffd", 1)
+    assert isinstance(c, DeadLetter)
+    assert "4 such places in all, which is more than a few" in c.message
+
+
+def test_rows_are_read_as_browsers_read_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("id,text\na,价格".encode("gbk") + b"\x805")
+
+    (found,) = read_all(path, "csv", ReaderConfig.from_mapping({"encoding": "gb2312"}))
+
+    assert isinstance(found, Document)
+    assert (found.text, found.encoding) == ("价格€5", "gb18030")

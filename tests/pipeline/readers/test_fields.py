@@ -260,3 +260,17 @@ def test_integers_of_another_reader_keep_all_their_digits(tmp_path: Path) -> Non
     assert found.doc_id == str(10**30)
     assert json.loads(found.meta or "") == {"m": None, "n": 10**30, "o": 0.5}
     assert json.loads(found.meta_nulls or "") == ["m"]
+
+
+def test_a_few_invalid_bytes_of_a_line_are_replaced_and_counted_where_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "caf\xe9", "n": "\xff"}\n{"text": "b"}\n{"text": "\xff\xff\xff\xff"}\n')
+
+    a, b, c = read(path, errors="replace")
+
+    assert isinstance(a, Document)
+    assert isinstance(b, Document)
+    assert (a.text, a.meta, a.replaced) == ("caf\ufffd", '{"n":"\ufffd"}', 2)
+    assert (b.text, b.replaced) == ("b", 0)
+    assert isinstance(c, DeadLetter)
+    assert c.error == "invalid_utf8"

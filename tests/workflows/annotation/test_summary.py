@@ -157,3 +157,17 @@ def test_the_summary_counts_values_that_became_null_in_meta_and_names_their_fiel
     assert "3 values could not be stored in meta and became null, by field: too 1, when 2" in summary_of(report, config)
     rows = concord.open(str(report.output)).to_arrow("documents").to_pylist()
     assert [row["meta_nulls"] for row in rows] == ['["too","when"]', None, '["when"]']
+
+
+def test_the_summary_counts_replaced_characters_and_the_rows_have_them(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number, content in enumerate((b"caf\xe9 and \xff", b"Anna left.", b"\xff Bob.")):
+        (source / f"{number}.txt").write_bytes(content)
+    config = runs.job(source, tmp_path / "out", reader={"errors": "replace"})
+
+    report = runs.run_job(config)
+
+    assert "3 U+FFFD in 2 documents stand for bytes that are not of the encoding" in summary_of(report, config)
+    rows = concord.open(str(report.output)).to_arrow("documents").to_pylist()
+    assert [row["replaced"] for row in rows] == [2, 0, 1]
