@@ -16,6 +16,7 @@ from concord.pipeline.errors import IntegrityError
 
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """The errors of a path that leads to nothing."""
+_DEEPEST = 50
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _guarded: set[Path] = set()
 
@@ -42,10 +43,9 @@ def folder_of(path: Path, *, make: bool = False) -> Iterator[int]:
     descriptor = os.open(opened, _FOLDER)
     try:
         for name in folder.relative_to(opened).parts:
-            opened /= name
-            below = _open_below(descriptor, opened, make=make)
+            below = _open_below(descriptor, opened / name, make=make)
             os.close(descriptor)
-            descriptor = below
+            descriptor, opened = below, opened / name
         yield descriptor
     except OSError as error:
         if isinstance(error.filename, str):
@@ -73,12 +73,7 @@ def remove_file(path: Path) -> None:
 def remove_tree(path: Path) -> None:
     """Remove a file, a link, or a folder with everything in it; what is gone already is no error."""
     with suppress(FileNotFoundError), folder_of(path) as folder:
-        if not is_folder(path.name, folder):
-            os.unlink(path.name, dir_fd=folder)
-            return
-        for name in names_in(path):
-            remove_tree(path / name)
-        os.rmdir(path.name, dir_fd=folder)
+        _remove(path.name, folder, path)
 
 
 def is_folder(name: str, within: int) -> bool:
@@ -86,6 +81,25 @@ def is_folder(name: str, within: int) -> bool:
     with suppress(FileNotFoundError):
         return stat.S_ISDIR(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode)
     return False
+
+
+def _remove(name: str, within: int, path: Path, *, depth: int = 0) -> None:
+    if not is_folder(name, within):
+        os.unlink(name, dir_fd=within)
+        return
+    if depth == _DEEPEST:
+        raise IntegrityError(f"{path}: is nested more than {_DEEPEST} folders deep, as no collection is; remove it")
+    # By descriptors, since another driver may give the folder another name meanwhile.
+    inside = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=within)
+    try:
+        with os.scandir(inside) as entries:
+            names = [entry.name for entry in entries]
+        for entry in names:
+            with suppress(FileNotFoundError):
+                _remove(entry, inside, path, depth=depth + 1)
+    finally:
+        os.close(inside)
+    os.rmdir(name, dir_fd=within)
 
 
 def _open_below(folder: int, path: Path, *, make: bool) -> int:

@@ -351,6 +351,9 @@ def test_fault_while_finishing_is_an_error_of_the_store(archive: Path, call: str
     before, base = seen(output), archive.parent / "base"
     output.rename(base)
     change(archive)
+    for path in archive.iterdir():
+        # So long ago that each run remembers its hash, and makes the same calls.
+        os.utime(path, (1, 1))
     subprocess.run(["cp", "-r", str(base), str(output)], check=True)
     with faults.failing_call() as undisturbed:
         expected = seen(run(archive, grace=0))
