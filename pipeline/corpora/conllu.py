@@ -104,10 +104,9 @@ def _check_ranges(rows: SentenceRows, report: FaultReporter) -> None:
     for name, (number, label) in rows.wordless.items():
         first, dash, _ = name.partition("-")
         if not (first.isdecimal() and label in rows.labels[int(first) - 1 : int(first)]):
-            what, remedy = (
-                ("range", "the first of its words, and I- at the others") if dash else ("empty node", "a word")
-            )
-            report(number, f"the {what} {name} has the label {label}, which would be lost: write it at {remedy}")
+            kind = "range" if dash else "empty node"
+            remedy = "write it at a word, and I- at any words of the entity after it"
+            report(number, f"the {kind} {name} has the label {label}, which would be lost: {remedy}")
 
 
 def misc_values(misc: str) -> dict[str, str]:

@@ -142,20 +142,16 @@ def _span(region: Any, text: str, units: list[int], where: str) -> AnnotatedSpan
     anywhere = AnnotatedSpan(0, len(text), "", where)
     value = region.get("value") if isinstance(region, dict) else None
     if not isinstance(value, dict) or region.get("type") != "labels":
-        return anywhere._replace(fault=f"expected a region of the type 'labels', got {_shown(region)}")
+        return anywhere._replace(fault=f"expected a region of the type 'labels', got {region!r:.80}")
     first, last, labels, surface = map(value.get, ("start", "end", "labels", "text"))
     if not (isinstance(first, int) and isinstance(last, int) and first < last):
-        return anywhere._replace(fault=f"expected start and end in UTF-16 code units, got {_shown(value)}")
+        return anywhere._replace(fault=f"expected start and end in UTF-16 code units, got {value!r:.80}")
     start, end = max(0, bisect_right(units, first) - 1), min(bisect_left(units, last), len(text))
     span = AnnotatedSpan(start, end, "", where)
     if (units[start], units[end]) != (first, last):
         return span._replace(fault=f"expected offsets in UTF-16 code units of its text, got {first} to {last}")
     if not (isinstance(labels, list) and len(labels) == 1 and isinstance(labels[0], str)):
-        return span._replace(fault=f"expected one label for {text[start:end]!r}, got {_shown(labels or None)}")
+        return span._replace(fault=f"expected one label for {text[start:end]!r}, got {labels or 'none'!s:.80}")
     if isinstance(surface, str) and visible(surface) != visible(text[start:end]):
         return anywhere._replace(fault=f"its text is {surface!r}, but {text[start:end]!r} is at {first} to {last}")
     return span._replace(type=labels[0])
-
-
-def _shown(value: Any) -> str:
-    return "none" if value is None else repr(value)[:80]

@@ -83,16 +83,8 @@ def _statuses(corrections: Iterable[Correction], state: str, reason: str = "") -
 def import_command(path: Path, output: OutputPath, *, who: str, dry_run: bool, accept_drops: bool) -> Answer:
     """Import an annotator's file; exit code 3 if a part of it was refused."""
     report = import_corrections(path, output, who=who, dry_run=dry_run, accept_drops=accept_drops)
-    values = {
-        "passages": report.passages,
-        "not_annotated": report.not_annotated,
-        "corrections": plain(report.corrections),
-        "actions": dict(sorted(report.actions.items())),
-        "held_back": plain(report.held_back),
-        "refused": plain(report.refused),
-        "log": str(log_path(output)),
-        "dry_run": dry_run,
-    }
+    actions = dict(sorted(report.actions.items()))
+    values = plain(report) | {"actions": actions, "log": str(log_path(output)), "dry_run": dry_run}
     text = "\n".join(_import_lines(report, output, dry_run=dry_run))
     return Answer(values=values, text=text, exit_code=LEFT_OUT if report.refused else 0)
 

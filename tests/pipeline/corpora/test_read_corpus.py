@@ -327,19 +327,19 @@ def test_token_labels_of_any_form_are_no_stray_entities(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "after", "remedy"),
+    ("name", "after"),
     [
-        ("1-2", "O", "write it at the first of its words, and I- at the others"),
-        ("1-2", "B-PER", "write it at the first of its words"),
-        ("1.1", "O", "write it at a word"),
+        ("1-2", "O"),
+        ("1-2", "B-PER"),
+        ("1.1", "O"),
     ],
 )
-def test_label_of_what_is_no_word_is_a_fault(tmp_path: Path, name: str, after: str, remedy: str) -> None:
+def test_label_of_what_is_no_word_is_a_fault(tmp_path: Path, name: str, after: str) -> None:
     rows = word(1, "a", f"NER={after}") + word(2, "el", "_") + word(3, "mar", "_")
     empty = rows.split("\n", 1)[0] + "\n" + word(name, "x", "NER=B-LOC") + rows.split("\n", 1)[1]
     text = word(name, "al", "NER=B-LOC") + rows if "-" in name else empty
     [fault] = faults_of(write(tmp_path / "a.conllu", text))
-    assert f"{name} has the label B-LOC, which would be lost: {remedy}" in fault
+    assert f"{name} has the label B-LOC, which would be lost: write it at a word" in fault
 
 
 def test_label_of_a_range_that_its_words_have_too_is_no_fault(tmp_path: Path) -> None:
