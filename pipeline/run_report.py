@@ -45,7 +45,9 @@ class RunReport:
     """The result of a run.
 
     Attributes:
-        read: records the planner counted.
+        read: records of the input.
+        annotated, unchanged, dead_letters: what became of them, see ``Outcome``; documents that an earlier call
+            annotated, one that was interrupted included, are unchanged.
         shards: of this generation's plan; done_before of them were committed before this call.
         changes: how the input differs from what existed.
         named: of a dry run, the ids of the documents by field of ``changes``, in the order of the input.
@@ -98,7 +100,7 @@ class RunTally:
         self._plan = plan
         self._on_progress = on_progress
         self._committed = len(committed)
-        self._shards = 0
+        self._added: set[int] = set()
         self._read_done = sum(report.read for report in committed)
         self._timings = Timings()
         self._records = {shard.index: shard.records for shard in plan.shards}
@@ -111,7 +113,7 @@ class RunTally:
         in_flight = tuple(self._in_flight[index] for index in sorted(self._in_flight))
         self._on_progress(
             Progress(
-                shards_done=self._committed + self._shards,
+                shards_done=self._committed + len(self._added),
                 shards=len(self._plan.shards) + len(self._plan.reused),
                 read_done=self._read_done,
                 read=self._plan.read,
@@ -128,7 +130,7 @@ class RunTally:
 
     def add(self, report: ShardReport, timings: Timings) -> None:
         """Count a shard that has just been committed."""
-        self._shards += 1
+        self._added.add(report.shard)
         self._read_done += report.read
         self._timings += timings
         self._in_flight.pop(report.shard, None)
@@ -159,7 +161,7 @@ class RunTally:
         words = earlier.get("words", 0) + self._timings.words
         rates = {stage: words / taken for stage, taken in (*seconds.items(), ("run", wall_seconds)) if taken > 0}
         stats = {
-            "shards": earlier.get("shards", 0) + self._shards,
+            "shards": earlier.get("shards", 0) + len(self._added),
             "words": words,
             "wall_seconds": wall_seconds,
             "seconds": seconds,
@@ -172,7 +174,8 @@ class RunTally:
     def result(self, config: AnnotateConfig, folder: OutputFolder, *, done_before: int) -> RunReport:
         """Return the result of the call, given how many of the plan's shards were committed before it."""
         plan, html = self._plan, folder.metadata / "report.html"
-        outcome = sum_outcomes(folder.finished_shards(plan).values(), generation=plan.generation)
+        finished = folder.finished_shards(plan).values()
+        outcome = sum_outcomes(finished, is_new=lambda report: report.shard in self._added)
         return RunReport(
             output=folder.output,
             read=plan.read,

@@ -70,6 +70,11 @@ class TokenRow(NamedTuple):
     uncertainty: float
     refined: bool
 
+    @property
+    def changed(self) -> bool:
+        """Whether stage two gave it another label than stage one; a label that a person gave is not counted."""
+        return self.refined and self.draft_ner != self.ner
+
 
 class EntityRow(NamedTuple):
     """An entity: a row of the table entities, whose columns ``concord schema entities`` describes.

@@ -55,6 +55,8 @@ class ShardReport:
     Attributes:
         read: records counted by the planner, not by the reader.
         annotated, unchanged: documents annotated by this commit, and documents copied from earlier ones.
+        annotated_in: runs of documents, in the order of their rows: the generation that annotated them, and how many
+            they are; empty where that is the shard's own generation for all.
         files: data files by table name.
         stats: counts for the report, name -> number. They contain no times: equal plans give equal stats.
     """
@@ -69,6 +71,17 @@ class ShardReport:
     dead_letters: _Count
     files: Annotated[Mapping[str, PartFile], AfterValidator(_checked_names)] = field(default_factory=dict)
     stats: Mapping[str, int | float] = field(default_factory=dict)
+    annotated_in: tuple[tuple[_Number, _Count], ...] = ()
+
+    def document_generations(self, documents: int) -> list[int]:
+        """Return the generation in which each document was last annotated, in the order of the rows.
+
+        It raises IntegrityError if they are not so many documents.
+        """
+        runs = self.annotated_in or ((self.generation, self.annotated + self.unchanged),)
+        if sum(number for _, number in runs) != documents:
+            raise IntegrityError(f"shard {self.shard:05d}: its record counts other documents than its {documents}")
+        return [generation for generation, number in runs for _ in range(number)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +115,7 @@ class Manifest:
             generation=plan.generation,
             plan=plan.digest,
             read=read,
-            **asdict(sum_outcomes(in_order, generation=plan.generation)),
+            **asdict(sum_outcomes(in_order, is_new=lambda report: report.generation == plan.generation)),
             shards=in_order,
         )
 
@@ -113,18 +126,24 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """How many records were annotated in one generation, were annotated in earlier ones, or are dead letters."""
+    """What became of the records of an input, as seen from one run or generation.
+
+    Attributes:
+        annotated: documents that it annotated.
+        unchanged: documents whose rows were there before and stay.
+        dead_letters: records of the collection that could not be annotated, in this run or an earlier one.
+    """
 
     annotated: int
     unchanged: int
     dead_letters: int
 
 
-def sum_outcomes(reports: Iterable[ShardReport], *, generation: int) -> Outcome:
-    """Add up the outcomes of shards as seen from a generation: documents of earlier ones count as unchanged."""
+def sum_outcomes(reports: Iterable[ShardReport], *, is_new: Callable[[ShardReport], bool]) -> Outcome:
+    """Add up the outcomes of shards; documents of those that are not new count as unchanged."""
     annotated = unchanged = dead_letters = 0
     for report in reports:
-        new = report.annotated if report.generation == generation else 0
+        new = report.annotated if is_new(report) else 0
         annotated += new
         unchanged += report.annotated + report.unchanged - new
         dead_letters += report.dead_letters

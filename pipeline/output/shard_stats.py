@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from concord.models.outputs import Prediction
 from concord.pipeline.documents import AnnotatedDocument
-from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.manifest import Manifest, ShardReport
 
 UNCERTAINTY_BINS = 40
 UNCERTAINTY_BIN_WIDTH = 0.05
@@ -23,18 +23,18 @@ REPLACED = "replaced"
 """Begins the counts of characters that stand for invalid bytes, and of the documents with such."""
 META_NULLS = "meta_nulls."
 """Begins the counts of values that are null in ``meta`` because they could not be stored, by field."""
-ALWAYS_COUNTED = (
-    "documents",
-    "sentences",
-    "tokens",
-    "entities",
-    "uncertain_tokens",
-    "refined_tokens",
-    "changed_tokens",
-    "refined_sentences",
-    "near_ties",
-)
-"""The counts that are there even if they are 0; see ``count_rows`` and ``count_margins``."""
+ALWAYS_COUNTED = {
+    "documents": "documents that are annotated",
+    "sentences": "their sentences; each piece of an over-long one counts",
+    "tokens": "their words",
+    "entities": "their entities; also `entities.<type>`",
+    "uncertain_tokens": "words whose uncertainty is above the threshold of stage two",
+    "refined_tokens": "words whose label stage two gave, and no person",
+    "changed_tokens": "those of them whose label differs from that of stage one",
+    "refined_sentences": "sentences with a word whose label stage two gave",
+    "near_ties": "words within 0.00001 of another label or of the threshold; not in documents that were copied since",
+}
+"""The counts of a shard and of a collection that are there even if they are 0, with their meaning."""
 NEAR_TIE = 1e-5
 """Words this close to another label or to the threshold may differ with other batch sizes or processors."""
 
@@ -81,12 +81,9 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
         threshold: nats above which stage two decides; None for a tagger with one stage.
 
     Returns:
-        Name to number: documents, sentences, tokens, entities and ``entities.<type>``; tokens that are uncertain
-        (above the threshold), refined (labelled by stage two) or changed (labelled differently than by stage one);
-        sentences with a refined token; ``uncertainty.<bin>``; ``guessed_encodings``;
-        ``replaced_characters``, ``replaced_documents``; ``meta_nulls.<field>``;
-        ``dead_letters.<stage>.<error>``. All but the bins, types, guesses, replacements, fields and reasons are present
-        even if 0.
+        Name to number: those of ``ALWAYS_COUNTED``, but for near_ties; ``entities.<type>``; ``uncertainty.<bin>``;
+        ``guessed_encodings``; ``replaced_characters``, ``replaced_documents``; ``meta_nulls.<field>``;
+        ``dead_letters.<stage>.<error>``.
     """
     tokens, sentences = tables["tokens"], tables["sentences"]
     uncertainty = _values(tokens, "uncertainty").astype(np.float64)
@@ -99,7 +96,7 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
             "entities": tables["entities"].num_rows,
             "uncertain_tokens": int((uncertainty > _limit(threshold)).sum()),
             "refined_tokens": int(refined.sum()),
-            "changed_tokens": int((_values(tokens, "ner") != _values(tokens, "draft_ner")).sum()),
+            "changed_tokens": int(is_changed(tokens).sum()),
             "refined_sentences": _sentences_with(refined, _values(sentences, "n_tokens").astype(np.int64)),
         }
     )
@@ -138,6 +135,26 @@ def count_margins(documents: Sequence[AnnotatedDocument], *, threshold: float | 
                 label != other for label, other in zip(prediction.labels, reference.labels, strict=True)
             )
     return dict(counts)
+
+
+def is_changed(tokens: pa.Table) -> NDArray[np.bool_]:
+    """Tell of each word whether stage two changed its label; see also ``TokenRow.changed``."""
+    differs: NDArray[np.bool_] = _values(tokens, "ner") != _values(tokens, "draft_ner")
+    return differs & _values(tokens, "refined").astype(np.bool_)
+
+
+def total_counts(reports: Iterable[ShardReport]) -> dict[str, int]:
+    """Return the counts of a collection, summed over its shards; one without shards has counts of 0."""
+    counts: Counter[str] = Counter(dict.fromkeys(ALWAYS_COUNTED, 0))
+    for report in reports:
+        counts.update({key: int(value) for key, value in report.stats.items()})
+    return dict(sorted(counts.items()))
+
+
+def collection_counts(manifest: Manifest) -> dict[str, int]:
+    """Return what a collection holds: the counts of ``ALWAYS_COUNTED``, and its dead letters."""
+    counts = total_counts(manifest.shards)
+    return {name: counts[name] for name in ALWAYS_COUNTED} | {"dead_letters": manifest.dead_letters}
 
 
 def count_step(step: BackOffStep) -> dict[str, float]:

@@ -162,7 +162,7 @@ def _segments(tokens: Sequence[TokenRow], words: Sequence[_Word]) -> list[_Segme
             segments.append(_Segment(label=kind))
         segments[-1].words.append(word)
         _, draft = split_label(token.draft_ner)
-        if kind and draft != kind:
+        if kind and draft != kind and token.changed:
             segments[-1].drafts.add(draft or OUTSIDE)
     return segments
 

@@ -155,7 +155,7 @@ def measure_quality(output: OutputPath, limits: Limits = DEFAULT_LIMITS) -> Qual
         for sentence in document.sentences:
             for position, token in enumerate(sentence.tokens):
                 refined += token.refined
-                if token.draft_ner != token.ner:
+                if token.changed:
                     changes.add(token.draft_ner, token.ner, (_shown(document, sentence), position))
     return Quality(
         plan=collection.plan,

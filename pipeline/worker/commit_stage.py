@@ -1,7 +1,8 @@
 """Commit stage: write a shard's tables and commit them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +24,7 @@ Outcome = AnnotatedDocument | DeadLetter
 
 _OWNED = ("documents", "sentences", "tokens", "entities")
 """Tables whose rows belong to a document."""
+_ANNOTATED_IN = "annotated_in"
 
 
 class CommitStage:
@@ -79,7 +81,7 @@ class CommitStage:
         dead_letters = with_attempts(shard, [outcome for outcome in outcomes if isinstance(outcome, DeadLetter)])
         if dead_letters:
             tables["errors"] = error_table(dead_letters, self._signature)
-        tables, unchanged = self._with_copied_rows(shard, tables)
+        tables, copied = self._with_copied_rows(shard, tables)
         stats = count_rows(tables, threshold=self._threshold) | count_margins(annotated, threshold=self._threshold)
         stats |= count_step(step)
         report = ShardReport(
@@ -87,23 +89,26 @@ class CommitStage:
             generation=self._generation,
             read=shard.records,
             annotated=len(annotated),
-            unchanged=unchanged,
+            unchanged=len(copied),
+            annotated_in=_runs([*copied, *[self._generation] * len(annotated)]) if copied else (),
             dead_letters=tables["errors"].num_rows if "errors" in tables else 0,
             stats=dict(sorted(stats.items())),
         )
         check_equation(report, where=f"shard {shard.name}")
         return self._commit(report, tables, shard)
 
-    def _with_copied_rows(self, shard: Shard, tables: dict[str, pa.Table]) -> tuple[dict[str, pa.Table], int]:
-        """Return the tables with the rows that a shard copies in front, and the number of copied documents."""
+    def _with_copied_rows(self, shard: Shard, tables: dict[str, pa.Table]) -> tuple[dict[str, pa.Table], list[int]]:
+        """Return the tables with the rows that a shard copies in front, and when each copied document was annotated."""
         sources = [_copy_rows(self._folder, rows) for rows in shard.carries]
-        unchanged = sum(source["documents"].num_rows for source in sources)
+        copied = [generation for source in sources for generation in source["documents"][_ANNOTATED_IN].to_pylist()]
         joined: dict[str, pa.Table] = {}
         for name in SCHEMAS:
             schema = signed_schema(name, self._signature)
-            if parts := [source[name].cast(schema) for source in (*sources, tables) if name in source]:
+            if parts := [
+                source[name].select(schema.names).cast(schema) for source in (*sources, tables) if name in source
+            ]:
                 joined[name] = pa.concat_tables(parts)
-        return joined, unchanged
+        return joined, copied
 
     def _tabulate(self, outcomes: Sequence[Outcome]) -> tuple[dict[str, pa.Table], list[Outcome]]:
         """Return the tables, and the outcomes with a dead letter in place of each document that they cannot hold."""
@@ -146,11 +151,15 @@ class CommitStage:
 def _copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
     """Return the tables of the rows to copy; ``errors`` only if a dead letter is among them.
 
+    The documents have one more column: the generation in which they were annotated.
+
     Raises:
         IntegrityError: when a part cannot be read, or does not hold the rows that the plan counted.
     """
     report = folder.require_commit(rows.shard, generation=rows.generation)
     tables = {name: read_part(folder.part(report, name)) for name in report.files}
+    generations = pa.array(report.document_generations(tables["documents"].num_rows), pa.int64())
+    tables["documents"] = tables["documents"].append_column(_ANNOTATED_IN, generations)
     new_ids = {rename.was: rename.doc_id for rename in rows.renames if rename.was != rename.doc_id}
     for name in _OWNED:
         tables[name] = _replace(_drop(tables[name], "doc_id", rows.without), "doc_id", new_ids)
@@ -168,6 +177,11 @@ def _copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
             f"to copy, found {records}; check the folder with 'concord verify'"
         )
     return tables
+
+
+def _runs(values: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return the runs of equal values: each value, and how often it follows itself."""
+    return tuple((value, len(list(run))) for value, run in groupby(values))
 
 
 def _drop(table: pa.Table, column: str, values: tuple[str, ...]) -> pa.Table:

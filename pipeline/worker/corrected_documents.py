@@ -42,7 +42,8 @@ def correct_document(annotated: AnnotatedDocument, corrections: Sequence[Correct
     """Return a document with its corrections, given in the order of the log, and what became of each.
 
     An entity that overlaps a mark of a correction gives way, and its words are outside of entities. All words of such
-    an entity or mark are certain: their labels have probability 1, as have the corrected entities.
+    an entity or mark are certain: their labels have probability 1, as have the corrected entities, and are a person's
+    rather than those of stage two.
     """
     parsed = annotated.parsed
     joined = join_pieces(parsed.sentences, attrgetter("continues"))
@@ -81,6 +82,7 @@ def _corrected(
     firsts = [*accumulate(lengths, initial=0)]
     labels = [label for prediction in predictions for label in prediction.labels]
     probabilities = [value for prediction in predictions for value in prediction.probabilities]
+    refined = [value for prediction in predictions for value in prediction.refined]
     marked = [_word_range(mark, words) for correction in corrections for mark in correction.marks]
     entities: list[_Entity] = []
     replaced = list(marked)
@@ -89,7 +91,7 @@ def _corrected(
         replaced += [range(entity.start, entity.end)] if gives_way else []
         entities += [] if gives_way else [entity]
     for place in (place for span in replaced for place in span):
-        labels[place], probabilities[place] = OUTSIDE, 1.0
+        labels[place], probabilities[place], refined[place] = OUTSIDE, 1.0, False
     for mark in (correction.new for correction in corrections if correction.new is not None):
         here = _word_range(mark, words)
         entities.append(_Entity(here.start, here.stop, mark.type, 1.0, "corrected"))
@@ -106,6 +108,7 @@ def _corrected(
                 prediction,
                 labels=tuple(labels[first:end]),
                 probabilities=tuple(probabilities[first:end]),
+                refined=tuple(refined[first:end]),
                 spans=tuple(Span(entity.start - first, entity.end - first, entity.label) for entity in own_entities),
                 confidences=tuple(entity.confidence for entity in own_entities),
                 sources=tuple(entity.source for entity in own_entities),

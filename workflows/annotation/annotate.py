@@ -14,13 +14,13 @@ from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.shard_stats import backed_off
+from concord.pipeline.output.shard_stats import backed_off, collection_counts, total_counts
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.inspection import describe_no_match, existing_dead_letters
 from concord.workflows.annotation.job import annotate_config, find_job_tagger
 from concord.workflows.annotation.progress import RunProgress
-from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run, total_counts
+from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run
 from concord.workflows.annotation.tracking import log_run
 from concord.workflows.console import Answer, counted, info, table, warn
 from concord.workflows.registry.model_versions import is_reference
@@ -103,17 +103,21 @@ def _named_rows(kind: str, ids: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _run(config: AnnotateConfig, tagger: ResolvedTagger, *, retry: DeadLetterFilter | None = None) -> Answer:
     with closing(RunProgress()) as progress:
         report = annotate(config, tagger=tagger, retry=retry, progress=progress)
-    folder = OutputFolder(report.output)
     collection = open_collection(report.output)
     manifest = collection.manifest
     if is_reference(config.tagger.model):
         try:
-            log_run(config, tagger, report, folder=folder, manifest=manifest)
+            log_run(config, tagger, report, collection=collection)
         except (OSError, ConcordError) as error:
             warn(f"the run is complete, but it could not be recorded for MLflow: {error}")
     steps = {name: step.name.lower() for name, step in backed_off(manifest.shards).items()}
     return Answer(
-        values=_values(report, tagger) | {"counts": total_counts(manifest), "backed_off": steps},
+        values={
+            **_values(report, tagger),
+            "collection": collection_counts(manifest),
+            "counts": total_counts(manifest.shards),
+            "backed_off": steps,
+        },
         text=describe_run(report, config=config, collection=collection),
         exit_code=report.exit_code,
     )
@@ -123,7 +127,7 @@ def _expected_seconds(report: RunReport) -> float | None:
     """Estimate the time of a run from the time per document of earlier runs; None if there are none."""
     folder = OutputFolder(report.output)
     stats, manifest = folder.stats(), folder.manifest()
-    counts = total_counts(manifest) if manifest is not None else {}
+    counts = total_counts(manifest.shards) if manifest is not None else {}
     rate = stats.get("words_per_second", {}).get("run")
     if not counts.get("documents") or not rate:
         return None

@@ -16,13 +16,13 @@ from concord.pipeline.output.dead_letters import DeadLetterFilter, read_dead_let
 from concord.pipeline.output.manifest import sum_outcomes
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS
-from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, backed_off
+from concord.pipeline.output.shard_stats import backed_off, collection_counts
 from concord.pipeline.output.verify import verify as find_faults
 from concord.pipeline.plan import Changes
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.crash_log import CrashLog
-from concord.workflows.annotation.summary import describe_component, describe_content, equation, total_counts
+from concord.workflows.annotation.summary import describe_component, describe_content, equation
 from concord.workflows.console import Answer, counted, indented, short_path, short_source, table
 
 SHOWN_DEAD_LETTERS = 50
@@ -34,7 +34,7 @@ def status(output: OutputPath) -> Answer:
     folder = OutputFolder(output.absolute())
     plan = folder.plan()
     done = folder.finished_shards(plan)
-    outcome = sum_outcomes(done.values(), generation=plan.generation)
+    outcome = sum_outcomes(done.values(), is_new=lambda report: report.generation == plan.generation)
     finished = folder.is_finished(plan)
     steps, attempts = backed_off(done.values()), CrashLog(plan).read_all()
     values: dict[str, Any] = {
@@ -81,9 +81,7 @@ def _collection_values(folder: OutputFolder) -> dict[str, Any]:
     if found is None:
         return {"collection": None, "last_change": None}
     seconds, manifest, plan = found
-    counts = total_counts(manifest)
     finished = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-    collection = {name: counts[name] for name in ALWAYS_COUNTED} | {"dead_letters": manifest.dead_letters}
     change = {
         "generation": manifest.generation,
         "finished": finished if seconds else None,
@@ -92,7 +90,7 @@ def _collection_values(folder: OutputFolder) -> dict[str, Any]:
         "changes": plan.changes.model_dump(),
         "reasons": list(plan.reasons),
     }
-    return {"collection": collection, "last_change": change}
+    return {"collection": collection_counts(manifest), "last_change": change}
 
 
 def _describe_collection(values: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from concord.pipeline.documents import STAGES
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import Manifest
-from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, GUESSED_ENCODINGS, META_NULLS, REPLACED, backed_off
+from concord.pipeline.output.shard_stats import GUESSED_ENCODINGS, META_NULLS, REPLACED, backed_off, total_counts
 from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
@@ -40,14 +40,6 @@ def equation(values: Mapping[str, Any]) -> str:
     )
 
 
-def total_counts(manifest: Manifest) -> dict[str, int]:
-    """Return the counts of a finished run, summed over its shards; a collection without shards has counts of 0."""
-    counts: Counter[str] = Counter(dict.fromkeys(ALWAYS_COUNTED, 0))
-    for shard in manifest.shards:
-        counts.update({key: int(value) for key, value in shard.stats.items()})
-    return dict(sorted(counts.items()))
-
-
 def describe_run(report: RunReport, *, config: AnnotateConfig, collection: Collection) -> str:
     """Describe what a run did, what it found, and where the results are."""
     plan, manifest = collection.plan, collection.manifest
@@ -61,7 +53,7 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, collection: Colle
         _backed_off(manifest),
         _work_done(report),
         _replaced(report),
-        _found(collection),
+        _found(report, collection),
         _places(report, plan),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -89,6 +81,11 @@ def describe_component(identity: ComponentIdentity) -> str:
     return f"{identity.name}{version}, {identity.digest[:12]}"
 
 
+def _made_all(report: RunReport) -> bool:
+    """Return whether the collection holds nothing but what this run annotated."""
+    return not report.unchanged and report.done_before < max(1, report.shards)
+
+
 def _dead_letters(report: RunReport, config: AnnotateConfig, collection: Collection) -> str:
     if not report.dead_letters:
         return ""
@@ -99,12 +96,12 @@ def _dead_letters(report: RunReport, config: AnnotateConfig, collection: Collect
         lines.append(f"{report.dead_letters - len(lines):,} more in {short_path(report.output / 'errors')}")
     if report.exit_code:
         lines.append(f"more than allowed: {config.max_dead_letters:.1%} of {report.read:,} (max_dead_letters)")
-    where = " in the collection" if collection.manifest.generation else ""
+    where = "" if _made_all(report) else " in the collection"
     return f"{counted(report.dead_letters, 'dead letter')}{where}\n" + indented("\n".join(lines))
 
 
 def _guessed(manifest: Manifest) -> str:
-    guessed = total_counts(manifest).get(GUESSED_ENCODINGS, 0)
+    guessed = total_counts(manifest.shards).get(GUESSED_ENCODINGS, 0)
     if not guessed:
         return ""
     were = "text was" if guessed == 1 else "texts were"
@@ -128,7 +125,7 @@ def _replaced_characters(manifest: Manifest) -> str:
 def _meta_nulls(manifest: Manifest) -> str:
     fields = {
         key.removeprefix(META_NULLS): count
-        for key, count in total_counts(manifest).items()
+        for key, count in total_counts(manifest.shards).items()
         if key.startswith(META_NULLS)
     }
     if not fields:
@@ -181,16 +178,15 @@ def _work_done(report: RunReport) -> str:
     return f"{report.words:,} words in {counted(new, 'shard')}{before}\n{indented(table(rows, right=(1, 2)))}"
 
 
-def _found(collection: Collection) -> str:
-    manifest = collection.manifest
-    counts = total_counts(manifest)
+def _found(report: RunReport, collection: Collection) -> str:
+    counts = total_counts(collection.manifest.shards)
     kinds = {key.partition(".")[2]: count for key, count in counts.items() if key.startswith("entities.")}
     names = _frequent_names(collection) if counts["entities"] <= MOST_ENTITIES else {}
     rows = [
         (kind, count, ", ".join(f"{name} {times:,}" for name, times in names.get(kind, ())))
         for kind, count in sorted(kinds.items(), key=lambda item: -item[1])
     ]
-    holds = "the collection holds " if manifest.generation else ""
+    holds = "" if _made_all(report) else "the collection holds "
     head = f"{holds}{describe_content(counts)}"
     lines = [head, *([indented(table(rows))] if rows else [])]
     if counts["refined_tokens"]:

@@ -1,18 +1,16 @@
 """Log an annotation run to MLflow, linked to the version of the model that it used."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.output.manifest import Manifest
-from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.collection import Collection
+from concord.pipeline.output.shard_stats import total_counts
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import write_atomically
 from concord.pipeline.storage.guarded import names_in, remove_tree
-from concord.pipeline.storage.output_paths import read_bytes
-from concord.workflows.annotation.summary import total_counts
+from concord.pipeline.storage.output_paths import read_bytes, staging_folder
 from concord.workflows.environment import code_tags
 from concord.workflows.registry import outbox
 from concord.workflows.yaml_values import flatten
@@ -21,9 +19,7 @@ PLAN_TAG = "concord.plan"
 LOGGED_FILES = ("report.html", "config.resolved.yaml", "stats.json")
 
 
-def log_run(
-    config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, folder: OutputFolder, manifest: Manifest
-) -> None:
+def log_run(config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, collection: Collection) -> None:
     """Log a run, once; if the store is down, warn.
 
     Raises:
@@ -32,6 +28,7 @@ def log_run(
     if not isinstance(report.output, Path):
         # The outbox, which shows that a run was logged and waits for a server that is down, is a local folder.
         raise ConfigError("runs are logged only if their output is a local folder, and this one is in a store")
+    manifest, metadata = collection.manifest, report.output / "_run"
     place = report.output / outbox.COLLECTION_OUTBOX / str(manifest.generation)
     existing = outbox.existing_entry(place)
     if existing is not None and existing.tags.get(PLAN_TAG) == manifest.plan:
@@ -39,9 +36,9 @@ def log_run(
             outbox.send_or_warn(place)
         return
     # Copied, since the next run replaces these files and the store may be down until then.
-    files = [name for name in LOGGED_FILES if (folder.metadata / name).exists()]
+    files = [name for name in LOGGED_FILES if (metadata / name).exists()]
     for name in files:
-        write_atomically(place / name, read_bytes(folder.metadata / name), staging=folder.staging)
+        write_atomically(place / name, read_bytes(metadata / name), staging=staging_folder(report.output))
     outbox.log_finished_run(
         place,
         experiment=outbox.EXPERIMENT,
@@ -55,7 +52,7 @@ def log_run(
             PLAN_TAG: manifest.plan,
             **code_tags(),
         },
-        metrics=_metrics(report, counts=total_counts(manifest)),
+        metrics=_metrics(report, collection),
         files=files,
     )
     for name in names_in(place.parent):
@@ -63,14 +60,16 @@ def log_run(
             remove_tree(place.parent / name)
 
 
-def _metrics(report: RunReport, *, counts: Mapping[str, int]) -> dict[str, float]:
-    """Return outcome, changes and counts of the collection, and the rates of the call that finished it."""
-    outcome = {name: getattr(report, name) for name in ("read", "annotated", "unchanged", "dead_letters", "shards")}
+def _metrics(report: RunReport, collection: Collection) -> dict[str, float]:
+    """Return outcome, changes and counts of the generation, and the rates of the call that finished it."""
+    manifest, plan = collection.manifest, collection.plan
+    outcome = {name: getattr(manifest, name) for name in ("read", "annotated", "unchanged", "dead_letters")}
     seconds = {**report.seconds, "run": report.wall_seconds}
     return {
         **outcome,
-        **({"dead_letter_share": report.dead_letters / report.read} if report.read else {}),
-        **{f"changes.{name}": number for name, number in report.changes.model_dump().items()},
-        **{f"counts.{name}": count for name, count in counts.items()},
+        "shards": len(plan.shards),
+        **({"dead_letter_share": manifest.dead_letters / manifest.read} if manifest.read else {}),
+        **{f"changes.{name}": number for name, number in plan.changes.model_dump().items()},
+        **{f"counts.{name}": count for name, count in total_counts(manifest.shards).items()},
         **{f"words_per_second.{stage}": report.words / taken for stage, taken in seconds.items() if taken},
     }

@@ -127,7 +127,7 @@ def test_run_over_an_unchanged_input_writes_nothing(archive: Path) -> None:
     again = runs.run_job(job(archive), build=fakes.build_no_worker)
     assert parts(runs.folder_of(first)) == before
     assert OutputFolder(first.output).latest_generation() == 0
-    assert (again.annotated, again.words) == (20, 0)
+    assert (again.annotated, again.unchanged, again.words) == (0, 20, 0)
 
 
 @pytest.mark.slow

@@ -13,8 +13,9 @@ from concord import open as open_run
 from concord.pipeline.exchange.export import ExportForm, export_collection
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.output.shard_stats import total_counts
 from concord.workflows.annotation import inspection
-from concord.workflows.annotation.summary import describe_run, total_counts
+from concord.workflows.annotation.summary import describe_run
 
 
 def write_empty(folder: Path, kind: str) -> Path:
@@ -38,7 +39,7 @@ def test_an_empty_collection_is_a_result(kind: str, tmp_path: Path) -> None:
         report = runs.run_job(config)
         assert (report.read, report.shards, report.exit_code) == (0, 0, 0)
         collection = open_collection(report.output)
-        assert total_counts(collection.manifest)["entities"] == 0
+        assert total_counts(collection.manifest.shards)["entities"] == 0
         summary = describe_run(report, config=config, collection=collection)
         assert summary.startswith("0 read = 0 annotated + 0 unchanged + 0 dead letters\n")
         assert "the input has no records" in summary

@@ -26,7 +26,7 @@ from concord.workflows.view.page import UnavailableError
 
 PAGE_WORDS = 2500
 """Words on a page of a document, to the end of the sentence."""
-_SHOWN = ("start_char", "end_char", "text", "draft_ner", "ner", "uncertainty")
+_SHOWN = ("start_char", "end_char", "text", "draft_ner", "ner", "uncertainty", "refined")
 _DRAWN = ("upos", "head", "deprel")
 
 

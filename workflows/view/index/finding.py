@@ -5,6 +5,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from concord.workflows.view.index.index_rows import GLUE, INNER_SPACE, SHARED
@@ -18,12 +19,14 @@ _CONTEXT = 70
 _OPEN, _CLOSE = "\ue002", "\ue003"
 _WORD = re.compile(r"\w+(?=n't\b)|n't\b|'\w+|\w+|[^\w\s]+")
 
+_PLACE = "d.source, d.position, d.doc_id"
+"""The order of the input, which stays when documents are annotated again and shards are rewritten or merged."""
 DOCUMENT_ORDERS = {
-    "collection": "d.rank",
-    "entities": "d.entities DESC, d.rank",
-    "words": "d.words DESC, d.rank",
-    "changed": "d.changed DESC, d.rank",
-    "least certain": "d.confidence IS NULL, d.confidence, d.rank",
+    "collection": _PLACE,
+    "entities": f"d.entities DESC, {_PLACE}",
+    "words": f"d.words DESC, {_PLACE}",
+    "changed": f"d.changed DESC, {_PLACE}",
+    "least certain": f"d.confidence IS NULL, d.confidence, {_PLACE}",
 }
 NAME_ORDERS = {
     "count": "entities DESC, name",
@@ -37,7 +40,8 @@ class IndexedDocument(NamedTuple):
     """A row of the table documents of the index."""
 
     id: int
-    rank: int
+    source: str
+    position: int
     doc_id: str
     title: str | None
     sentence_row: int
@@ -54,6 +58,11 @@ class IndexedDocument(NamedTuple):
     def heading(self) -> str:
         """The title, or the id of a document without one."""
         return self.title or self.doc_id
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """Its place in the order of the collection."""
+        return self.source, self.position, self.doc_id
 
     @property
     def first_sentence(self) -> int:
@@ -233,10 +242,16 @@ def get_document(index: sqlite3.Connection, doc_id: str) -> IndexedDocument:
     return document
 
 
-def neighbours(index: sqlite3.Connection, rank: int) -> tuple[str | None, str | None]:
+def neighbours(index: sqlite3.Connection, document: IndexedDocument) -> tuple[str | None, str | None]:
     """Return the ids of the documents before and after one in the order of the collection."""
-    before = index.execute("SELECT doc_id FROM documents WHERE rank < ? ORDER BY rank DESC LIMIT 1", (rank,)).fetchone()
-    after = index.execute("SELECT doc_id FROM documents WHERE rank > ? ORDER BY rank LIMIT 1", (rank,)).fetchone()
+    before, after = (
+        index.execute(
+            f"SELECT doc_id FROM documents WHERE (source, position, doc_id) {sign} (?, ?, ?) "
+            f"ORDER BY source {way}, position {way}, doc_id {way} LIMIT 1",
+            document.place,
+        ).fetchone()
+        for sign, way in (("<", "DESC"), (">", "ASC"))
+    )
     return before and before[0], after and after[0]
 
 
@@ -310,7 +325,7 @@ def places_of_name(
         f"SELECT e.sent_id, d.doc_id, d.title, w.forms, {columns} "
         "FROM entities e JOIN documents d ON d.id = e.document "
         f"LEFT JOIN words w ON w.rowid = (e.document >> {SLOT_BITS} << {SLOT_BITS}) + d.sentence_row + e.sent_id "
-        f"WHERE {where} ORDER BY d.rank, e.number LIMIT ? OFFSET ?",
+        f"WHERE {where} ORDER BY {_PLACE}, e.number LIMIT ? OFFSET ?",
         (*values, PAGE_ROWS, page * PAGE_ROWS),
     ).fetchall()
     lines, seen = [], Counter[tuple[str, int]]()
@@ -366,7 +381,7 @@ def documents_with(index: sqlite3.Connection, text: str) -> list[IndexedDocument
             document = _document_of(index, sentence)
             documents.append(document)
             end = document.first_sentence + document.sentences
-    return sorted(documents, key=lambda document: document.rank)
+    return sorted(documents, key=attrgetter("place"))
 
 
 def _document_of(index: sqlite3.Connection, sentence: int) -> IndexedDocument:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from concord.pipeline.output.shard_stats import is_changed
 from concord.pipeline.output.tables import normalize_name, title_of
 
 GLUE = "\x1f"
@@ -21,26 +22,27 @@ Numbers = NDArray[Any]
 
 
 def document_rows(
-    documents: pa.Table, tokens: pa.Table, *, base: int, rank: int, generation: int
+    documents: pa.Table, tokens: pa.Table, *, base: int, generations: Sequence[int]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of the table documents of the index, without the lowest confidence.
 
     Args:
-        base, rank: of the first document; the others follow.
+        base: number of the first document; the others follow.
+        generations: in which each was annotated.
     """
     places = {name: _starts(documents[name]) for name in ("n_sentences", "n_tokens", "n_entities")}
     first, end = places["n_tokens"][:-1], places["n_tokens"][1:]
-    changed, refined = (_running_sum(values) for values in (_is_changed(tokens), tokens["refined"].to_numpy()))
+    changed, refined = (_running_sum(values) for values in (is_changed(tokens), tokens["refined"].to_numpy()))
     uncertainty = _largest(tokens["uncertainty"].to_numpy(), first, end)
     numbers = range(documents.num_rows)
     yield from zip(
         (base + number for number in numbers),
-        (rank + number for number in numbers),
+        documents["source_position"].to_pylist(),
         documents["doc_id"].to_pylist(),
         map(title_of, documents["meta"].to_pylist()),
         documents["source_uri"].to_pylist(),
         documents["tagger"].to_pylist(),
-        (generation for _ in numbers),
+        generations,
         *(places[name][:-1].tolist() for name in ("n_sentences", "n_tokens", "n_entities")),
         *(documents[name].to_pylist() for name in ("n_chars", "n_sentences", "n_tokens", "n_entities")),
         (refined[end] - refined[first]).tolist(),
@@ -54,12 +56,12 @@ def document_rows(
 def entity_rows(
     documents: pa.Table, sentences: pa.Table, tokens: pa.Table, entities: pa.Table, *, base: int
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of the table entities of the index; one is changed if the draft of any of its words differs."""
+    """Yield the rows of the table entities of the index; one is changed if stage two changed any of its words."""
     counts = documents["n_entities"].to_numpy()
     document = np.repeat(np.arange(documents.num_rows), counts)
     sentence = _starts(documents["n_sentences"])[document] + entities["sent_id"].to_numpy()
     word = _starts(sentences["n_tokens"])[sentence]
-    changed = _running_sum(_is_changed(tokens))
+    changed = _running_sum(is_changed(tokens))
     first, end = (word + entities[name].to_numpy() for name in ("start_token", "end_token"))
     differs = changed[np.minimum(end, len(changed) - 1)] > changed[first - 1]
     yield from zip(
@@ -112,11 +114,6 @@ def _starts(counts: pa.ChunkedArray) -> Numbers:
 
 def _running_sum(values: Numbers) -> Numbers:
     return np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
-
-
-def _is_changed(tokens: pa.Table) -> Numbers:
-    changed: Numbers = pc.not_equal(tokens["draft_ner"], tokens["ner"]).to_numpy()
-    return changed
 
 
 def _largest(values: Numbers, first: Numbers, end: Numbers) -> Numbers:

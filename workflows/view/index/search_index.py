@@ -15,23 +15,21 @@ from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import ShardReport
 from concord.workflows.view.index.index_rows import document_rows, entity_rows, sentence_rows
 
-VERSION = 1
+VERSION = 2
 SLOT_BITS = 32
 """Numbers of documents and sentences are ``shard slot << SLOT_BITS | row in its part``."""
 BANDS = (0.5, 0.8, 0.95)
 """Limits of the bands of confidence."""
 
 _SCHEMA = """
-CREATE TABLE shards (slot INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, position INTEGER NOT NULL,
-  generation INTEGER NOT NULL, searchable INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE documents (id INTEGER PRIMARY KEY, rank INTEGER NOT NULL, doc_id TEXT NOT NULL, title TEXT,
+CREATE TABLE shards (slot INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, searchable INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE documents (id INTEGER PRIMARY KEY, position INTEGER NOT NULL, doc_id TEXT NOT NULL, title TEXT,
   source TEXT NOT NULL, tagger TEXT NOT NULL, generation INTEGER NOT NULL, sentence_row INTEGER NOT NULL,
   token_row INTEGER NOT NULL, entity_row INTEGER NOT NULL, chars INTEGER NOT NULL, sentences INTEGER NOT NULL,
   words INTEGER NOT NULL, entities INTEGER NOT NULL, refined INTEGER NOT NULL, changed INTEGER NOT NULL,
   uncertainty REAL NOT NULL, confidence REAL);
 CREATE INDEX documents_doc_id ON documents (doc_id);
-CREATE INDEX documents_rank ON documents (rank);
-CREATE INDEX documents_source ON documents (source);
+CREATE INDEX documents_place ON documents (source, position, doc_id);
 CREATE TABLE entities (document INTEGER NOT NULL, number INTEGER NOT NULL, sent_id INTEGER NOT NULL,
   start INTEGER NOT NULL, end INTEGER NOT NULL, label TEXT NOT NULL, name TEXT NOT NULL, confidence REAL NOT NULL,
   uncertainty REAL NOT NULL, refined INTEGER NOT NULL, changed INTEGER NOT NULL, origin TEXT,
@@ -51,7 +49,10 @@ CREATE VIRTUAL TABLE words USING fts5(forms, lemmas,
   tokenize="unicode61 remove_diacritics 2 categories 'L* M* N* P* S* Cf Co Cn Cs'");
 """
 _COLUMNS = {
-    "documents": ("doc_id", "source_uri", "tagger", "meta", "n_chars", "n_sentences", "n_tokens", "n_entities"),
+    "documents": (
+        *("doc_id", "source_uri", "source_position", "tagger", "meta"),
+        *("n_chars", "n_sentences", "n_tokens", "n_entities"),
+    ),
     "sentences": ("n_tokens",),
     "tokens": ("draft_ner", "ner", "refined", "uncertainty"),
     "entities": (
@@ -110,26 +111,23 @@ class SearchIndex:
         Raises:
             IntegrityError: when a part is gone or damaged.
         """
-        reports = {shard_key(report): (position, report) for position, report in enumerate(collection.manifest.shards)}
+        reports = {shard_key(report): report for report in collection.manifest.shards}
         with self._writing() as index:
             slots = dict(index.execute("SELECT key, slot FROM shards"))
             removed = slots.keys() - reports.keys()
             for key in removed:
                 _remove(index, slots.pop(key))
-            for key, slot in slots.items():
-                _place(index, slot, reports[key][0])
             added = [key for key in reports if key not in slots]
             if removed and not added:
                 _sum_names(index)
         yield self._progress(len(reports))
         for key in added:
-            position, report = reports[key]
             with self._writing() as index:
-                _add_rows(index, collection, report, key=key, position=position)
+                _add_rows(index, collection, reports[key], key=key)
                 if key == added[-1]:
                     _sum_names(index)
             yield self._progress(len(reports))
-        for key, (_, report) in reports.items():
+        for key, report in reports.items():
             with self._writing() as index:
                 _add_words(index, collection, report, key=key)
             yield self._progress(len(reports))
@@ -173,31 +171,16 @@ def _remove(index: sqlite3.Connection, slot: int) -> None:
     index.execute("DELETE FROM shards WHERE slot = ?", (slot,))
 
 
-def _place(index: sqlite3.Connection, slot: int, position: int) -> None:
-    """Move the documents of a shard to their place in the order of the collection."""
-    moved = index.execute("UPDATE shards SET position = ? WHERE slot = ? AND position <> ?", (position, slot, position))
-    if moved.rowcount:
-        mask = (1 << SLOT_BITS) - 1
-        index.execute(
-            "UPDATE documents SET rank = ? | (id & ?) WHERE id >= ? AND id < ?",
-            (position << SLOT_BITS, mask, slot << SLOT_BITS, (slot + 1) << SLOT_BITS),
-        )
-
-
-def _add_rows(
-    index: sqlite3.Connection, collection: Collection, report: ShardReport, *, key: str, position: int
-) -> None:
+def _add_rows(index: sqlite3.Connection, collection: Collection, report: ShardReport, *, key: str) -> None:
     """Add the documents, entities and dead letters of a shard, unless another process has."""
-    cursor = index.execute(
-        "INSERT OR IGNORE INTO shards (key, position, generation) VALUES (?, ?, ?)", (key, position, report.generation)
-    )
+    cursor = index.execute("INSERT OR IGNORE INTO shards (key) VALUES (?)", (key,))
     if not cursor.rowcount:
         return
     slot = cursor.lastrowid or 0
-    base, rank = slot << SLOT_BITS, position << SLOT_BITS
+    base = slot << SLOT_BITS
     tables = {name: collection.read_rows(report, name, columns) for name, columns in _COLUMNS.items()}
     documents, sentences, tokens, entities, errors = tables.values()
-    rows = document_rows(documents, tokens, base=base, rank=rank, generation=report.generation)
+    rows = document_rows(documents, tokens, base=base, generations=report.document_generations(documents.num_rows))
     _insert(index, "documents", rows)
     _insert(index, "entities", entity_rows(documents, sentences, tokens, entities, base=base))
     numbers = range(base, base + errors.num_rows)

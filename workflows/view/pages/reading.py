@@ -55,7 +55,7 @@ def _values(viewer: Viewer, index: sqlite3.Connection, row: IndexedDocument, que
         page = with_corrections(page, current)
     names = names_of_document(index, row.id)
     labels = {entry.name: f"{', '.join(entry.labels)} ({entry.entities})" for entry in names}
-    before, after = neighbours(index, row.rank)
+    before, after = neighbours(index, row)
     return {
         "document": row,
         "page": page,

@@ -115,7 +115,7 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
             loose = []
             if not segments or segments[-1].entity != current:
                 segments.append(_entity(current, sentence))
-            if token.draft_ner != token.ner and current.number >= 0:
+            if token.changed and current.number >= 0:
                 _note_draft(segments[-1], token, current.label)
             _append(segments[-1].words, _Piece(token, gap, text))
         segments += _plain(page, loose, names)
@@ -132,7 +132,7 @@ def band(value: float, limits: Sequence[float]) -> int:
 
 
 def _entity(row: IndexedEntity, sentence: ReadSentence) -> Segment:
-    decided = "by stage two" if row.refined else "by the draft"
+    decided = "by a person" if row.origin == "corrected" else "by stage two" if row.refined else "by the draft"
     note = f"{row.label}, confidence {row.confidence:.2f}, {row.uncertainty:.2f} nats, decided {decided}"
     if row.number < 0:
         note = f"{row.label}, not in the tables yet"
@@ -195,11 +195,10 @@ def _append(words: list[Word], piece: _Piece) -> None:
     """Add a word; one that nothing marks joins the one before it, which saves half the time of a page."""
     token = piece.token
     level = band(token.uncertainty, UNCERTAIN)
-    is_changed = token.draft_ner != token.ner
-    draft = split_label(token.draft_ner)[1] if is_changed and token.ner == OUTSIDE else ""
+    draft = split_label(token.draft_ner)[1] if token.changed and token.ner == OUTSIDE else ""
     if level or draft:
         note = f"{token.uncertainty:.2f} nats"
-        if is_changed:
+        if token.changed:
             note = f"{note}; draft {token.draft_ner}, final {token.ner}"
         words.append(Word(gap=piece.gap, text=piece.text, level=level, note=note, draft=draft))
     elif words and not words[-1].note:
