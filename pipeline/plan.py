@@ -131,9 +131,9 @@ class Changes(Config):
     """How an input differs from the existing output, in documents."""
 
     new: int = 0
-    """Records without an existing document, unreadable ones of new and changed files included."""
+    """Records of which the collection has neither a document nor a dead letter."""
     retried: int = 0
-    """Dead letters that are tried again."""
+    """Dead letters that are tried again, by choice or because their file has changed or all is annotated again."""
     changed: int = 0
     """Existing documents whose text has changed."""
     corrected: int = 0

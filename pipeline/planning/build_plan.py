@@ -20,7 +20,14 @@ from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.plan import Changes, Plan, Shard, Source
 from concord.pipeline.planning.existing_output import ExistingOutput, fingerprint
 from concord.pipeline.planning.file_hashes import FileHashes
-from concord.pipeline.planning.input_diff import InputDiff, InputRecord, RecordToAnnotate, choose_retries, diff_input
+from concord.pipeline.planning.input_diff import (
+    InputDiff,
+    InputRecord,
+    RecordToAnnotate,
+    choose_retries,
+    diff_input,
+    keep_dead_letters,
+)
 from concord.pipeline.planning.inputs import InputFile, find_inputs, states_behind_url
 from concord.pipeline.planning.next_generation import (
     Corrections,
@@ -189,7 +196,9 @@ def _plan_changes(files: Sequence[InputFile], inputs: PlanInputs, existing: Exis
     scan.counts.update((path, existing.files[path].records) for path in reused)
     room = None if config.limit is None else config.limit - sum(scan.counts.values())
     to_read = [file for file in files if file.path not in scan.counts]
-    diff = diff_input(existing, scan.read_all(to_read, limit=room), reused_files=set(reused))
+    # A limit may end before a dead letter.
+    kept = keep_dead_letters(existing, existing.complete_files(digests) if config.limit is None else ())
+    diff = diff_input(existing, scan.read_all(to_read, limit=room), reused_files=set(reused), retries=kept)
     generation = next_generation(existing, diff, config.planning, inputs.corrections)
     return _Work(scan.sources(files, digests), generation, _names(diff) if inputs.name_documents else {})
 

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import chain
 from typing import NamedTuple
 
 from concord.pipeline.output.dead_letters import ExistingDeadLetter
@@ -65,6 +66,12 @@ class ExistingOutput:
         """Return the files whose content is as it was annotated, given the SHA-256 in hex of the input's, by path."""
         return {uri for uri, file in self.files.items() if digests.get(uri) == file.sha256}
 
+    def complete_files(self, digests: Mapping[str, str]) -> set[str]:
+        """Return the unchanged files each record of which is a document or a dead letter, and only one of them."""
+        records = Counter(document.source_uri for document in self.documents.values())
+        records.update(dead_letter.source_uri for dead_letter in chain.from_iterable(self.dead_letters.values()))
+        return {uri for uri in self.unchanged_files(digests) if self.files[uri].records == records[uri]}
+
     def reusable_files(self, digests: Mapping[str, str]) -> set[str]:
         """Return the unchanged files all of whose records are held by current shards, so that none need be read.
 
@@ -72,7 +79,6 @@ class ExistingOutput:
         the id may now be free.
         """
         unchanged = self.unchanged_files(digests)
-        records = Counter(document.source_uri for document in self.documents.values())
         outdated = {document.source_uri for document in self.documents.values() if document.shard not in self.current}
         if self.corrected != self.wanted:
             corrected = (doc_id for doc_id in self.documents if not self.is_corrected_as(doc_id, doc_id))
@@ -81,7 +87,6 @@ class ExistingOutput:
         denied: list[ExistingDeadLetter] = []
         for shard, dead_letters in self.dead_letters.items():
             for dead_letter in dead_letters:
-                records[dead_letter.source_uri] += 1
                 if shard not in self.current:
                     outdated.add(dead_letter.source_uri)
                 if dead_letter.error == DUPLICATE_ID:
@@ -92,7 +97,7 @@ class ExistingOutput:
             document = self.documents.get(dead_letter.doc_id or "")
             if (failed.get(dead_letter.doc_id) if document is None else document.source_uri) not in unchanged:
                 outdated.add(dead_letter.source_uri)
-        return {uri for uri in unchanged - outdated if self.files[uri].records == records[uri]}
+        return self.complete_files(digests) - outdated
 
 
 def scan_existing(

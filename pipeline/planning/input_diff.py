@@ -7,9 +7,9 @@ exist is looked up by its text among the documents that are gone, so a renamed f
 The position of a record within its file is not compared: a line that moved is unchanged.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal, NamedTuple
 
@@ -132,6 +132,8 @@ def diff_input(
             theirs keeps it.
     """
     reused = {doc_id for doc_id, document in existing.documents.items() if document.source_uri in reused_files}
+    dead_letters = chain.from_iterable(existing.dead_letters.values())
+    failed = Counter((dead.source_uri, dead.doc_id) for dead in dead_letters if _place(dead) not in retries.skipped)
     seen = reused | retries.reserved
     renamed: defaultdict[ShardRef, list[RenamedDocument]] = defaultdict(list)
     to_annotate: list[RecordToAnnotate] = []
@@ -145,7 +147,12 @@ def diff_input(
             document = existing.documents.get(doc_id)
         is_current = document is not None and record.has_current_content(document, existing)
         if document is None or not (is_current and existing.is_corrected_as(doc_id, doc_id)):
-            to_annotate.append(_to_annotate(record, document, existing, retries, is_duplicate=is_duplicate))
+            item = _to_annotate(record, document, existing, retries, is_duplicate=is_duplicate)
+            failure = record.file.path, record.doc_id
+            if item.reason == "new" and failed[failure]:
+                item = replace(item, reason="retried")
+            failed[failure] -= 1
+            to_annotate.append(item)
             continue
         reused.add(doc_id)
         if (document.source_uri, document.meta) != (record.file.path, fingerprint(record.meta)):
@@ -160,8 +167,22 @@ def diff_input(
         reused=reused,
         renamed=renamed,
         removed=missing.keys() - reused,
-        files={*reused_files, *(uri for uri, _ in retries.places)},
+        files={*reused_files, *(uri for uri, _ in retries.places | retries.skipped)},
         retried=retries.places,
+    )
+
+
+def keep_dead_letters(existing: ExistingOutput, files: Collection[str]) -> Retries:
+    """Return that the current dead letters of files which have not changed stay, unless they lack only a free id."""
+    current = chain.from_iterable(existing.dead_letters.get(shard, ()) for shard in existing.current)
+    here = [dead_letter for dead_letter in current if dead_letter.source_uri in files]
+    kept = [dead_letter for dead_letter in here if dead_letter.error != DUPLICATE_ID]
+    ids = {dead_letter.doc_id for dead_letter in kept if dead_letter.doc_id not in existing.documents}
+    return Retries(
+        places=frozenset(_place(dead_letter) for dead_letter in here if dead_letter.error == DUPLICATE_ID),
+        skipped=frozenset(map(_place, kept)),
+        reserved=frozenset(filter(None, ids)),
+        attempts={},
     )
 
 
