@@ -13,7 +13,6 @@ import pyarrow.dataset as ds
 
 from concord.doc import Doc, docs_from_rows
 from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
-from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.manifest import ShardReport
@@ -21,6 +20,7 @@ from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.output.verify import part_faults
 from concord.pipeline.storage.output_paths import Listing, output_path
+from concord.pipeline.worker.source_texts import SourceTexts
 from concord.workflows.annotation.annotate import annotate_collection
 from concord.workflows.annotation.job import JOB_SUFFIXES, annotate_config, job_values, read_annotate_job
 from concord.workflows.job_paths import absolute
@@ -256,7 +256,8 @@ def annotate(
         output: folder or URL (``s3://``, ``gs://``, ``az://``) of the collection; may be None where a job file names
             it.
         model, executor, actors, limit, rehash: as the options of the command line.
-        settings: further keys of the job, as ``--set`` takes them: ``{"reader.text_field": "body"}``.
+        settings: further keys of the job, as ``--set`` takes them: ``{"reader.text_field": "body"}``. Keys that are
+            left out have the values of the collection, if it exists.
 
     Raises:
         ConfigError: for a key or value that does not exist.
@@ -281,8 +282,8 @@ def annotate(
     if answer.exit_code:
         raise DeadLetterLimitError(
             f"{config.output.path}: {answer.values['dead_letters']} of {answer.values['read']} records are dead "
-            f"letters, more than max_dead_letters={config.max_dead_letters} allows; concord.open(...).errors says "
-            "why, and the other documents are annotated"
+            "letters, more than max_dead_letters allows; concord.open(...).errors says why, and the other documents "
+            "are annotated"
         )
     return open(config.output.path)
 

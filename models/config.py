@@ -16,6 +16,14 @@ class Incidental:
     """Marks a field that decides no result and is left out of digests: ``seconds: Annotated[float, Incidental]``."""
 
 
+class LabelNeutral:
+    """Marks a field that cannot change a label by more than rounding; a change of others has documents tagged again."""
+
+
+class OneRun:
+    """Marks a field that holds for one run: later runs over the same collection do not take it from there."""
+
+
 class Config(BaseModel):
     """A frozen, strict configuration that rejects unknown keys and suggests the nearest known one."""
 
@@ -46,10 +54,15 @@ class Config(BaseModel):
 
     def deciding_values(self) -> dict[str, Any]:
         """Return the values that decide a result, as JSON has them; fields marked as ``Incidental`` are left out."""
-        incidental = {name for name, field in type(self).model_fields.items() if Incidental in field.metadata}
-        values = self.model_dump(mode="json", exclude=incidental)
+        return self.values_without(Incidental)
+
+    def values_without(self, *marks: type) -> dict[str, Any]:
+        """Return the values of the fields that have none of these marks, as JSON has them."""
+        fields = type(self).model_fields.items()
+        marked = {name for name, field in fields if any(mark in field.metadata for mark in marks)}
+        values = self.model_dump(mode="json", exclude=marked)
         nested = {name: value for name in values if isinstance(value := getattr(self, name), Config)}
-        return values | {name: config.deciding_values() for name, config in nested.items()}
+        return values | {name: config.values_without(*marks) for name, config in nested.items()}
 
 
 def first_fault(error: ValidationError) -> str:

@@ -1,11 +1,11 @@
 """How documents are labelled in one call of a tagger; torch is not imported."""
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from concord.models.config import Config
+from concord.models.config import Config, LabelNeutral
 
 Precision: TypeAlias = Literal["fp32", "bf16"]
 OnBatch: TypeAlias = Callable[[int, int], None]
@@ -18,7 +18,7 @@ class PredictOptions(Config):
     precision: Precision = "fp32"
     """bf16 computes networks in bfloat16, faster on some devices; probabilities, entropies and CRFs stay in fp32. A run
     then reports the share of labels that differ from those of fp32."""
-    batch_words: int = Field(default=4096, ge=1)
+    batch_words: Annotated[int, LabelNeutral] = Field(default=4096, ge=1)
     """Most words (padding included) in a batch of sentences, unless one sentence is longer."""
     samples: int | None = Field(default=None, ge=1)
     """Monte-Carlo weight samples M; the tagger's own number if null."""

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from concord.models.config import Config, Incidental
+from concord.models.config import Config, Incidental, LabelNeutral, OneRun
 from concord.models.options import PredictOptions
 from concord.pipeline.encoding_labels import codec_of
 
@@ -53,7 +53,7 @@ class PlanningConfig(Config):
     compact_at: int | None = Field(default=8, ge=2)
     """A run that changes a collection merges its small shards (less than a quarter of shard_bytes in characters) when
     there are at least this many; never if null."""
-    rehash: Annotated[bool, Incidental] = False
+    rehash: Annotated[bool, Incidental, OneRun] = False
     """Hash every input file, even those whose size and time are unchanged since they were last hashed."""
     hash_with_ray_bytes: Annotated[int, Incidental] = Field(default=2_000_000_000, ge=1)
     """With the Ray executor, inputs larger than this many bytes in total are hashed by Ray tasks."""
@@ -69,9 +69,9 @@ class ParserConfig(Config):
     """The folder of Stanza's packages; Stanza's default if null. Nothing is ever downloaded."""
     sentence_cap: int = Field(default=200, ge=10)
     """In words; a longer sentence is parsed in pieces marked `continues`."""
-    batch_documents: int = Field(default=100, ge=1)
+    batch_documents: Annotated[int, LabelNeutral] = Field(default=100, ge=1)
     """Documents per bulk call of the parser."""
-    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    device: Annotated[Literal["cpu", "cuda", "auto"], LabelNeutral, OneRun] = "cpu"
 
 
 class TaggerRunConfig(PredictOptions):
@@ -79,7 +79,7 @@ class TaggerRunConfig(PredictOptions):
 
     model: Annotated[str, Incidental] = "entities_en"
     """A folder, the name of a bundled tagger, or models:/NAME@ALIAS of the MLflow registry."""
-    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    device: Annotated[Literal["cpu", "cuda", "auto"], LabelNeutral, OneRun] = "cpu"
     terms: Annotated[str | None, Incidental] = None
     """A list of terms and patterns, one JSON object a line as for spaCy's EntityRuler: words that match it where the
     tagger says otherwise are decided by stage two, which reads the list's label as their draft; a tagger of one stage
@@ -158,25 +158,27 @@ class AnnotateConfig(Config):
     """One annotation job.
 
     A field is ``Incidental`` if it cannot change a byte of the output, or if the plan covers it: threads of the
-    executor, and the digests of parser, tagger and terms in place of their paths.
+    executor, and the digests of parser, tagger and terms in place of their paths. Only fields that are neither that nor
+    ``LabelNeutral`` have documents tagged again. The reader is neutral, since the texts that it reads are compared. All
+    but those of ``OneRun``, which permit something or say where a run works, hold for later runs of a collection.
     """
 
-    input: str
+    input: Annotated[str, LabelNeutral, OneRun]
     """A file, a folder, or a pattern such as archive/*.jsonl.gz; a path, or a URL such as s3://bucket/archive."""
-    output: OutputConfig
+    output: Annotated[OutputConfig, LabelNeutral]
     """In a job file, a plain string is its path."""
-    reader: ReaderConfig = ReaderConfig()
-    planning: PlanningConfig = PlanningConfig()
+    reader: Annotated[ReaderConfig, LabelNeutral] = ReaderConfig()
+    planning: Annotated[PlanningConfig, LabelNeutral] = PlanningConfig()
     parser: ParserConfig = ParserConfig()
     tagger: TaggerRunConfig = TaggerRunConfig()
-    executor: Annotated[ExecutorConfig, Incidental] = ExecutorConfig()
+    executor: Annotated[ExecutorConfig, Incidental, OneRun] = ExecutorConfig()
     max_dead_letters: Annotated[float, Incidental] = Field(default=0.1, ge=0, le=1)
     """Share of the records that may become dead letters; above it the run ends with exit code 3."""
-    max_removed: Annotated[float, Incidental] = Field(default=0.5, ge=0, le=1)
+    max_removed: Annotated[float, Incidental, OneRun] = Field(default=0.5, ge=0, le=1)
     """Share of the existing documents that may be gone from the input; above it the run is refused."""
-    accept_input: Annotated[bool, Incidental] = False
+    accept_input: Annotated[bool, Incidental, OneRun] = False
     """Accept another input than the one the collection was made from, for example after the archive was moved."""
-    limit: int | None = Field(default=None, ge=1)
+    limit: Annotated[int | None, LabelNeutral, OneRun] = Field(default=None, ge=1)
     """Read only this many records, for a trial run."""
     report: Annotated[bool, Incidental] = True
     """Write _run/report.html at the end of the run."""

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from concord.models.config import Config
+from concord.models.config import Config, Incidental, LabelNeutral
 from concord.pipeline.config import AnnotateConfig
 
 
@@ -25,7 +25,7 @@ class ComponentIdentity(Config):
 
 
 class Recipe(Config):
-    """Everything that decides the rows of a document besides the document."""
+    """Everything that decides the words and labels of a text besides the text and people's corrections."""
 
     schema_version: int
     parser: str
@@ -92,8 +92,5 @@ def component_signature(component: ComponentIdentity) -> str:
 
 
 def row_config(config: AnnotateConfig) -> dict[str, Any]:
-    """Return the part of a configuration that can change a document's rows by more than rounding.
-
-    Of what decides the output, the input and how it is cut into shards are left out.
-    """
-    return {key: value for key, value in config.deciding_values().items() if key not in {"input", "limit", "planning"}}
+    """Return the part of a configuration that can change the labels of a text by more than rounding."""
+    return config.values_without(Incidental, LabelNeutral)

@@ -150,6 +150,8 @@ class Changes(Config):
     """Documents whose rows are reused, moved ones included."""
     compacted: int = 0
     """Small shards that are merged."""
+    texts: int = 0
+    """Documents whose rows are reused and whose raw text is stored from now on, or no longer."""
 
     @property
     def description(self) -> str:
@@ -162,6 +164,7 @@ class Changes(Config):
             "moved or renamed": self.moved,
             "removed": self.removed,
             "to be tagged again": self.again,
+            f"text{'s' * (self.texts != 1)} stored or dropped (output.keep_text)": self.texts,
             "small shards merged": self.compacted,  # never one alone
         }
         return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no changes"

@@ -17,12 +17,12 @@ from concord.pipeline.exchange.conllu import write_conllu
 from concord.pipeline.exchange.docbin import require_spacy, write_docbin
 from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.exchange.label_studio import write_label_studio
-from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import CollectedDocument, CollectedSentence, read_collection
 from concord.pipeline.output.shard_stats import entity_types
 from concord.pipeline.storage.atomic_writes import write_compressed
 from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.worker.source_texts import SourceTexts
 
 ExportForm = Literal["conllu", "jsonl", "brat", "label-studio", "docbin"]
 Writer: TypeAlias = Callable[[Path, Iterable[ExportItem]], None]

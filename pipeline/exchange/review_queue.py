@@ -22,7 +22,6 @@ from typing import Literal, TypeVar
 
 from concord.pipeline.exchange.export import ExportStream, check_destination, writers
 from concord.pipeline.exchange.items import ExportItem, round_float
-from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import (
     CollectedDocument,
@@ -35,6 +34,7 @@ from concord.pipeline.output.document_rows import (
 )
 from concord.pipeline.output.shard_stats import entity_types
 from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.worker.source_texts import SourceTexts
 
 QueueForm = Literal["label-studio", "jsonl", "brat"]
 

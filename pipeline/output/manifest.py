@@ -1,6 +1,6 @@
 """The manifest, the commit records it is made of, and their JSON."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Self, TypeVar
 

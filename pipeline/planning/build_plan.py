@@ -91,8 +91,8 @@ def make_plan(inputs: PlanInputs, *, reasons: Sequence[str] = ()) -> Plan:
     """
     config, existing = inputs.config, inputs.existing
     files, ignored = find_inputs(config.input, output=config.output.path, format=config.reader.format)
-    if existing is None or not existing.current:
-        # Existing documents that are current show that the field is right.
+    if existing is None or not existing.current or not existing.files:
+        # Existing documents that are current and were read in the same way show that the field is right.
         check_text_field(files, config.reader)
     work = _plan_all(files, inputs) if existing is None else _plan_changes(files, inputs, existing)
     files = files[: len(work.sources)]
@@ -197,7 +197,8 @@ def _plan_changes(files: Sequence[InputFile], inputs: PlanInputs, existing: Exis
     room = None if config.limit is None else config.limit - sum(scan.counts.values())
     to_read = [file for file in files if file.path not in scan.counts]
     # A limit may end before a dead letter.
-    kept = keep_dead_letters(existing, existing.complete_files(digests) if config.limit is None else ())
+    unchanged = existing.complete_files(digests) if config.limit is None else set()
+    kept = keep_dead_letters(existing, unchanged.difference(reused))
     diff = diff_input(existing, scan.read_all(to_read, limit=room), reused_files=set(reused), retries=kept)
     generation = next_generation(existing, diff, config.planning, inputs.corrections)
     return _Work(scan.sources(files, digests), generation, _names(diff) if inputs.name_documents else {})

@@ -43,6 +43,7 @@ class ExistingOutput:
         dead_letters: by the shard that holds them.
         characters: how much text a shard holds, in code points.
         files: the input files as they were annotated, by path.
+        other_texts: shards that store raw texts while this run would not, or the other way round.
         corrected: the digest of the corrections in a document's rows, by id, where it has any.
         wanted: that of the corrections which its rows should have.
     """
@@ -55,6 +56,7 @@ class ExistingOutput:
     dead_letters: Mapping[ShardRef, Sequence[ExistingDeadLetter]]
     characters: Mapping[ShardRef, int]
     files: Mapping[str, Source]
+    other_texts: Collection[ShardRef] = ()
     corrected: Mapping[str, str] = field(default_factory=dict)
     wanted: Mapping[str, str] = field(default_factory=dict)
 
@@ -107,6 +109,7 @@ def scan_existing(
     current: Collection[ShardRef],
     parsed: Collection[ShardRef],
     files: Mapping[str, Source],
+    other_texts: Collection[ShardRef],
     corrected: Mapping[ShardRef, Mapping[str, str]],
     wanted: Mapping[str, str],
 ) -> ExistingOutput:
@@ -114,7 +117,7 @@ def scan_existing(
 
     Args:
         corrected: by shard, the digests of the corrections in its documents' rows.
-        wanted: see ``ExistingOutput``.
+        current, parsed, files, other_texts, wanted: see ``ExistingOutput``.
     """
     documents: dict[str, ExistingDocument] = {}
     superseded: defaultdict[ShardRef, list[str]] = defaultdict(list)
@@ -146,6 +149,7 @@ def scan_existing(
         dead_letters=dead_letters,
         characters=characters,
         files=files,
+        other_texts=other_texts,
         corrected={
             doc_id: corrected[document.shard][doc_id]
             for doc_id, document in documents.items()

@@ -173,7 +173,11 @@ def diff_input(
 
 
 def keep_dead_letters(existing: ExistingOutput, files: Collection[str]) -> Retries:
-    """Return that the current dead letters of files which have not changed stay, unless they lack only a free id."""
+    """Return that current dead letters stay, unless they lack only a free id.
+
+    Args:
+        files: those that are read although they have not changed.
+    """
     current = chain.from_iterable(existing.dead_letters.get(shard, ()) for shard in existing.current)
     here = [dead_letter for dead_letter in current if dead_letter.source_uri in files]
     kept = [dead_letter for dead_letter in here if dead_letter.error != DUPLICATE_ID]

@@ -42,15 +42,20 @@ def next_generation(
         cut_shards(diff.to_annotate, shard_bytes=config.shard_bytes, first_index=first_index, corrections=corrections)
     )
     corrected = _reused_corrections(existing, diff) | annotated_corrections(shards)
-    is_all_reused = len(rows_to_copy) == len(existing.shards) and all(rows.is_whole for rows in rows_to_copy)
+    untouched = {
+        rows.shard
+        for rows in rows_to_copy
+        if rows.is_whole and ShardRef(shard=rows.shard, generation=rows.generation) not in existing.other_texts
+    }
+    is_all_reused = len(untouched) == len(existing.shards)
     # A run that finds nothing to do rewrites nothing, not even small shards.
     groups = [] if is_all_reused and not shards else _small_shards(rows_to_copy, existing, config)
     merged = {rows.shard for group in groups for rows in group}
-    groups += [[rows] for rows in rows_to_copy if rows.shard not in merged and not rows.is_whole]
+    groups += [[rows] for rows in rows_to_copy if rows.shard not in merged | untouched]
     shards += [Shard(index=group[0].shard, carries=tuple(group)) for group in groups]
     reasons: Counter[str] = Counter(item.reason for item in diff.to_annotate)
     return NextGeneration(
-        reused=tuple(rows for rows in rows_to_copy if rows.is_whole and rows.shard not in merged),
+        reused=tuple(rows for rows in rows_to_copy if rows.shard in untouched - merged),
         shards=tuple(sorted(shards, key=lambda shard: shard.index)),
         changes=Changes(
             **reasons,
@@ -59,6 +64,7 @@ def next_generation(
             parsed=sum(item.parse is not None for item in diff.to_annotate),
             unchanged=len(diff.reused),
             compacted=len(merged),
+            texts=sum(existing.documents[doc_id].shard in existing.other_texts for doc_id in diff.reused),
         ),
         corrected=corrected,
     )

@@ -99,7 +99,7 @@ class Planner:
         self._check_recipe(base)
         if not folder.is_complete(base):
             raise IntegrityError(f"{folder.output}: files are missing or cut short; 'concord annotate' restores them")
-        existing = self._scan_existing([base], files=_known_files(base, None, limit=base.config.limit))
+        existing = self._scan_existing([base], files=_known_files(base, None, config=base.config))
         # Other documents keep the corrections that their rows have.
         missing = {doc_id: digest for doc_id, digest in existing.wanted.items() if doc_id not in existing.documents}
         existing = replace(existing, wanted=missing | dict(existing.corrected))
@@ -161,7 +161,7 @@ class Planner:
     def _plan(self, generation: int, *, base: Plan | None = None, unfinished: Plan | None = None) -> Plan:
         """Plan a generation after a finished one, and after a later one that was interrupted and no longer fits."""
         plans = [plan for plan in (base, unfinished) if plan is not None]
-        files = _known_files(base, unfinished, limit=self._config.limit)
+        files = _known_files(base, unfinished, config=self._config)
         existing = self._scan_existing(plans, files=files) if plans else None
         inputs = PlanInputs(
             config=self._config,
@@ -194,6 +194,7 @@ class Planner:
         current: dict[int, ShardRef] = {}
         parsed: set[ShardRef] = set()
         corrected: dict[ShardRef, Mapping[str, str]] = {}
+        other_texts: set[ShardRef] = set()
         for plan in plans:
             finished = self._folder.finished_shards(plan)
             for rows in (rows for shard in plan.shards if shard.index in finished for rows in shard.carries):
@@ -201,6 +202,8 @@ class Planner:
             shards = {shard_ref(report): report for report in finished.values()}
             reports |= shards
             corrected |= dict.fromkeys(shards, plan.corrected)
+            if plan.config.output.keep_text != self._config.output.keep_text:
+                other_texts |= shards.keys()
             if not self._recipe.difference(plan.recipe):
                 # Of a shard that was rewritten by a run whose plan is lost, only the later state counts.
                 current |= {shard.shard: shard for shard in shards}
@@ -212,6 +215,7 @@ class Planner:
             current=reports.keys() & set(current.values()),
             parsed=parsed & reports.keys(),
             files=files,
+            other_texts=other_texts,
             corrected=corrected,
             wanted={doc_id: corrections_digest(corrections) for doc_id, corrections in self._corrections.items()},
         )
@@ -219,10 +223,12 @@ class Planner:
     def _check_recipe(self, base: Plan) -> None:
         """Refuse to put rows of two recipes into one collection."""
         differences = self._recipe.difference(base.recipe)
-        for name in ("input", "limit", "tagger.model"):
+        for name in ("input", "limit", "tagger.model", "output.keep_text"):
             before, after = (attrgetter(name)(config) for config in (base.config, self._config))
             if before != after:
                 differences.append(f"{name}: was {before!r}, is now {after!r}")
+        if base.config.reader.deciding_values() != self._config.reader.deciding_values():
+            differences.append("texts are read with other settings of the reader")
         if differences:
             raise PlanError(
                 f"{self._folder.output}: a retry leaves the other documents as they are, but a run would now annotate "
@@ -285,13 +291,18 @@ def check_trees(name: str, trees: str | None, *, parser: str) -> None:
         )
 
 
-def _known_files(base: Plan | None, unfinished: Plan | None, *, limit: int | None) -> dict[str, Source]:
+def _known_files(base: Plan | None, unfinished: Plan | None, *, config: AnnotateConfig) -> dict[str, Source]:
     """Return the input files of which a finished generation holds every record, and a later one found no other content.
 
     Args:
-        limit: of the plan to come; another limit would take more or fewer records of some file.
+        config: of the plan to come. Another limit takes more or fewer records of some file, and with other settings of
+            the reader the same file may have other records or texts.
     """
-    if base is None or base.config.limit != limit:
+    reader = config.reader.deciding_values()
+    plans = [plan for plan in (base, unfinished) if plan is not None]
+    if base is None or base.config.limit != config.limit:
+        return {}
+    if any(plan.config.reader.deciding_values() != reader for plan in plans):
         return {}
     later = {source.uri: source.sha256 for source in (unfinished or base).sources}
     return {source.uri: source for source in base.sources if later.get(source.uri) == source.sha256}

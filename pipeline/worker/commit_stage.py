@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.dead_letters import with_attempts
+from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.manifest import ShardReport, check_equation
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part, write_part
@@ -19,6 +20,7 @@ from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.plan import RowsToCopy, Shard
 from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import shortage_errors
+from concord.pipeline.worker.source_texts import SourceTexts
 
 Outcome = AnnotatedDocument | DeadLetter
 
@@ -38,18 +40,21 @@ class CommitStage:
         signature: Signature,
         threshold: float | None,
         keep_text: bool = False,
+        texts: SourceTexts | None = None,
     ) -> None:
         """Prepare to commit shards of one generation.
 
         Args:
             threshold: nats above which stage two decides, for the counts.
             keep_text: store the raw texts in the table of documents.
+            texts: for documents whose rows are copied from where they have none.
         """
         self._folder = folder
         self._generation = generation
         self._signature = signature
         self._threshold = threshold
         self._keep_text = keep_text
+        self._texts = texts
 
     def find_commit(self, shard: Shard) -> ShardReport | None:
         """Return the commit record of a shard that is done already, None if it is not."""
@@ -99,7 +104,7 @@ class CommitStage:
 
     def _with_copied_rows(self, shard: Shard, tables: dict[str, pa.Table]) -> tuple[dict[str, pa.Table], list[int]]:
         """Return the tables with the rows that a shard copies in front, and when each copied document was annotated."""
-        sources = [_copy_rows(self._folder, rows) for rows in shard.carries]
+        sources = [self._with_texts(_copy_rows(self._folder, rows)) for rows in shard.carries]
         copied = [generation for source in sources for generation in source["documents"][_ANNOTATED_IN].to_pylist()]
         joined: dict[str, pa.Table] = {}
         for name in SCHEMAS:
@@ -109,6 +114,20 @@ class CommitStage:
             ]:
                 joined[name] = pa.concat_tables(parts)
         return joined, copied
+
+    def _with_texts(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+        """Return copied tables with the raw texts, or without them, as the run stores them."""
+        documents = tables["documents"]
+        stored = documents["raw_text"]
+        texts: list[str | None] = [None] * len(stored)
+        if self._keep_text and self._texts is not None and stored.null_count:
+            rows = documents.select(DocumentRow._fields).to_pylist()
+            texts = [self._texts.read(DocumentRow(**row)) for row in rows]
+        elif self._keep_text or stored.null_count == len(stored):
+            return tables
+        index = documents.schema.get_field_index("raw_text")
+        field = documents.schema.field(index)
+        return tables | {"documents": documents.set_column(index, field, pa.array(texts, pa.string()))}
 
     def _tabulate(self, outcomes: Sequence[Outcome]) -> tuple[dict[str, pa.Table], list[Outcome]]:
         """Return the tables, and the outcomes with a dead letter in place of each document that they cannot hold."""

@@ -22,6 +22,7 @@ from concord.pipeline.worker.memory import trim_heap
 from concord.pipeline.worker.parse_stage import DocumentParser, ParseStage
 from concord.pipeline.worker.read_stage import ReadStage
 from concord.pipeline.worker.shard_progress import OnShardProgress, ShardTracker, StageClock, Timings
+from concord.pipeline.worker.source_texts import SourceTexts
 from concord.pipeline.worker.stored_parses import Parses, parse_tables
 from concord.pipeline.worker.tag_stage import DocumentTagger, TagStage
 
@@ -66,6 +67,7 @@ class ShardWorker:
             ),
             threshold=self.tag_stage.threshold,
             keep_text=plan.config.output.keep_text,
+            texts=SourceTexts.of(plan),
         )
         self._parser = parser
         self._tagger = tagger

@@ -83,7 +83,7 @@ def test_finished_run_is_left_untouched(source: Path, tmp_path: Path) -> None:
     before = state_of(tmp_path / "out")
     again = runs.run_job(config, build=fakes.build_no_worker)
     assert state_of(tmp_path / "out") == before
-    assert (again.done_before, again.annotated, again.words) == (first.shards, first.annotated, 0)
+    assert (again.done_before, again.annotated, again.unchanged) == (first.shards, 0, first.annotated)
 
 
 def test_finished_run_is_repeated_without_joining_ray(source: Path, tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """Annotation runs: ``concord annotate``, its dry run, and ``concord errors retry``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from itertools import chain, repeat
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from concord.models.errors import ConcordError
@@ -18,9 +19,9 @@ from concord.pipeline.output.shard_stats import backed_off, collection_counts, t
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.inspection import describe_no_match, existing_dead_letters
-from concord.workflows.annotation.job import annotate_config, find_job_tagger
+from concord.workflows.annotation.job import annotate_config, find_job_tagger, with_settings_of_collection
 from concord.workflows.annotation.progress import RunProgress
-from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run
+from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run, describe_settings
 from concord.workflows.annotation.tracking import log_run
 from concord.workflows.console import Answer, counted, info, table, warn
 from concord.workflows.registry.model_versions import is_reference
@@ -30,9 +31,12 @@ SHOWN_DOCUMENTS = 10
 
 
 def annotate_collection(config: AnnotateConfig) -> Answer:
-    """Annotate everything that the output does not hold yet."""
+    """Annotate everything that the output does not hold yet, with the collection's settings where none are given."""
+    config, taken = with_settings_of_collection(config)
+    if taken:
+        info(f"Settings of the collection: {describe_settings(taken)}")
     _warn_of_ray_settings(config)
-    return _run(config, find_job_tagger(config))
+    return _run(config, find_job_tagger(config), taken=taken)
 
 
 def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overrides: Sequence[str]) -> Answer:
@@ -57,6 +61,7 @@ def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overr
 
 def preview(config: AnnotateConfig) -> Answer:
     """Report what a run would do, without writing anything."""
+    config, taken = with_settings_of_collection(config)
     tagger = find_job_tagger(config)
     report = dry_run(config, tagger=tagger)
     executor = config.executor
@@ -72,9 +77,11 @@ def preview(config: AnnotateConfig) -> Answer:
         ("parser", config.parser.package),
         ("tagger", describe_component(tagger.identity)),
         ("executor", f"ray, {counted(executor.actors, 'actor')}" if executor.kind == "ray" else executor.kind),
+        *([("settings", f"{describe_settings(taken)}; as the collection had them")] if taken else []),
     ]
     values = {
         "dry_run": True,
+        "taken": taken,
         "named": report.named,
         "expected_seconds": seconds,
         "config": config.model_dump(mode="json"),
@@ -100,7 +107,13 @@ def _named_rows(kind: str, ids: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield ("", f"... and {len(ids) - SHOWN_DOCUMENTS:,} more; --json names all")
 
 
-def _run(config: AnnotateConfig, tagger: ResolvedTagger, *, retry: DeadLetterFilter | None = None) -> Answer:
+def _run(
+    config: AnnotateConfig,
+    tagger: ResolvedTagger,
+    *,
+    taken: Mapping[str, Any] = MappingProxyType({}),
+    retry: DeadLetterFilter | None = None,
+) -> Answer:
     with closing(RunProgress()) as progress:
         report = annotate(config, tagger=tagger, retry=retry, progress=progress)
     collection = open_collection(report.output)
@@ -114,11 +127,12 @@ def _run(config: AnnotateConfig, tagger: ResolvedTagger, *, retry: DeadLetterFil
     return Answer(
         values={
             **_values(report, tagger),
+            "taken": dict(taken),
             "collection": collection_counts(manifest),
             "counts": total_counts(manifest.shards),
             "backed_off": steps,
         },
-        text=describe_run(report, config=config, collection=collection),
+        text=describe_run(report, config=config, collection=collection, taken=taken),
         exit_code=report.exit_code,
     )
 

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from concord.models.config import Config
-from concord.pipeline.config import AnnotateConfig, ParserConfig, TaggerRunConfig
+from concord.models.config import Config, OneRun
+from concord.pipeline.config import AnnotateConfig, OutputConfig, ParserConfig, TaggerRunConfig
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.planning.inputs import absolute_output
 from concord.workflows.job_paths import absolute, absolute_model, absolute_parser
-from concord.workflows.registry.resolve_tagger import find_entity_tagger
+from concord.workflows.registry.resolve_tagger import DEFAULT, FALLBACK, find_entity_tagger
 from concord.workflows.yaml_values import flatten, nested, parse_override, read_yaml, set_value
 
 JOB_SUFFIXES = {".yaml", ".yml"}
@@ -56,6 +58,32 @@ def read_annotate_job(
         **_absolute_components(config),
     }
     return config.model_copy(update=paths)
+
+
+def with_settings_of_collection(config: AnnotateConfig) -> tuple[AnnotateConfig, dict[str, Any]]:
+    """Return a job in which the keys that nobody gave have the values with which the collection was last annotated.
+
+    Settings marked as ``OneRun`` are not taken. A collection that does not exist yet has none.
+
+    Returns:
+        The job, and what was taken: dotted key -> value, where it is not the default.
+
+    Raises:
+        PlanError: when the output holds a collection that cannot be read.
+    """
+    folder = OutputFolder(absolute_output(config.output.path))
+    if folder.latest_generation() is None:
+        return config, {}
+    plan = folder.plan()
+    earlier = flatten(plan.config.values_without(OneRun))
+    if plan.tagger.name == FALLBACK:
+        # The job of the collection may have named no tagger.
+        earlier |= {"tagger.model": FALLBACK} if plan.config.tagger.model == DEFAULT else {}
+    given = flatten(config.model_dump(mode="json", exclude_unset=True))
+    defaults = flatten(AnnotateConfig(input="", output=OutputConfig(path="")).model_dump(mode="json"))
+    taken = {key: value for key, value in earlier.items() if key not in given}
+    shown = {key: value for key, value in taken.items() if value != defaults[key]}
+    return AnnotateConfig.from_mapping(nested({**taken, **given}), where=str(folder.metadata)), shown
 
 
 class TextConfig(Config):

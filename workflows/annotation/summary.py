@@ -1,10 +1,12 @@
 """The text that a finished run prints: what it did, what it found, and where the results are."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import islice
 from textwrap import shorten
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -40,8 +42,18 @@ def equation(values: Mapping[str, Any]) -> str:
     )
 
 
-def describe_run(report: RunReport, *, config: AnnotateConfig, collection: Collection) -> str:
-    """Describe what a run did, what it found, and where the results are."""
+def describe_run(
+    report: RunReport,
+    *,
+    config: AnnotateConfig,
+    collection: Collection,
+    taken: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """Describe what a run did, what it found, and where the results are.
+
+    Args:
+        taken: the settings that it took from the collection.
+    """
     plan, manifest = collection.plan, collection.manifest
     parts = [
         equation(asdict(report)),
@@ -54,9 +66,16 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, collection: Colle
         _work_done(report),
         _replaced(report),
         _found(report, collection),
-        _places(report, plan),
+        _places(report, plan, taken),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def describe_settings(settings: Mapping[str, Any]) -> str:
+    """Format settings as ``--set`` takes them."""
+    return ", ".join(
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()
+    )
 
 
 def describe_changes(report: RunReport) -> list[str]:
@@ -214,11 +233,12 @@ def _frequent_names(collection: Collection) -> dict[str, list[tuple[str, int]]]:
     return frequent
 
 
-def _places(report: RunReport, plan: Plan) -> str:
+def _places(report: RunReport, plan: Plan, taken: Mapping[str, Any]) -> str:
     output = short_path(report.output)
     rows = [
         ("parser", describe_component(plan.parser)),
         ("tagger", describe_component(plan.tagger)),
+        *([("settings", f"{describe_settings(taken)}; as the collection had them")] if taken else []),
         ("report", str(short_path(report.report)) if report.report is not None else f"concord report {output}"),
     ]
     if report.read:

@@ -61,7 +61,8 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
     what was read is kept in _run of the output.
 
     Run the same command again to resume an interrupted run. Over a finished run it annotates only what is new or has
-    changed in the input; with another tagger it tags all documents again.
+    changed in the input; with another tagger it tags all documents again. Settings that are left out are those of the
+    collection, so that INPUT and --output are enough; see docs/runs.md.
 
     For a model from the registry (models:/...), counts, rates and the report are logged to MLflow at the end. If MLflow
     is down, 'concord registry sync' sends them later.
@@ -72,9 +73,10 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
     if source == STDIN:
         if dry_run:
             raise click.UsageError("Expected an input that is kept for --dry-run, got stdin (-).")
+        from concord.workflows.annotation.job import with_settings_of_collection
         from concord.workflows.annotation.tag import keep_stdin
 
-        kept = keep_stdin(output=config.output.path, format=config.reader.format)
+        kept = keep_stdin(output=config.output.path, format=with_settings_of_collection(config)[0].reader.format)
         config = config.model_copy(update={"input": kept})
     return preview(config) if dry_run else annotate_collection(config)
 

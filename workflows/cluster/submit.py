@@ -12,7 +12,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +25,7 @@ from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import StoreError
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
+from concord.workflows.annotation.job import with_settings_of_collection
 from concord.workflows.annotation.summary import equation
 from concord.workflows.cluster.package import (
     JOB_NAME,
@@ -66,6 +67,8 @@ class SubmitOptions:
 def submit_job(config: AnnotateConfig, options: SubmitOptions) -> Answer:
     """Submit a job, unless it was submitted before and there is nothing new to do, and follow it."""
     content, job_digest = pack(config)
+    with suppress(ConcordError):  # an output that only the cluster sees
+        config, _ = with_settings_of_collection(config)
     work = work_digest(config, job_digest=job_digest)
     metadata = {_JOB: job_digest, _WORK: work or ""}
     first_id = options.submission_id or default_id(options.name, work or job_digest)

@@ -32,10 +32,10 @@ from concord.pipeline.exchange import export as export_module
 from concord.pipeline.exchange.docbin import write_docbin
 from concord.pipeline.exchange.export import ExportForm, ExportStream, export_collection, read_ids
 from concord.pipeline.exchange.review_queue import Quotas, write_review_queue
-from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.output import parquet_parts
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import read_collection
+from concord.pipeline.worker.source_texts import SourceTexts
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc

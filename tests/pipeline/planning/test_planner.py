@@ -198,12 +198,16 @@ def test_texts_are_stored_when_the_job_wants_them(archive: Path) -> None:
     rows = rows_of(runs.folder_of(first))
     assert {row["raw_text"] for row in rows["documents"]} == {None}
     assert all(row["name"] == " ".join(row["text"].split()) for row in rows["entities"])
-    kept = runs.run_job(job(archive, output={"path": str(first.output), "keep_text": True}))
-    assert (kept.changes.again, kept.changes.parsed) == (20, 20)
-    assert kept.reasons == ("output.keep_text: was False, is now True",)
+    wants_texts = job(archive, output={"path": str(first.output), "keep_text": True})
+    kept = runs.run_job(wants_texts)
+    assert (kept.annotated, kept.unchanged, kept.words) == (0, 20, 0)
+    assert kept.changes.description == "20 texts stored or dropped (output.keep_text)"
+    assert_equals_one_run(archive, kept, output={"path": str(archive.parent / "fresh"), "keep_text": True})
     texts = {row["doc_id"]: row["raw_text"] for row in rows_of(runs.folder_of(first))["documents"]}
     assert texts["t3.txt"] == (archive / "t3.txt").read_text()
-    assert verify(first.output) == []
+    dropped = runs.run_job(job(archive))
+    assert (dropped.annotated, dropped.words, dropped.changes.texts) == (0, 0, 20)
+    assert_equals_one_run(archive, dropped)
 
 
 @pytest.mark.slow

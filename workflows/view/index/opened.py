@@ -10,12 +10,12 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from concord.models.errors import ConcordError
-from concord.pipeline.exchange.source_texts import SourceTexts
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.manifest import Manifest, ShardReport
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.worker.source_texts import SourceTexts
 from concord.workflows.environment import cache_folder
 from concord.workflows.view.index.search_index import Progress, SearchIndex, shard_key
 from concord.workflows.view.page import UnavailableError
