@@ -12,6 +12,7 @@ The same call starts a run, resumes it, or finds it finished. Everything that is
 
 import os
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.delta_log import check_delta, has_delta_log, write_delta_log
 from concord.pipeline.output.generations import Retention
-from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.output_folder import CONFIG_NAME, OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.planning.inputs import with_absolute_paths
 from concord.pipeline.planning.planner import Planner
@@ -50,7 +51,7 @@ def annotate(
 ) -> RunReport:
     """Annotate what the output folder does not hold yet, and finish the run.
 
-    A finished run is left as it is: nothing is loaded, started or written.
+    A finished run is left as it is: nothing is loaded, started or written, but for settings that are new.
 
     Args:
         parser: which parser ``build`` loads; that of the configuration if None.
@@ -78,6 +79,7 @@ def annotate(
     plan = planner.resolve() if retry is None else planner.retry(retry)
     _make_output(folder)
     folder.write_plan(plan)
+    _write_config(config, folder)
     if retry is None:
         # A retry hashes only some files, and would drop the others from the cache.
         planner.hashes.save(staging=folder.staging)
@@ -87,7 +89,6 @@ def annotate(
     tally = RunTally(plan, finished.values(), progress)
     was_finished = folder.is_finished(plan)
     if not was_finished:
-        _write_config(config, folder)
         tally.report_progress()
         with folder.removing_overtaken(plan.generation):
             if shards:
@@ -156,8 +157,12 @@ def _retention(config: AnnotateConfig, folder: OutputFolder) -> Retention:
 
 
 def _write_config(config: AnnotateConfig, folder: OutputFolder) -> None:
+    """Write the configuration of the last run, which holds for the next, unless it is there already."""
     text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    path = folder.metadata / "config.resolved.yaml"
+    path = folder.metadata / CONFIG_NAME
+    with suppress(FileNotFoundError):
+        if path.read_bytes() == text.encode():
+            return
     with store_errors(path):
         write_atomically(path, text.encode(), staging=folder.staging)
 

@@ -45,11 +45,12 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RenamedDocument:
-    """A document whose text exists already, under another name, at another place, or with another meta.
+    """A document whose text exists already, under another name, at another place, or with another meta or encoding.
 
     Attributes:
         was: the id of the existing document.
-        doc_id, source_uri, source_position, meta, meta_nulls: what its row says from now on; see Document.
+        doc_id, source_uri, source_position, meta, meta_nulls, encoding, encoding_confidence: what its row says from now on;
+            see Document.
     """
 
     was: str
@@ -58,6 +59,8 @@ class RenamedDocument:
     source_position: int
     meta: str | None
     meta_nulls: str | None = None
+    encoding: str | None = None
+    encoding_confidence: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +142,7 @@ class Changes(Config):
     corrected: int = 0
     """Existing documents with the same text whose corrections have changed."""
     moved: int = 0
-    """Existing documents with the same text under another name, in another file or with another meta."""
+    """Existing documents with the same text under another name, in another file, or with another meta or encoding."""
     removed: int = 0
     """Existing documents that are no longer in the input."""
     again: int = 0

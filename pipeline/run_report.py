@@ -23,6 +23,7 @@ class Progress:
     """How far a run is, in shards and in records.
 
     Attributes:
+        reasons: why unchanged documents are annotated again, if they are.
         words: that this call has annotated, those of shards in flight included.
         in_flight: the shards that are being done, by index.
         read_in_flight: their records, by the share of each shard that is done.
@@ -32,6 +33,7 @@ class Progress:
     shards: int
     read_done: int
     read: int
+    reasons: tuple[str, ...] = ()
     words: int = 0
     in_flight: tuple[ShardProgress, ...] = ()
     read_in_flight: float = 0.0
@@ -117,6 +119,7 @@ class RunTally:
                 shards=len(self._plan.shards) + len(self._plan.reused),
                 read_done=self._read_done,
                 read=self._plan.read,
+                reasons=self._plan.reasons,
                 words=self._timings.words + sum(shard.words for shard in in_flight),
                 in_flight=in_flight,
                 read_in_flight=sum(shard.share * self._records[shard.shard] for shard in in_flight),

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -11,15 +10,18 @@ from typing_extensions import override
 
 from concord.models.errors import ConfigError
 from concord.models.regular_files import read_regular
+from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.storage.store_path import StorePath
 
 _LARGEST = 4 << 20
 _MOST_VALUES = 50_000
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: OutputPath) -> dict[str, Any]:
     """Read a YAML file that holds one mapping without duplicate keys."""
     try:
-        values = _parse_yaml(read_regular(path, largest=_LARGEST).decode())
+        content = path.read_bytes() if isinstance(path, StorePath) else read_regular(path, largest=_LARGEST)
+        values = _parse_yaml(content.decode())
     except OSError as error:
         raise ConfigError(f"{path}: expected a readable YAML file: {error.strerror}") from error
     except UnicodeDecodeError as error:

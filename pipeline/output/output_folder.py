@@ -40,6 +40,7 @@ from concord.pipeline.storage.output_paths import (
 )
 
 STATS_NAME = "stats.json"
+CONFIG_NAME = "config.resolved.yaml"
 
 
 class _Stats(TypedDict, total=False):

@@ -250,7 +250,8 @@ class _InputScan:
             self.counts[file.path] = number + 1
             if isinstance(outcome, Document):
                 content = fingerprint(outcome.text), outcome.meta, outcome.meta_nulls, outcome.encoding
-                yield InputRecord(file, number, record, outcome.doc_id, *content)
+                confidence = outcome.encoding_confidence
+                yield InputRecord(file, number, record, outcome.doc_id, *content, confidence)
             else:
                 yield InputRecord(file, number, record, outcome.doc_id)
 

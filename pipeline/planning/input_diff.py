@@ -40,6 +40,7 @@ class InputRecord(NamedTuple):
     meta: str | None = None
     meta_nulls: str | None = None
     encoding: str | None = None
+    encoding_confidence: float | None = None
 
     @property
     def place(self) -> tuple[str, int]:
@@ -47,9 +48,8 @@ class InputRecord(NamedTuple):
         return self.file.path, self.scanned.position
 
     def has_current_content(self, document: ExistingDocument, existing: ExistingOutput) -> bool:
-        """Tell whether an existing document is current and has the same text, read in the same encoding."""
-        is_current = document.shard in existing.current
-        return is_current and (self.text, self.encoding) == (document.text, document.encoding)
+        """Tell whether an existing document is current and has the same text."""
+        return document.shard in existing.current and self.text == document.text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,7 +155,8 @@ def diff_input(
             to_annotate.append(item)
             continue
         reused.add(doc_id)
-        if (document.source_uri, document.meta) != (record.file.path, fingerprint(record.meta)):
+        described = record.file.path, fingerprint(record.meta), record.encoding
+        if (document.source_uri, document.meta, document.encoding) != described:
             renamed[document.shard].append(_renamed(doc_id, record))
     missing = {doc_id: document for doc_id, document in existing.documents.items() if doc_id not in seen}
     old_ids = _find_by_text(to_annotate, existing, missing)
@@ -248,14 +249,14 @@ def _find_by_text(
     items: Sequence[RecordToAnnotate], existing: ExistingOutput, missing: Mapping[str, ExistingDocument]
 ) -> dict[int, str]:
     """Return the ids of missing documents that records have the text of, by the number of the record, each id once."""
-    by_text: defaultdict[tuple[bytes | None, str | None], deque[str]] = defaultdict(deque)
+    by_text: defaultdict[bytes | None, deque[str]] = defaultdict(deque)
     for doc_id, document in missing.items():
         if document.shard in existing.current:
-            by_text[document.text, document.encoding].append(doc_id)
+            by_text[document.text].append(doc_id)
     old_ids = {}
     for number, item in enumerate(items):
         record = item.record
-        ids = by_text.get((record.text, record.encoding))
+        ids = by_text.get(record.text)
         may_be_renamed = not item.is_duplicate and record.doc_id not in existing.documents
         if ids and may_be_renamed and existing.is_corrected_as(ids[0], record.doc_id or ""):
             old_ids[number] = ids.popleft()
@@ -270,6 +271,8 @@ def _renamed(old_id: str, record: InputRecord) -> RenamedDocument:
         source_position=record.scanned.position,
         meta=record.meta,
         meta_nulls=record.meta_nulls,
+        encoding=record.encoding,
+        encoding_confidence=record.encoding_confidence,
     )
 
 

@@ -182,7 +182,7 @@ def _copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
     new_ids = {rename.was: rename.doc_id for rename in rows.renames if rename.was != rename.doc_id}
     for name in _OWNED:
         tables[name] = _replace(_drop(tables[name], "doc_id", rows.without), "doc_id", new_ids)
-    for column in ("source_uri", "source_position", "meta", "meta_nulls"):
+    for column in ("source_uri", "source_position", "meta", "meta_nulls", "encoding", "encoding_confidence"):
         values = {rename.doc_id: getattr(rename, column) for rename in rows.renames}
         tables["documents"] = _replace(tables["documents"], column, values)
     if "errors" in tables:

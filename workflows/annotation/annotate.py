@@ -19,12 +19,19 @@ from concord.pipeline.output.shard_stats import backed_off, collection_counts, t
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.inspection import describe_no_match, existing_dead_letters
-from concord.workflows.annotation.job import annotate_config, find_job_tagger, with_settings_of_collection
+from concord.workflows.annotation.job import (
+    annotate_config,
+    find_job_tagger,
+    last_config,
+    names_model,
+    with_settings_of_collection,
+)
 from concord.workflows.annotation.progress import RunProgress
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run, describe_settings
 from concord.workflows.annotation.tracking import log_run
 from concord.workflows.console import Answer, counted, info, table, warn
 from concord.workflows.registry.model_versions import is_reference
+from concord.workflows.registry.resolve_tagger import FALLBACK
 
 SHOWN_DOCUMENTS = 10
 """Of each kind of change, in a dry run."""
@@ -36,7 +43,11 @@ def annotate_collection(config: AnnotateConfig) -> Answer:
     if taken:
         info(f"Settings of the collection: {describe_settings(taken)}")
     _warn_of_ray_settings(config)
-    return _run(config, find_job_tagger(config), taken=taken)
+    tagger = find_job_tagger(config)
+    if tagger.name == FALLBACK and not names_model(config):
+        # Later runs keep to this tagger, whatever is installed then.
+        config = config.model_copy(update={"tagger": config.tagger.model_copy(update={"model": FALLBACK})})
+    return _run(config, tagger, taken=taken)
 
 
 def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overrides: Sequence[str]) -> Answer:
@@ -49,7 +60,7 @@ def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overr
     plan, existing = folder.plan(), existing_dead_letters(folder)
     if selection != DeadLetterFilter() and not any(map(selection.matches, existing)):
         info(describe_no_match(existing, output=output))
-    job = plan.config.model_dump(mode="json")
+    job = (last_config(folder) or plan.config).model_dump(mode="json")
     job["output"]["path"] = str(output.absolute())
     config = annotate_config(job, overrides=overrides)
     return _run(

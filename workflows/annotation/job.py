@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from concord.models.config import Config, OneRun
+from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig, OutputConfig, ParserConfig, TaggerRunConfig
 from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.output_folder import CONFIG_NAME, OutputFolder
 from concord.pipeline.planning.inputs import absolute_output
 from concord.workflows.job_paths import absolute, absolute_model, absolute_parser
-from concord.workflows.registry.resolve_tagger import DEFAULT, FALLBACK, find_entity_tagger
+from concord.workflows.registry.resolve_tagger import find_entity_tagger
 from concord.workflows.yaml_values import flatten, nested, parse_override, read_yaml, set_value
 
 JOB_SUFFIXES = {".yaml", ".yml"}
@@ -60,6 +61,18 @@ def read_annotate_job(
     return config.model_copy(update=paths)
 
 
+def last_config(folder: OutputFolder) -> AnnotateConfig | None:
+    """Return the configuration of the last run over a collection; None if there was none.
+
+    Raises:
+        PlanError: when the output holds a collection that cannot be read.
+    """
+    try:
+        return AnnotateConfig.from_mapping(read_yaml(folder.metadata / CONFIG_NAME))
+    except ConfigError:  # not there, or damaged
+        return None if folder.latest_generation() is None else folder.plan().config
+
+
 def with_settings_of_collection(config: AnnotateConfig) -> tuple[AnnotateConfig, dict[str, Any]]:
     """Return a job in which the keys that nobody gave have the values with which the collection was last annotated.
 
@@ -72,13 +85,10 @@ def with_settings_of_collection(config: AnnotateConfig) -> tuple[AnnotateConfig,
         PlanError: when the output holds a collection that cannot be read.
     """
     folder = OutputFolder(absolute_output(config.output.path))
-    if folder.latest_generation() is None:
+    last = last_config(folder)
+    if last is None:
         return config, {}
-    plan = folder.plan()
-    earlier = flatten(plan.config.values_without(OneRun))
-    if plan.tagger.name == FALLBACK:
-        # The job of the collection may have named no tagger.
-        earlier |= {"tagger.model": FALLBACK} if plan.config.tagger.model == DEFAULT else {}
+    earlier = flatten(last.values_without(OneRun))
     given = flatten(config.model_dump(mode="json", exclude_unset=True))
     defaults = flatten(AnnotateConfig(input="", output=OutputConfig(path="")).model_dump(mode="json"))
     taken = {key: value for key, value in earlier.items() if key not in given}

@@ -189,7 +189,7 @@ def _work_done(report: RunReport) -> str:
         return f"nothing to do: {counted(report.read, 'record')} already committed"
     taken = {stage: report.seconds.get(stage, 0.0) for stage in STAGES} | {"run": report.wall_seconds}
     rows = [
-        (stage, f"{seconds:.1f} s", f"{report.words / seconds:,.0f} words/s")
+        (stage, f"{seconds:.1f} s", f"{report.words / seconds:,.0f} words/s" if report.words else "")
         for stage, seconds in taken.items()
         if seconds >= LEAST_SECONDS
     ]

@@ -6,6 +6,7 @@ from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.collection import Collection
+from concord.pipeline.output.output_folder import CONFIG_NAME, STATS_NAME
 from concord.pipeline.output.shard_stats import total_counts
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import write_atomically
@@ -16,7 +17,7 @@ from concord.workflows.registry import outbox
 from concord.workflows.yaml_values import flatten
 
 PLAN_TAG = "concord.plan"
-LOGGED_FILES = ("report.html", "config.resolved.yaml", "stats.json")
+LOGGED_FILES = ("report.html", CONFIG_NAME, STATS_NAME)
 
 
 def log_run(config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, collection: Collection) -> None:
