@@ -16,13 +16,20 @@ from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.output.verify import part_faults
 from concord.pipeline.storage.output_paths import Listing, output_path
 from concord.pipeline.worker.source_texts import SourceTexts
 from concord.workflows.annotation.annotate import annotate_collection
-from concord.workflows.annotation.job import JOB_SUFFIXES, annotate_config, job_values, read_annotate_job
+from concord.workflows.annotation.job import (
+    JOB_SUFFIXES,
+    annotate_config,
+    job_values,
+    last_config,
+    read_annotate_job,
+)
 from concord.workflows.job_paths import absolute
 
 _NULLABLE = ("meta", "raw_text", "encoding")
@@ -280,10 +287,11 @@ def annotate(
         config = read_annotate_job(None, values={"input": str(input), **values})
     answer = annotate_collection(config)
     if answer.exit_code:
+        allowed = (last_config(OutputFolder(config.output.path)) or config).max_dead_letters
         raise DeadLetterLimitError(
             f"{config.output.path}: {answer.values['dead_letters']} of {answer.values['read']} records are dead "
-            "letters, more than max_dead_letters allows; concord.open(...).errors says why, and the other documents "
-            "are annotated"
+            f"letters, more than max_dead_letters={allowed} allows; concord.open(...).errors says why, and the other "
+            "documents are annotated"
         )
     return open(config.output.path)
 

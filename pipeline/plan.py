@@ -49,8 +49,8 @@ class RenamedDocument:
 
     Attributes:
         was: the id of the existing document.
-        doc_id, source_uri, source_position, meta, meta_nulls, encoding, encoding_confidence: what its row says from now on;
-            see Document.
+        doc_id, source_uri, source_position, meta, meta_nulls, encoding, encoding_confidence: what its row says from now
+            on; see Document.
     """
 
     was: str

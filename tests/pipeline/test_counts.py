@@ -17,6 +17,7 @@ from concord.pipeline.corrections.log import append_to_log
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, collection_counts, total_counts
 from concord.pipeline.output.verify import verify
+from concord.pipeline.plan import Changes
 from concord.pipeline.report.statistics import measure_quality
 from concord.pipeline.run_report import Progress, RunReport
 from concord.workflows.annotation.summary import describe_run
@@ -54,7 +55,7 @@ def generations(config: AnnotateConfig) -> dict[str, int]:
     collection = open_collection(Path(config.output.path))
     for shard in collection.manifest.shards:
         ids = collection.read_rows(shard, "documents", ["doc_id"])["doc_id"].to_pylist()
-        found |= dict(zip(ids, shard.document_generations(), strict=True))
+        found |= dict(zip(ids, shard.document_generations(len(ids)), strict=True))
     return found
 
 
@@ -180,9 +181,10 @@ def test_the_viewer_keeps_places_and_tells_generations_apart(config: AnnotateCon
 
 
 def test_the_page_of_counts_names_each_of_them(config: AnnotateConfig) -> None:
-    page = (CHECKOUT / "docs" / "annotating.md").read_text()
+    page = (CHECKOUT / "docs" / "runs.md").read_text()
     described = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", page, re.MULTILINE))
     assert {name: described.get(name) for name in ALWAYS_COUNTED} == ALWAYS_COUNTED
     values: dict[str, Any] = {"read": 0, "annotated": 0, "unchanged": 0, "dead_letters": 0}
     report = runs.run_job(config)
+    assert described.keys() >= Changes.model_fields.keys() - {"parsed"}
     assert described.keys() >= values.keys() | collection_counts(open_collection(report.output).manifest).keys()

@@ -137,7 +137,7 @@ def test_annotate_has_nothing_to_do_after_a_finished_run(finished: tuple[Path, R
     again = concord("annotate", job, "--json")
     assert again.exit_code == 0, again.output
     values = json.loads(again.stdout)
-    assert (values["read"], values["annotated"], values["dead_letters"]) == (4, 3, 1)
+    assert (values["read"], values["annotated"], values["unchanged"], values["dead_letters"]) == (4, 0, 3, 1)
     assert values["done_before"] == values["shards"] == 1
     assert values["words"] == 0
     assert values["counts"]["documents"] == 3
@@ -146,7 +146,8 @@ def test_annotate_has_nothing_to_do_after_a_finished_run(finished: tuple[Path, R
 
 def test_too_many_dead_letters_end_with_3(finished: tuple[Path, Result], collection: Path, tiny_bundle: Path) -> None:
     output, _ = finished
-    result = concord("annotate", collection, "-o", output, "-m", tiny_bundle)
+    assert concord("annotate", collection, "-o", output).exit_code == 0  # as the collection has it
+    result = concord("annotate", collection, "-o", output, "--set", "max_dead_letters=0.1")
     assert result.exit_code == 3
     assert "more than allowed: 10.0% of 4 (max_dead_letters)" in result.stdout
 
@@ -182,9 +183,9 @@ def test_a_dry_run_says_what_is_processed_again_and_why(
     finished: tuple[Path, Result], collection: Path, tiny_bundle: Path
 ) -> None:
     output, _ = finished
-    settings = ("--set", "tagger.batch_words=7", "--dry-run")
+    settings = ("--set", "tagger.threshold=0.7", "--dry-run")
     result = concord("annotate", collection, "-o", output, "-m", tiny_bundle, *settings)
-    assert "because tagger.batch_words: was 4096, is now 7" in result.stdout
+    assert "because tagger.threshold: was None, is now 0.7" in result.stdout
     values = json.loads(concord("annotate", collection, "-o", output, "-m", tiny_bundle, *settings, "--json").stdout)
     assert values["changes"]["again"] == values["changes"]["parsed"] > 0
     assert values["expected_seconds"] > 0

@@ -62,7 +62,7 @@ def test_stdin_is_annotated_and_brought_up_to_date_like_a_file(tiny_bundle: Path
     values = json.loads(pipe(TEXT, *command).stdout)
     assert (values["read"], values["annotated"]) == (1, 1)
     again = json.loads(pipe(TEXT, *command).stdout)
-    assert (again["unchanged"], again["shards"] - again["done_before"]) == (0, 0)
+    assert (again["annotated"], again["unchanged"], again["shards"] - again["done_before"]) == (0, 1, 0)
     changed = json.loads(pipe("Bob left.", *command).stdout)
     assert changed["changes"]["changed"] == 1
     plan = open_collection(tmp_path / "out").plan
