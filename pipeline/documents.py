@@ -116,6 +116,11 @@ class ParsedDocument:
     document: Document
     sentences: tuple[ParsedSentence, ...]
 
+    @property
+    def words(self) -> int:
+        """How many words it has."""
+        return sum(len(sentence.words) for sentence in self.sentences)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatedDocument:

@@ -1,5 +1,6 @@
 """Plans: which shards a run works on, and what each of them copies or annotates."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -258,6 +259,13 @@ class Plan(Config):
     def recipe(self) -> Recipe:
         """Everything that decides the rows of its documents."""
         return Recipe.of(self.config, self.parser, self.tagger, self.schema_version)
+
+    def work(self) -> Iterator[tuple[Shard, float]]:
+        """Yield each shard with its work in bytes of input; of row formats, a record has the mean size of its file."""
+        sizes = {source.uri: source.size / max(1, source.records) for source in self.sources}
+        for shard in self.shards:
+            rows = (piece.records * sizes[piece.uri] for piece in shard.pieces if piece.format not in _COUNTED_IN_BYTES)
+            yield shard, shard.num_bytes + sum(rows) + shard.records
 
     @property
     def is_first(self) -> bool:

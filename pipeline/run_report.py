@@ -27,6 +27,7 @@ class Progress:
         words: that this call has annotated, those of shards in flight included.
         in_flight: the shards that are being done, by index.
         read_in_flight: their records, by the share of each shard that is done.
+        share: of the work of this call that is done, by bytes of input, 0..1.
     """
 
     shards_done: int
@@ -37,6 +38,7 @@ class Progress:
     words: int = 0
     in_flight: tuple[ShardProgress, ...] = ()
     read_in_flight: float = 0.0
+    share: float = 0.0
 
 
 OnProgress = Callable[[Progress], None]
@@ -106,6 +108,9 @@ class RunTally:
         self._read_done = sum(report.read for report in committed)
         self._timings = Timings()
         self._records = {shard.index: shard.records for shard in plan.shards}
+        done = {report.shard for report in committed}
+        self._work = {shard.index: work for shard, work in plan.work() if shard.index not in done}
+        self._work_total, self._work_done = sum(self._work.values()), 0.0
         self._in_flight: dict[int, ShardProgress] = {}
 
     def report_progress(self) -> None:
@@ -123,8 +128,13 @@ class RunTally:
                 words=self._timings.words + sum(shard.words for shard in in_flight),
                 in_flight=in_flight,
                 read_in_flight=sum(shard.share * self._records[shard.shard] for shard in in_flight),
+                share=self._share(in_flight),
             )
         )
+
+    def _share(self, in_flight: Sequence[ShardProgress]) -> float:
+        done = self._work_done + sum(shard.share * self._work[shard.shard] for shard in in_flight)
+        return done / self._work_total if self._work_total else 1.0
 
     def update(self, progress: ShardProgress) -> None:
         """Note how far a shard in flight is."""
@@ -134,6 +144,7 @@ class RunTally:
     def add(self, report: ShardReport, timings: Timings) -> None:
         """Count a shard that has just been committed."""
         self._added.add(report.shard)
+        self._work_done += self._work[report.shard]
         self._read_done += report.read
         self._timings += timings
         self._in_flight.pop(report.shard, None)

@@ -85,10 +85,6 @@ class BackOff:
             with self.stages(step) as (parse_stage, tag_stage):
                 with self.clock.timing("parse"):
                     parsed = parse_stage.run(records)
-                documents = (record for record in parsed if isinstance(record, ParsedDocument))
-                self.tracker.words = sum(
-                    len(sentence.words) for document in documents for sentence in document.sentences
-                )
                 with self.clock.timing("tag"):
                     return tag_stage.run(parsed)
         except ShortageError as error:

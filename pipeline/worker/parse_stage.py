@@ -1,6 +1,8 @@
 """Parse stage: documents to parsed documents, with their offsets checked."""
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Protocol
 
 from concord.models.data.visible import visible
@@ -31,25 +33,35 @@ class ParseStage:
     def run(self, records: Sequence[Document | ParsedDocument | DeadLetter]) -> list[ParsedDocument | DeadLetter]:
         """Parse records, in order; ShortageError if memory runs out."""
         documents = [record for record in records if isinstance(record, Document)]
-        parsed = (
-            result
-            for start in range(0, len(documents), self._batch_documents)
-            for result in self._parse_batch(documents, start)
-        )
-        return [_checked(next(parsed) if isinstance(record, Document) else record) for record in records]
+        sizes = [*accumulate((len(document.text) for document in documents), initial=0)]
+        shares = [size / max(1, sizes[-1]) for size in sizes]
+        results: list[ParsedDocument | DeadLetter] = []
+        words = 0
+        for start in range(0, len(documents), self._batch_documents):
+            batch = documents[start : start + self._batch_documents]
+            on_batch = self._reporter(shares[start], shares[start + len(batch)], words)
+            parsed = run_bisecting(batch, partial(self._parse, on_batch=on_batch), stage="parse")
+            words += sum(result.words for result in parsed if isinstance(result, ParsedDocument))
+            results += parsed
+        outcomes = iter(results)
+        return [_checked(next(outcomes) if isinstance(record, Document) else record) for record in records]
 
-    def _parse_batch(self, documents: Sequence[Document], start: int) -> list[ParsedDocument | DeadLetter]:
-        batch = documents[start : start + self._batch_documents]
+    def _parse(self, batch: Sequence[Document], *, on_batch: OnBatch) -> list[ParsedDocument | DeadLetter]:
+        with shortage_errors():
+            return self._parser.parse(batch, on_batch=on_batch)
 
-        def on_batch(done: int, words: int) -> None:
+    def _reporter(self, first: float, last: float, words: int) -> OnBatch:
+        """Return what reports how far a batch is, which takes the stage from one share to another.
+
+        Args:
+            words: of the batches before.
+        """
+
+        def report(done: int, of: int) -> None:
             if self._on_share is not None:
-                self._on_share((start + len(batch) * done / max(1, words)) / len(documents))
+                self._on_share(first + (last - first) * done / max(1, of), words + done)
 
-        def parse(batch: Sequence[Document]) -> list[ParsedDocument | DeadLetter]:
-            with shortage_errors():
-                return self._parser.parse(batch, on_batch=on_batch)
-
-        return run_bisecting(batch, parse, stage="parse")
+        return report
 
 
 def _checked(result: ParsedDocument | DeadLetter) -> ParsedDocument | DeadLetter:

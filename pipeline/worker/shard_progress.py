@@ -19,7 +19,7 @@ class ShardProgress:
         shard: its index in the plan.
         stage: what is being done.
         share: of the shard's work, from 0 to 1.
-        words: that have been tagged.
+        words: that this amounts to: those of the shard, by the share of them that is done.
     """
 
     shard: int
@@ -61,28 +61,25 @@ class StageClock:
 
 OnShardProgress = Callable[[ShardProgress], None]
 """Called between batches, a few times a second; what it raises ends the work on the shard, and nothing is committed."""
-OnShare = Callable[[float], None]
-"""Called between the batches of a stage, with the share of it that is done."""
+OnShare = Callable[[float, int], None]
+"""Called between the batches of a stage, with the share of it that is done, and with the words that are done."""
 
 
 class ShardTracker:
-    """Turns what the stages report into the progress of the shard that a worker is doing.
-
-    Attributes:
-        words: of the documents that are being tagged.
-    """
+    """Turns what the stages report into the progress of the shard that a worker is doing."""
 
     def __init__(self) -> None:
-        self.words = 0
         self._listener: OnShardProgress | None = None
         self._shard = 0
+        # Of the part that is being done, as far as is known.
+        self._words = 0.0
         self._part = (0, 1)
         self._seconds = (0.0, 0.0)
 
     @contextmanager
     def listening(self, shard: int, listener: OnShardProgress | None) -> Iterator[None]:
         """Report to the listener while the block runs."""
-        self._listener, self._shard, self._part, self.words = listener, shard, (0, 1), 0
+        self._listener, self._shard, self._part, self._words = listener, shard, (0, 1), 0.0
         try:
             yield
         finally:
@@ -96,26 +93,28 @@ class ShardTracker:
         """Count how long a shard took in both stages; the ratio tells how much of the next is done after the first."""
         self._seconds = (self._seconds[0] + parse, self._seconds[1] + tag)
 
-    def on_parse(self, share: float) -> None:
-        """Report the share of the documents that is parsed."""
-        self._report("parse", share * self._parse_share, words=0)
+    def on_parse(self, share: float, words: int) -> None:
+        """Report the share of the text that is parsed, and its words."""
+        self._report("parse", share, words, work=share * self._parse_share)
 
-    def on_tag(self, share: float) -> None:
-        """Report the share of the words that is tagged."""
-        before = self._parse_share
-        self._report("tag", before + share * (1 - before), words=round(share * self.words))
+    def on_tag(self, share: float, words: int) -> None:
+        """Report the share of the words that is tagged, and how many these are."""
+        self._report("tag", share, words, work=self._parse_share + share * (1 - self._parse_share))
 
     @property
     def _parse_share(self) -> float:
         parse, tag = self._seconds
         return parse / (parse + tag) if parse and tag else 0.5
 
-    def _report(self, stage: Literal["parse", "tag"], share: float, *, words: int) -> None:
+    def _report(self, stage: Literal["parse", "tag"], share: float, words: int, *, work: float) -> None:
         if self._listener is None:
             return
+        if share:
+            self._words = words / share
         number, parts = self._part
         try:
-            self._listener(ShardProgress(shard=self._shard, stage=stage, share=(number + share) / parts, words=words))
+            done, words = (number + work) / parts, round(work * self._words)
+            self._listener(ShardProgress(shard=self._shard, stage=stage, share=done, words=words))
         except ConcordError:
             raise
         except Exception as error:

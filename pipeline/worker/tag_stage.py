@@ -85,7 +85,7 @@ class TagStage:
         ]
         if self._options.precision == "fp32":
             return annotated
-        words = accumulate(sum(len(sentence.words) for sentence in document.sentences) for document in documents)
+        words = accumulate(document.words for document in documents)
         compared = 1 + bisect_left(list(words), _COMPARED_WORDS)  # as many documents as it takes, at most all
         references = self._predict(documents[:compared], self._options.model_copy(update={"precision": "fp32"}))
         return [
@@ -113,7 +113,7 @@ class TagStage:
 
     def _on_batch(self, done: int, words: int) -> None:
         if self._on_share is not None:
-            self._on_share(done / max(1, words))
+            self._on_share(done / max(1, words), done)
 
 
 def _sentence(pieces: Sequence[ParsedSentence]) -> Sentence:

@@ -20,7 +20,8 @@ class RunProgress:
         self._terminal = sys.stderr.isatty() if terminal is None else terminal
         self._bar: tqdm[None] | None = None
         self._last_line = time.monotonic()
-        self._start: tuple[float, int] | None = None
+        self._is_announced = False
+        self._start: tuple[float, Progress] | None = None
 
     def close(self) -> None:
         """Remove the bar."""
@@ -28,37 +29,31 @@ class RunProgress:
             self._bar.close()
 
     def __call__(self, progress: Progress) -> None:
-        """Show how far the run is."""
-        if self._terminal:
-            self._draw(progress)
-            return
+        """Show how far the run is, and first why documents are tagged again."""
+        if not self._is_announced:
+            self._is_announced = True
+            for reason in progress.reasons:
+                info(f"Unchanged documents are tagged again, because {reason}")
         now = time.monotonic()
-        if self._start is None:
-            # Records of earlier runs must not count towards the speed of this one.
-            self._start = (now, progress.read_done)
-        if now - self._last_line >= LINE_SECONDS or progress.shards_done == progress.shards:
+        if self._start is None and (progress.in_flight or progress.share):
+            # Loading models takes time, but is no work: it must not count towards the speed.
+            self._start = (now, progress)
+        line = _line(progress) + ("" if self._start is None else _pace(progress, *self._start, now=now))
+        if self._terminal:
+            self._draw(progress, line)
+        elif now - self._last_line >= LINE_SECONDS or progress.shards_done == progress.shards:
             self._last_line = now
-            info(_line(progress) + _pace(progress, start=self._start, now=now))
+            info(line)
 
-    def _draw(self, progress: Progress) -> None:
+    def _draw(self, progress: Progress, line: str) -> None:
         if self._bar is None:
-            self._bar = tqdm(
-                total=progress.read, initial=progress.read_done, unit="record", desc="annotate", file=sys.stderr
-            )
-        self._bar.set_postfix_str(
-            f"shard {progress.shards_done}/{progress.shards}{_in_flight(progress)}, {progress.words:,} words",
-            refresh=False,
-        )
-        self._bar.update(_records_done(progress) - self._bar.n)
-
-
-def _records_done(progress: Progress) -> int:
-    """Return the records of the shards that are done, and of those in flight by their share."""
-    return int(progress.read_done + progress.read_in_flight)
+            self._bar = tqdm(total=1.0, bar_format="{percentage:3.0f}%|{bar:20}|{postfix}", file=sys.stderr)
+        self._bar.set_postfix_str(line, refresh=False)
+        self._bar.update(progress.share - self._bar.n)
 
 
 def _line(progress: Progress) -> str:
-    done = _records_done(progress)
+    done = int(progress.read_done + progress.read_in_flight)
     share = f" ({done / progress.read:.0%})" if progress.read else ""
     words = f", {progress.words:,} words" if progress.words else ""
     return (
@@ -76,12 +71,10 @@ def _in_flight(progress: Progress) -> str:
     return f" ({', '.join(shards)})" if shards else ""
 
 
-def _pace(progress: Progress, *, start: tuple[float, int], now: float) -> str:
-    """Format the mean speed of this run and the time left at that speed; empty until there is one."""
-    started, before = start
-    done = progress.read_done + progress.read_in_flight - before
-    if not done or now <= started:
+def _pace(progress: Progress, started: float, first: Progress, *, now: float) -> str:
+    """Format the mean speed since the work started, and the time left at that speed; empty until there is one."""
+    seconds, share = now - started, progress.share - first.share
+    if share <= 0 or seconds <= 0:
         return ""
-    rate = done / (now - started)
-    left = timedelta(seconds=round((progress.read - progress.read_done - progress.read_in_flight) / rate))
-    return f"; {rate:,.1f} records/s, {left} left"
+    left = timedelta(seconds=round((1 - progress.share) * seconds / share))
+    return f"; {(progress.words - first.words) / seconds:,.0f} words/s, {left} left"

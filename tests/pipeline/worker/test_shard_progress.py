@@ -31,6 +31,9 @@ def test_run_reports_progress_within_a_shard(tmp_path: Path) -> None:
     assert shares == sorted(shares)
     assert 0 < shares[0] < shares[-1] <= 12
     assert seen[-1].words > 0
+    assert 0 < within[1].words <= within[-1].words
+    assert [step.share for step in seen] == sorted(step.share for step in seen)
+    assert (seen[0].share, seen[-1].share) == (0, 1)
     assert seen[-1].in_flight == ()
 
 
@@ -51,18 +54,21 @@ def test_share_of_a_shard_goes_by_the_seconds_of_the_shards_before() -> None:
     tracker = ShardTracker()
     seen: list[ShardProgress] = []
     tracker.add_seconds(parse=3.0, tag=1.0)
-    tracker.words = 200
     with tracker.listening(7, seen.append):
-        tracker.words = 200
-        tracker.on_parse(0.5)
-        tracker.on_tag(0.5)
+        tracker.on_parse(0.5, 100)
+        tracker.on_parse(1.0, 200)
+        tracker.on_tag(0.0, 0)
+        tracker.on_tag(0.5, 100)
         tracker.begin_part(1, 2)
-        tracker.on_parse(1.0)
-    tracker.on_parse(1.0)
+        tracker.on_parse(1.0, 200)
+    tracker.on_parse(1.0, 200)
+    # 200 words that are parsed but not tagged are three quarters of the work on them.
     assert [(step.shard, step.stage, step.share, step.words) for step in seen] == [
-        (7, "parse", 0.375, 0),
-        (7, "tag", 0.875, 100),
-        (7, "parse", 0.875, 0),
+        (7, "parse", 0.375, 75),
+        (7, "parse", 0.75, 150),
+        (7, "tag", 0.75, 150),
+        (7, "tag", 0.875, 175),
+        (7, "parse", 0.875, 150),
     ]
 
 

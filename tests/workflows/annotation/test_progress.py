@@ -13,7 +13,9 @@ from concord.workflows.annotation.progress import RunProgress
 
 
 def at(shards: int) -> Progress:
-    return Progress(shards_done=shards, shards=4, read_done=shards * 1000, read=4000)
+    return Progress(
+        shards_done=shards, shards=4, read_done=shards * 1000, read=4000, words=shards * 30_000, share=shards / 4
+    )
 
 
 def test_a_terminal_shows_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,30 +24,56 @@ def test_a_terminal_shows_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
             show(at(shards))
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "4000/4000" in captured.err
-    assert "shard 4/4" in captured.err
+    assert "100%" in captured.err
+    assert "4,000 of 4,000 records (100%), 4 of 4 shards" in captured.err
 
 
 def test_a_log_shows_speed_and_time_left_every_few_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter([0.0, 0.0, 5.0, 40.0, 45.0])
+    clock = iter([0.0, 0.0, 5.0, 45.0, 65.0])
     monkeypatch.setattr(workflow_progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with closing(RunProgress(terminal=False)) as show:
-        # Records of an earlier run count as done, but not towards the speed.
-        for shards in (1, 2):
+        # The models load for five seconds, and do not count towards the speed.
+        for shards in (0, 1):
             show(at(shards))
             assert capsys.readouterr().err == ""
+        line = "3,000 of 4,000 records (75%), 3 of 4 shards, 90,000 words; 1,500 words/s, 0:00:20 left\n"
         show(at(3))
-        assert capsys.readouterr().err == "3,000 of 4,000 records (75%), 3 of 4 shards; 50.0 records/s, 0:00:20 left\n"
+        assert capsys.readouterr().err == line
+        line = "4,000 of 4,000 records (100%), 4 of 4 shards, 120,000 words; 1,500 words/s, 0:00:00 left\n"
         show(at(4))
-        assert capsys.readouterr().err == "4,000 of 4,000 records (100%), 4 of 4 shards; 66.7 records/s, 0:00:00 left\n"
+        assert capsys.readouterr().err == line
+
+
+def test_the_first_batch_of_a_shard_gives_speed_and_time_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 0.0, 30.0, 42.0])
+    monkeypatch.setattr(workflow_progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with closing(RunProgress(terminal=False)) as show:
+        show(at(0))
+        for share, words in ((0.0, 0), (0.1, 6_000)):
+            shard = ShardProgress(shard=0, stage="parse", share=share, words=words)
+            show(replace(at(0), in_flight=(shard,), words=words, share=share / 4))
+    [_, line] = capsys.readouterr().err.splitlines()
+    assert line.endswith("0 of 4 shards (parsing 00000 (10%)), 6,000 words; 500 words/s, 0:07:48 left")
+
+
+def test_why_documents_are_tagged_again_is_said_before_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = replace(at(0), reasons=("tagger.threshold: was 0.1, is now 0.2",))
+    for terminal in (False, True):
+        with closing(RunProgress(terminal=terminal)) as show:
+            show(progress)
+            show(progress)
+        said = "Unchanged documents are tagged again, because tagger.threshold: was 0.1, is now 0.2"
+        assert capsys.readouterr().err.count(said) == 1
 
 
 def test_shards_in_flight_count_by_their_share(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter([0.0, 0.0, 20.0])
+    clock = iter([0.0, 0.0, 5.0, 25.0])
     monkeypatch.setattr(workflow_progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     in_flight = (
         ShardProgress(shard=2, stage="tag", share=0.75, words=1_500),
@@ -53,8 +81,9 @@ def test_shards_in_flight_count_by_their_share(
     )
     with closing(RunProgress(terminal=False)) as show:
         show(at(0))
-        show(replace(at(0), words=31_500, in_flight=in_flight, read_in_flight=1_000.5))
+        show(replace(at(0), in_flight=(replace(in_flight[0], share=0.0),)))
+        show(replace(at(0), words=31_500, in_flight=in_flight, read_in_flight=1_000.5, share=0.25))
     assert capsys.readouterr().err == (
         "1,000 of 4,000 records (25%), 0 of 4 shards (tagging 00002 (75%), parsing 00003 (25%), 1 more), 31,500 words; "
-        "50.0 records/s, 0:01:00 left\n"
+        "1,575 words/s, 0:01:00 left\n"
     )
