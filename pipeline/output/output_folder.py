@@ -41,6 +41,7 @@ from concord.pipeline.storage.output_paths import (
 
 STATS_NAME = "stats.json"
 CONFIG_NAME = "config.resolved.yaml"
+_NAMED = 5
 
 
 class _Stats(TypedDict, total=False):
@@ -110,8 +111,20 @@ class OutputFolder:
         """
         chosen = self.latest_generation() if generation is None else generation
         if chosen is None:
-            raise PlanError(f"{self.output}: expected the output of a run, found no plan in {self.plans}")
+            raise PlanError(self._without_run())
         return read_plan(self.plan_path(chosen))
+
+    def _without_run(self) -> str:
+        """Describe what is there instead of a run."""
+        if not isinstance(self.output, Path):
+            return f"{self.output}: expected the output of a run, found no plan in {self.plans}"
+        if not self.output.exists():
+            return f"{self.output}: there is no such folder"
+        inside = [str(path.parents[1]) for levels in ("*", "*/*") for path in self.output.glob(f"{levels}/_run/plans")]
+        if not inside:
+            return f"{self.output}: expected the output of a run, found no plan in {self.plans}"
+        named = [*sorted(inside)[:_NAMED], *([f"{len(inside) - _NAMED:,} more"] if len(inside) > _NAMED else [])]
+        return f"{self.output}: no collection, but a folder of collections; choose one: {', '.join(named)}"
 
     def latest_generation(self) -> int | None:
         """Return the number of the newest plan; None if there is no run."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from concord.models.errors import ConcordError
+from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.annotate import annotate, dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ResolvedTagger
@@ -55,10 +55,15 @@ def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overr
 
     Args:
         overrides: ``key=value`` over the run's own configuration; they must not affect labels.
+
+    Raises:
+        ConfigError: when there are dead letters, and none of them matches.
     """
     folder = OutputFolder(output.absolute())
     plan, existing = folder.plan(), existing_dead_letters(folder)
     if selection != DeadLetterFilter() and not any(map(selection.matches, existing)):
+        if existing and folder.is_finished(plan):  # else an interrupted retry may have done those that matched
+            raise ConfigError(describe_no_match(existing, output=output))
         info(describe_no_match(existing, output=output))
     job = (last_config(folder) or plan.config).model_dump(mode="json")
     job["output"]["path"] = str(output.absolute())

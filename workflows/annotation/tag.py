@@ -30,6 +30,8 @@ def tag_text(text: str, *, model: str | None, device: str | None) -> Answer:
         InputError: when the text cannot be annotated.
         ModelError: when the tagger or the parser cannot be loaded.
     """
+    if not text.strip():
+        raise InputError("expected a text with words, got " + ("white space" if text else "nothing"))
     config = read_text_config({"model": model, "device": device})
     tagger = find_job_tagger(config)
     from concord.pipeline.texts import TextAnnotator  # imports torch
@@ -65,16 +67,24 @@ def keep_stdin(*, output: str, format: str) -> str:
         format: of the reader; ``auto`` is one text.
 
     Raises:
-        InputError: when stdin is closed, there is no such format, or the output cannot be used.
+        InputError: when stdin is closed or empty, there is no such format, or the output cannot be used.
         StoreError: when there is no space.
     """
     stream = _stdin()
+    first = stream.read(1)
+    if not first:
+        raise InputError("stdin: expected a text or records, got nothing; the collection stays as it is")
     name = "text" if format == "auto" else format
     folder = OutputFolder(absolute_output(output))
     _check_empty_or_collection(folder)
     kept = folder.metadata / f"{STDIN_NAME}{reader_for(name).suffixes[0]}"
+
+    def copy(staged: BinaryIO) -> None:
+        staged.write(first)
+        shutil.copyfileobj(stream, staged)
+
     with store_errors(kept):
-        move_into_place(stage_file(folder.staging, lambda staged: shutil.copyfileobj(stream, staged)), kept)
+        move_into_place(stage_file(folder.staging, copy), kept)
     return str(kept)
 
 

@@ -44,7 +44,7 @@ def test_open_collection_ignores_an_unfinished_generation(finish_run: FinishRun)
 
 def test_open_collection_refuses_a_folder_without_a_finished_run(finish_run: FinishRun, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="found no plan"):
-        open_collection(tmp_path / "none")
+        open_collection(tmp_path)
     output = finish_run(DOCUMENTS)
     manifest = output / "_run" / "manifest.json"
     manifest.write_bytes(b"[]")
@@ -65,3 +65,16 @@ def test_collection_of_another_version_is_refused_and_left_as_it_is(tmp_path: Pa
         with pytest.raises(PlanError, match=r"expected a plan of version 3.*annotate the input again"):
             refused()
     assert runs.committed_bytes(output) == before
+
+
+def test_a_folder_of_collections_names_those_inside(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="nowhere: there is no such folder"):
+        open_collection(tmp_path / "nowhere")
+    for name in ("c", "a", "deep/b", *(f"z{number}" for number in range(4))):
+        (tmp_path / "out" / name / "_run" / "plans").mkdir(parents=True)
+    with pytest.raises(PlanError) as caught:
+        open_collection(tmp_path / "out")
+    named = ", ".join(str(tmp_path / "out" / name) for name in ("a", "c", "deep/b", "z0", "z1"))
+    assert str(caught.value).endswith(f"no collection, but a folder of collections; choose one: {named}, 2 more")
+    with pytest.raises(PlanError, match=f"choose one: {tmp_path}/out/deep/b$"):
+        open_collection(tmp_path / "out" / "deep")

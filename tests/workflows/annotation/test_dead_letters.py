@@ -48,7 +48,9 @@ def test_dead_letters_are_listed_and_retried(collection: Path) -> None:
     assert [(letter["doc_id"], letter["attempts"]) for letter in left["letters"]] == [("e", 1)]
     left_over = f"{collection}: no dead letter matches; there are 2 read missing_text\n"
     assert concord("errors", "list", collection, "--stage", "tag").stdout == left_over
-    assert "nothing to do" in concord("errors", "retry", collection, "--id", "a").stdout
+    retried = concord("errors", "retry", collection, "--id", "a")
+    assert (retried.exit_code, retried.stdout) == (2, "")
+    assert left_over in retried.stderr
 
 
 def test_a_filter_that_matches_nothing_says_what_there_is(collection: Path) -> None:
@@ -58,14 +60,14 @@ def test_a_filter_that_matches_nothing_says_what_there_is(collection: Path) -> N
         assert unknown.exit_code == 2
         assert "'foo' is not one of 'read', 'parse', 'tag', 'write'" in unknown.stderr
         nonsense = concord("errors", verb, collection, "--error", "nonsense")
-        assert nonsense.exit_code == 0, nonsense.output
+        assert nonsense.exit_code == (2 if verb == "retry" else 0), nonsense.output
         assert kinds in nonsense.output
 
 
 def test_retry_refuses_settings_that_change_labels(collection: Path) -> None:
-    refused = concord("errors", "retry", collection, "--set", "tagger.batch_words=100")
+    refused = concord("errors", "retry", collection, "--set", "tagger.threshold=0.1")
     assert refused.exit_code == 2
-    assert "tagger.batch_words: was 4096, is now 100" in refused.stderr
+    assert "tagger.threshold: was None, is now 0.1" in refused.stderr
     unknown = concord("errors", "retry", collection, "--set", "executor.actor=1")
     assert unknown.exit_code == 2
     assert "actors" in unknown.stderr

@@ -92,3 +92,20 @@ def test_stdin_turns_no_folder_of_other_files_into_a_collection(tmp_path: Path) 
     refused = pipe("text", "annotate", "-", "-o", tmp_path)
     assert (refused.exit_code, "got one that contains a.txt" in refused.stderr) == (2, True), refused.output
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize("content", ["", " \n", "\ufeff"])
+def test_tag_refuses_a_text_without_words_before_it_loads_anything(content: str) -> None:
+    for refused in (pipe(content, "tag", "-", "-m", "no_such_tagger"), concord("tag", "", "-m", "none")):
+        assert refused.exit_code == 2
+        assert "expected a text with words, got " in refused.stderr
+
+
+def test_an_empty_pipe_leaves_a_collection_as_it_is(tmp_path: Path) -> None:
+    kept = tmp_path / "out" / "_run" / "stdin.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(TEXT)
+    refused = pipe("", "annotate", "-", "-o", tmp_path / "out")
+    assert refused.exit_code == 2
+    assert "stdin: expected a text or records, got nothing" in refused.stderr
+    assert kept.read_text() == TEXT
