@@ -122,7 +122,7 @@ def test_retry_in_a_changed_file_goes_by_id() -> None:
     )
     assert [(item.record.doc_id, item.reason, item.attempts) for item in diff.to_annotate] == [
         ("new", "new", 0),
-        ("y", "new", 0),
+        ("y", "retried", 0),
         ("x", "retried", 2),
     ]
     assert (diff.retried, diff.files) == (frozenset(), set())
