@@ -131,7 +131,7 @@ def _guessed(manifest: Manifest) -> str:
 
 
 def _replaced_characters(manifest: Manifest) -> str:
-    counts = total_counts(manifest)
+    counts = total_counts(manifest.shards)
     if f"{REPLACED}_characters" not in counts:
         return ""
     documents = counted(counts[f"{REPLACED}_documents"], "document")
