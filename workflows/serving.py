@@ -146,8 +146,9 @@ class ServedTagger:
             )
 
     def _result(self, work: Future[list[list[dict[str, Any]]]], deadline: float) -> list[list[dict[str, Any]]]:
-        """Wait for a turn, and give it up if the time of the request ends before it begins."""
-        if wait([work], timeout=max(0.0, deadline - time.monotonic())).not_done and work.cancel():
+        """Wait for a turn, and give it up when the time of the request ends; one that has begun ends unheard."""
+        if wait([work], timeout=max(0.0, deadline - time.monotonic())).not_done:
+            work.cancel()
             raise _refusal(
                 f"the server is busy: the request was not finished within {self._limits.seconds:g} s (limits.seconds); "
                 "send it again later, or send fewer texts per request",

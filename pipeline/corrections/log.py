@@ -1,8 +1,8 @@
 """The log of corrections: ``corrections.jsonl`` in the folder of a collection, which only ever grows.
 
 One line is one correction. Writers take turns by a lock on the file; what one appends is on disk before the next reads
-or writes. A process that is killed can leave a line that is cut short at the end. Readers ignore it, and the next
-writer ends it with a mark, so that it stays ignored.
+or writes. A process that is killed can leave a line that is cut short at the end, or some lines of a step (what was
+appended by one call). Readers ignore them, and the next writer ends them with a mark, so that they stay ignored.
 """
 
 import errno
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 LOG_NAME = "corrections.jsonl"
 _CUT = b" (cut short)"
 """Ends a line that a killed process left. No correction ends like this, because it ends with a brace."""
+_MORE = b',"more":true}'
+"""Ends each line of a step but its last."""
 
 
 def log_path(output: OutputPath) -> Path:
@@ -45,7 +47,7 @@ def log_path(output: OutputPath) -> Path:
 def read_log(path: Path) -> list[Correction]:
     """Read all corrections, undone ones and ``undo`` included, in the order in which they were made.
 
-    Without the file there are none. A line that a killed writer left is ignored with a warning.
+    Without the file there are none. A step that a killed writer left unfinished is ignored with a warning.
 
     Raises:
         InputError: for any other line that is no correction, or whose id was taken; the message says which. When the
@@ -74,12 +76,17 @@ def _open(path: Path, flags: int) -> int:
 def _parse_log(content: bytes, path: Path) -> list[Correction]:
     lines = content.split(b"\n")
     corrections: dict[str, Correction] = {}
+    unfinished = 0
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
         is_last = number == len(lines)
-        if line.endswith(_CUT) or (is_last and not _is_object(line)):
-            logger.warning("%s: line %d: cut short by a writer that was killed; ignored", path, number)
+        if not line.strip() and not (is_last and unfinished):
+            continue
+        if line.endswith(_CUT) or (is_last and (line.endswith(_MORE) or not _is_object(line))):
+            text = "%s: line %d: cut short by a writer that was killed; ignored, with %d lines of its step before it"
+            logger.warning(text, path, number, unfinished)
+            for _ in range(unfinished):
+                corrections.popitem()
+            unfinished = 0
             continue
         correction = _parse(line, where=f"{path}: line {number}")
         if correction.id in corrections:
@@ -89,6 +96,7 @@ def _parse_log(content: bytes, path: Path) -> list[Correction]:
                 f"{path}: line {number}: undoes {correction.undoes!r}, which no earlier line has as its id"
             )
         corrections[correction.id] = correction
+        unfinished = unfinished + 1 if line.endswith(_MORE) else 0
     return list(corrections.values())
 
 
@@ -140,7 +148,8 @@ def _content(descriptor: int) -> bytes:
 
 def _append(descriptor: int, corrections: Sequence[Correction]) -> None:
     """Write corrections at the end of the file and flush them; on failure none of them stays."""
-    lines = (orjson.dumps(correction.model_dump(mode="json", exclude_defaults=True)) for correction in corrections)
+    lines = [orjson.dumps(correction.model_dump(mode="json", exclude_defaults=True)) for correction in corrections]
+    lines[:-1] = [line.removesuffix(b"}") + _MORE for line in lines[:-1]]
     size = os.fstat(descriptor).st_size
     rest = memoryview(b"".join([_line_end(descriptor), *(line + b"\n" for line in lines)]))
     try:
@@ -156,12 +165,13 @@ def _append(descriptor: int, corrections: Sequence[Correction]) -> None:
 
 
 def _line_end(descriptor: int) -> bytes:
-    """Return what ends the last line: nothing if it is ended, and a mark if it was cut short."""
-    size = os.fstat(descriptor).st_size
-    if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
-        return b""
-    line = _content(descriptor).rpartition(b"\n")[2]
-    return b"\n" if _is_object(line) else _CUT + b"\n"
+    """Return what ends the last line: nothing if it is ended, and a mark if it or its step was cut short."""
+    content = _content(descriptor)
+    is_ended = not content or content.endswith(b"\n")
+    line = content.removesuffix(b"\n").rpartition(b"\n")[2]
+    if line.endswith(_MORE) or not (is_ended or _is_object(line)):
+        return _CUT + b"\n"
+    return b"" if is_ended else b"\n"
 
 
 def _is_object(line: bytes) -> bool:
@@ -184,4 +194,4 @@ def _parse(line: bytes, *, where: str) -> Correction:
 @lru_cache(maxsize=20_000)
 def _validated(line: bytes) -> Correction:
     """Return the correction of a line; the log only grows, and each correction in the browser reads it again."""
-    return Correction.model_validate_json(line)
+    return Correction.model_validate_json(line.removesuffix(_MORE) + b"}" if line.endswith(_MORE) else line)

@@ -280,9 +280,19 @@ def test_a_request_gives_up_when_its_time_ends_in_the_line() -> None:
             time.sleep(0.01)
         status, message = _refusal(served, ["0 late"])
         assert (status, "the server is busy" in message) == (503, True)
-        assert heavy.result(timeout=30) == [[]]
-    assert served.predict(["0 next"]) == [[]]
-    assert annotator.started == ["1 heavy", "0 next"]
+        with pytest.raises(MlflowException, match="not finished within"):
+            heavy.result(timeout=30)
+    assert _slow()[0].predict(["0 next"]) == [[]]
+    assert annotator.started == ["1 heavy"]
+
+
+def test_a_request_whose_work_takes_longer_is_answered_when_its_time_ends() -> None:
+    served, annotator = _slow(seconds=0.3)
+    started = time.monotonic()
+    status, message = _refusal(served, ["0 first", "1.5 " + "x" * 49_000, "0 third" + "x" * 49_000])
+    assert time.monotonic() - started < 1.0
+    assert (status, "not finished within 0.3 s (limits.seconds)" in message) == (503, True)
+    assert len(annotator.started) <= 2
 
 
 @pytest.fixture(scope="session")

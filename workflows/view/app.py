@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
@@ -115,10 +115,13 @@ def _form_endpoint(viewer: Viewer, act: Callable[[Viewer, forms.Form], None]) ->
 
     async def receive(request: Request) -> Response:
         body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > forms.MAX_FORM_BYTES:
-                return PlainTextResponse("413: choose fewer places at once.\n", status_code=413)
+        try:
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > forms.MAX_FORM_BYTES:
+                    return PlainTextResponse("413: choose fewer places at once.\n", status_code=413)
+        except ClientDisconnect:
+            return PlainTextResponse("400: the form was cut off.\n", status_code=400)
         return await run_in_threadpool(answer, bytes(body))
 
     return receive

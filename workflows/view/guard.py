@@ -64,7 +64,11 @@ class Guard:
             rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "token"])
             # Two slashes would name another host.
             path = "/" + quote(scope["path"].lstrip("/"))
-            answer = RedirectResponse(f"{path}?{rest}" if rest else path, status_code=303)
+            target = f"{path}?{rest}" if rest else path
+            answer: Response = RedirectResponse(target, status_code=303)
+            if request.headers.get("sec-fetch-site") == "cross-site":
+                # From the page that 'concord view' opens: the browser sends the cookie only if this server sends it on.
+                answer = Response(headers={"Refresh": f"0; url={target}"})
             answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
             return answer
         return None if is_trusted else PlainTextResponse(_REFUSED, status_code=403)

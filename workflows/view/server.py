@@ -4,6 +4,8 @@ import secrets
 import socket
 import webbrowser
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 
 import uvicorn
@@ -54,7 +56,7 @@ def serve(
         except ValueError as error:
             raise ConfigError(f"--as: {error}, got {who!r}; name who corrects, as in --as ada") from None
     token = secrets.token_urlsafe(24)
-    with listen(port) as listener:
+    with listen(port) as listener, TemporaryDirectory(prefix="concord-view-") as folder:
         number = listener.getsockname()[1]
         app = build_app(
             OpenedCollection(output, fetch=fetch),
@@ -67,7 +69,10 @@ def serve(
         url = f"http://{ADDRESS}:{number}/{'' if quotas is None else 'review'}?token={token}"
         info(f"{output}: {url}\nOnly this machine can reach it. Ctrl-C closes it.")
         if browser:
-            Thread(target=webbrowser.open, args=[url], name="browser", daemon=True).start()
+            # Every user of this machine can see the arguments of a browser, and only this one the page.
+            page = Path(folder) / "open.html"
+            page.write_text(f'<meta http-equiv="refresh" content="0; url={url}">')
+            Thread(target=webbrowser.open, args=[page.as_uri()], name="browser", daemon=True).start()
         server = uvicorn.Server(
             uvicorn.Config(
                 app,

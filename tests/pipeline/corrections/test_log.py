@@ -122,7 +122,8 @@ def test_killed_writer_releases_its_lock(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [1, 40, -2])
 def test_line_cut_short_is_ignored_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture, kept: int) -> None:
     path = tmp_path / LOG_NAME
-    append_to_log(path, [correct(ANNA, None), correct(BOB, None)])
+    append_to_log(path, [correct(ANNA, None)])
+    append_to_log(path, [correct(BOB, None)])
     first, second, _ = path.read_bytes().split(b"\n")
     path.write_bytes(first + b"\n" + second[:kept])
     with caplog.at_level(logging.WARNING):
@@ -131,6 +132,28 @@ def test_line_cut_short_is_ignored_with_a_warning(tmp_path: Path, caplog: pytest
     append_to_log(path, [correct(BOB, BOB)])
     assert [line.action for line in read_log(path)] == ["drop", "accept"]
     assert path.read_bytes().startswith(first + b"\n" + second[:kept])
+
+
+def test_step_counts_whole_or_not_at_all_wherever_its_writer_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / LOG_NAME
+    before, after = correct(BOB, None), correct(BOB, BOB)
+    step = [correct(ANNA, None, doc_id=f"d{number}") for number in range(10)]
+    step[5] = before.undone(who="ada")
+    append_to_log(path, [before])
+    start = path.stat().st_size
+    append_to_log(path, step)
+    whole = path.read_bytes()
+    assert read_log(path) == [before, *step]
+    ends = [place for place in range(start, len(whole) + 1) if place == start or whole[place - 1 : place] == b"\n"]
+    assert len(ends) == 11
+    for kept in sorted({*range(start, len(whole), 97), *ends, *(end - 1 for end in ends[1:])}):
+        path.write_bytes(whole[:kept])
+        expected = [before, *step] if kept >= len(whole) - 1 else [before]
+        assert read_log(path) == expected, kept
+        append_to_log(path, [after])
+        again = [line.model_copy(update={"id": f"{line.id}-again"}) for line in step[:3]]
+        append_to_log(path, again)
+        assert read_log(path) == [*expected, after, *again], kept
 
 
 def test_last_line_without_a_line_end_counts_if_it_is_whole(tmp_path: Path) -> None:

@@ -34,6 +34,17 @@ def test_a_reader_finds_a_document_and_every_place_of_a_name(visit: Visit) -> No
     expect(page.locator(".lines li")).to_have_count(3)
 
 
+def test_the_page_that_the_command_opens_leads_to_the_collection(
+    browser: Browser, address: str, tmp_path: Path
+) -> None:
+    (tmp_path / "open.html").write_text(f'<meta http-equiv="refresh" content="0; url={address}">')
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto((tmp_path / "open.html").as_uri())
+        expect(page.get_by_role("link", name="On yard")).to_be_visible()
+        assert "token" not in page.url
+
+
 @pytest.mark.parametrize("path", ["/", "/names"])
 def test_columns_are_below_their_headings(visit: Visit, path: str) -> None:
     table = visit.open(path).locator("table")

@@ -3,9 +3,12 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 import urllib.parse
+import urllib.request
 from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
@@ -654,6 +657,23 @@ def test_a_server_that_is_killed_leaves_whole_lines(output: Path, tmp_path: Path
     assert len(lines) == len({line["id"] for line in lines})
     # Every correction that was answered is in the log.
     assert len(lines) >= done == 15
+
+
+def test_a_form_that_is_cut_off_leaves_the_log_and_no_traceback(
+    output: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with viewing.served(output, tmp_path / "cache", who="ada") as url:
+        port = urllib.parse.urlsplit(url).port
+        head = f"POST /correct HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\n"
+        head += f"Cookie: concord_view_{port}={viewing.TOKEN}\r\nContent-Length: 5000\r\n\r\n"
+        for body in ("", "start=0&end=6", "x" * 4_999):
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.sendall((head + body).encode())
+                time.sleep(0.1)
+        with urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(url) as answer:
+            assert answer.status == 200
+    assert not log_path(output).exists()
+    assert "Traceback" not in caplog.text + "".join(capfd.readouterr())
 
 
 def _correct_until_killed(process: "subprocess.Popen[str]", url: str, *, rounds: int) -> int:

@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from html import unescape
@@ -352,6 +353,44 @@ def test_the_command_prints_its_address_and_ends_with_ctrl_c(
     assert json.loads(printed) == {"output": str(output), "url": url}
     assert "Traceback" not in messages
     assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_the_browser_is_given_a_private_page_and_no_token(tmp_path: Path) -> None:
+    output = finished_runs.write_run(tmp_path / "out", viewing.NEWS)
+    program = tmp_path / "browser.py"
+    program.write_text(
+        "import json, pathlib, sys, urllib.parse, urllib.request\n"
+        "page = pathlib.Path(urllib.request.url2pathname(urllib.parse.urlsplit(sys.argv[1]).path))\n"
+        f"made = pathlib.Path({str(tmp_path)!r}) / 'made'\n"
+        "made.write_text(json.dumps([sys.argv[1:], page.read_text(), page.parent.stat().st_mode & 0o777, str(page)]))\n"
+        "made.rename(made.with_name('opened'))\n"
+    )
+    variables = os.environ | {"CONCORD_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(CHECKOUT)}
+    variables |= {"BROWSER": f"{sys.executable} {program} %s"}
+    command = [sys.executable, "-m", "concord", "view", str(output), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
+    assert process.stderr is not None
+    url = process.stderr.readline().split()[-1]
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "opened").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    arguments, text, mode, page = json.loads((tmp_path / "opened").read_text())
+    assert "token" not in " ".join(arguments)
+    assert url in text
+    assert mode == 0o700
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert not Path(page).parent.exists()
+
+
+def test_a_page_of_another_origin_that_knows_the_token_is_led_on_by_the_server(client: TestClient) -> None:
+    stranger = TestClient(client.app, base_url="http://127.0.0.1:7391")
+    first = stranger.get(f"/review?a=1&token={viewing.TOKEN}", headers={"Sec-Fetch-Site": "cross-site"})
+    assert (first.status_code, first.headers["refresh"]) == (200, "0; url=/review?a=1")
+    assert "SameSite=strict" in first.headers["set-cookie"]
+    assert viewing.TOKEN not in first.text
 
 
 def test_a_folder_without_a_run_and_a_port_in_use_are_errors(tmp_path: Path) -> None:
