@@ -113,14 +113,12 @@ class _Document:
     """A document as far as it is read.
 
     Attributes:
-        place: the line that is read.
         is_open: whether the next word may continue the last entity.
         shared: the words of a range, which have its offsets.
     """
 
     doc_id: str
     where: str
-    place: str = ""
     spans: list[AnnotatedSpan] = field(default_factory=list)
     forms: dict[tuple[int, int], str] = field(default_factory=dict)
     is_open: bool = False
@@ -157,9 +155,8 @@ def read_conllu(path: Path) -> Iterator[AnnotatedPassage]:
                 document.is_open = document.is_open and continues
                 document.shared = range(0)
             is_first = False
-            document.place = where
             try:
-                _read_row(document, line)
+                _read_row(document, line, where)
             except ValueError as error:
                 document.spans.append(AnnotatedSpan(*document.offsets, "", where, str(error)))
                 document.is_open = False
@@ -167,7 +164,7 @@ def read_conllu(path: Path) -> Iterator[AnnotatedPassage]:
         yield document.passage()
 
 
-def _read_row(document: _Document, line: str) -> None:
+def _read_row(document: _Document, line: str, where: str) -> None:
     """Add a row to its document; raise a ValueError if it, or its label at the offsets of the document, cannot be."""
     columns = line.split("\t")
     first, dash, last = columns[0].partition("-")
@@ -179,12 +176,10 @@ def _read_row(document: _Document, line: str) -> None:
         raise ValueError(f"expected the number of a word, or a range of numbers, got {columns[0]!r}")
     misc = misc_values(columns[-1])
     if not is_shared:
-        try:
-            document.offsets = int(misc["start_char"]), int(misc["end_char"])
-        except (KeyError, ValueError):
-            raise ValueError(
-                "expected start_char and end_char in MISC, as 'concord export --to conllu' writes them"
-            ) from None
+        start, end = misc.get("start_char", ""), misc.get("end_char", "")
+        if not (start.isdecimal() and end.isdecimal()):
+            raise ValueError("expected start_char and end_char in MISC, as 'concord export --to conllu' writes them")
+        document.offsets = int(start), int(end)
         document.forms[document.offsets] = columns[1]
     if dash:
         document.shared = range(int(first), int(last) + 1)
@@ -193,12 +188,12 @@ def _read_row(document: _Document, line: str) -> None:
     if others and ENTITY_KEY not in misc:
         raise ValueError(f"expected labels as {ENTITY_KEY}=, got {others[0]}")
     if not dash:
-        _add_label(document, label, continues=f"{ENTITY_KEY}Continues" in misc)
+        _add_label(document, label, where, continues=f"{ENTITY_KEY}Continues" in misc)
     elif label != OUTSIDE:
         raise ValueError(f"expected labels at the words of a range, got {ENTITY_KEY}={label} at the range")
 
 
-def _add_label(document: _Document, label: str, *, continues: bool) -> None:
+def _add_label(document: _Document, label: str, where: str, *, continues: bool) -> None:
     prefix, _, kind = label.partition("-")
     goes_on = prefix == "I" or continues
     if label == OUTSIDE:
@@ -206,7 +201,7 @@ def _add_label(document: _Document, label: str, *, continues: bool) -> None:
     elif goes_on and document.is_open and document.spans[-1].type == kind:
         document.spans[-1] = document.spans[-1]._replace(end=document.offsets[1])
     elif prefix == "B" and kind:
-        document.spans.append(AnnotatedSpan(*document.offsets, kind, document.place))
+        document.spans.append(AnnotatedSpan(*document.offsets, kind, where))
         document.is_open = True
     else:
         raise ValueError(f"expected O, B- with a type, or I- after the same type, got {ENTITY_KEY}={label}")
