@@ -1,5 +1,6 @@
 """Find the terms of a list in sentences, as spaCy's EntityRuler does."""
 
+import json
 import re
 from bisect import bisect_left
 from collections import defaultdict
@@ -178,7 +179,9 @@ def read_term(values: Mapping[str, Any]) -> Term:
     """
     if unknown := [key for key in values if key not in _KEYS]:
         raise PatternError(f"expected the keys {', '.join(_KEYS)}, got {unknown[0]!r}")
-    label, pattern, attribute = (_visible(values.get(key)) for key in ("label", "pattern", "phrase_matcher_attr"))
+    # The words with which it is compared have no invisible characters either.
+    values = json.loads(visible(json.dumps(values, ensure_ascii=False)))
+    label, pattern, attribute = (values.get(key) for key in ("label", "pattern", "phrase_matcher_attr"))
     if not isinstance(label, str) or not label:
         raise PatternError(f"label: expected an entity type, got {label!r}")
     if attribute is not None and (attribute not in _ATTRIBUTES or not isinstance(pattern, str)):
@@ -194,12 +197,3 @@ def read_term(values: Mapping[str, Any]) -> Term:
     if all(token.operator in ("?", "*") for token in tokens):
         raise PatternError("pattern: expected a word that must be there, got only such with OP ? or *")
     return Term(label=label, pattern=tokens)
-
-
-def _visible(value: Any) -> Any:
-    """Return a value of JSON whose texts have no invisible characters, as the words with which they are compared."""
-    if isinstance(value, dict):
-        return {key: _visible(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_visible(part) for part in value]
-    return visible(value) if isinstance(value, str) else value
