@@ -103,9 +103,10 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
     """Load a tagger, ready to predict, to ``cpu``, ``cuda``, or ``auto`` for cuda if available.
 
     Raises:
+        ConfigError: for ``cuda`` where there is none.
         ModelError: if files are missing, broken, of another format, or need an encoder that is not installed.
     """
-    saved = read_saved(folder)
+    picked, saved = pick_device(device), read_saved(folder)
     try:
         config = with_own_encoder(saved.config, folder)
         with _Undrawn():
@@ -123,7 +124,7 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
         raise ModelError(f"{folder / WEIGHTS_NAME}: {error or type(error).__name__}") from error
     calibration = folder / CALIBRATION_NAME
     tagger.calibration = Calibration.read_json(calibration) if calibration.exists() else None
-    return tagger.eval().move_to(pick_device(device))
+    return tagger.eval().move_to(picked)
 
 
 def _load_first_pass(tagger: Tagger, folder: Path) -> None:

@@ -11,8 +11,10 @@ from concord.workflows.cli.options import (
     FOLDER,
     OrderedGroup,
     compute_options,
+    force_option,
     labels_option,
     set_option,
+    tracking_option,
     verb,
 )
 from concord.workflows.console import Answer
@@ -73,7 +75,7 @@ def import_corrections(source: Path, output: "OutputPath", **options: Any) -> An
     return import_command(source, output, **options)
 
 
-@verb(example="concord learn out/news --model models:/ner@champion --calibrate my/calibration.conllu")
+@verb(example="concord learn out/news --model entities_en --no-rehearsal --dev examples/train/dev.conllu")
 @click.argument("output", metavar="OUT", type=COLLECTION)
 @click.option("--model", required=True, help="What learns: models:/NAME@ALIAS, a folder, or a bundled tagger.")
 @click.option("--output", "-o", "folder", type=FOLDER, help="Folder of the run.  [default: runs/learn-<name>-<digest>]")
@@ -103,7 +105,8 @@ def import_corrections(source: Path, output: "OutputPath", **options: Any) -> An
 )
 @click.option("--name", help="The model that gets the new version.  [default: that of --model]")
 @compute_options
-@click.option("--no-tracking", is_flag=True, help="Do not log to MLflow and do not register the tagger.")
+@tracking_option
+@force_option
 @set_option
 def learn(
     output: "OutputPath",
@@ -113,7 +116,6 @@ def learn(
     dev: tuple[str, ...],
     test: tuple[str, ...],
     labels: dict[str, str | None],
-    no_tracking: bool,
     **options: Any,
 ) -> Answer:
     """Train a tagger further on what people corrected.
@@ -123,9 +125,9 @@ def learn(
     Of a correction that was made on another text or with another tagger, only the corrected words are read. The tagger
     rehearses what it was trained on, as far as its files are unchanged, for a few epochs at a low learning rate.
 
-    The new version is calibrated with --calibrate, compared with the old one with --test, and registered. 'concord
-    promote' decides whether it becomes the champion. The same command continues an interrupted run, and does nothing
-    once it is done. See docs/corrections.md.
+    The new version is calibrated with --calibrate, compared with the old one with --test, and registered, unless it
+    finds nothing on dev (exit code 4). 'concord promote' decides whether it becomes the champion. The same command
+    continues an interrupted run, and does nothing once it is done. See docs/corrections.md.
     """
     from concord.workflows.corrections.learn import LearnJob, learn_command
     from concord.workflows.corrections.rehearsal import Corpora
@@ -140,4 +142,4 @@ def learn(
         test=tuple(map(absolute, test)),
         labels=labels,
     )
-    return learn_command(LearnJob(output=output, corpora=corpora, tracked=not no_tracking, **options))
+    return learn_command(LearnJob(output=output, corpora=corpora, **options))

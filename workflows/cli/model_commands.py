@@ -10,12 +10,14 @@ from concord.workflows.cli.options import (
     EXISTING_FILE,
     FOLDER,
     POSITIVE,
+    alias_option,
     compute_options,
+    force_option,
     gold_options,
     label_column_option,
     page_option,
-    register_options,
     set_option,
+    tracking_option,
     verb,
 )
 from concord.workflows.console import Answer
@@ -98,8 +100,10 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
 @click.option("--profile", default="small", show_default=True, help="The profile of the file to train.")
 @click.option("--output", "-o", type=FOLDER, help="Folder of checkpoints and bundle.  [default: runs/<job>]")
 @click.option("--resume", is_flag=True, help="Continue the training in the folder.")
-@register_options
+@alias_option("Point this alias of the registry at the new version.")
 @compute_options
+@tracking_option
+@force_option
 @set_option
 def train(job: Path, *, profile: str, output: Path | None, overrides: tuple[str, ...], **options: Any) -> Answer:
     """Train a tagger and register it.
@@ -143,8 +147,10 @@ def train(job: Path, *, profile: str, output: Path | None, overrides: tuple[str,
 )
 @click.option("--text-field", default="text", show_default=True, help="Field or column that holds the text.")
 @click.option("--profile", default="small", show_default=True, help="The profile of the file to train.")
-@register_options
+@alias_option("Point this alias of the registry at the new version.")
 @compute_options
+@tracking_option
+@force_option
 @set_option
 def distil(
     teachers: tuple[str, ...],

@@ -106,24 +106,8 @@ def verb(
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of the job; may be repeated."
 )
-
-
-def _check_device(_context: click.Context, _option: click.Parameter, device: str) -> str:
-    """Refuse a GPU that is not there before anything is read."""
-    if device == "cuda":
-        from concord.models.checkpoint import pick_device
-        from concord.models.errors import ConfigError
-
-        try:
-            pick_device(device)
-        except ConfigError as error:
-            raise click.BadParameter(str(error)) from error
-    return device
-
-
 device_option = click.option(
     "--device",
-    callback=_check_device,
     type=click.Choice(["cpu", "cuda", "auto"]),
     default="cpu",
     show_default=True,
@@ -136,8 +120,10 @@ def compute_options(work: Callable[..., Answer]) -> Callable[..., Answer]:
 
     @functools.wraps(work)
     def call(*, threads: int | None, **arguments: Any) -> Answer:
+        from concord.models.checkpoint import pick_device
         from concord.pipeline.threads import torch_threads
 
+        pick_device(arguments["device"])  # a GPU that is not there is told of before anything is read
         with torch_threads(threads):
             return work(**arguments)
 
@@ -213,13 +199,13 @@ def alias_option(help_text: str) -> Callable[[Callable[..., Answer]], Callable[.
     return click.option("--alias", callback=check, help=help_text)
 
 
-def register_options(work: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Add the options of a training that registers its tagger: ``tracked``, ``alias`` and ``forced``."""
-
-    @functools.wraps(work)
-    def call(*, no_tracking: bool, **arguments: Any) -> Answer:
-        return work(tracked=not no_tracking, **arguments)
-
-    tracking = click.option("--no-tracking", is_flag=True, help="Do not log to MLflow and do not register the tagger.")
-    force = click.option("--force", "forced", is_flag=True, help="Register the tagger even if its F1 on dev is 0.00.")
-    return alias_option("Point this alias of the registry at the new version.")(force(tracking(call)))
+tracking_option = click.option(
+    "--no-tracking",
+    "tracked",
+    flag_value=False,
+    default=True,
+    help="Do not log to MLflow and do not register the tagger.",
+)
+force_option = click.option(
+    "--force", "forced", is_flag=True, help="Register the tagger even if its F1 on dev is 0.00."
+)

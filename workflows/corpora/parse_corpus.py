@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from concord.pipeline.parsing.stanza_packages import parser_identity
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.parsing.stanza_plain import WordAnalysis
 from concord.pipeline.storage.files import file_sha256
-from concord.workflows.console import Answer, counted, plain, short_path
+from concord.workflows.console import Answer, counted, short_path
 from concord.workflows.corpora.corpora import require_sentences
 from concord.workflows.job_paths import absolute, absolute_parser
 from concord.workflows.yaml_values import apply_overrides
@@ -47,17 +46,6 @@ def read_parse_job(values: Mapping[str, Any], *, overrides: Sequence[str] = ()) 
     return config.model_copy(update={**paths, **absolute_parser(config.parser)})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ParsedCorpus:
-    """A corpus with trees."""
-
-    output: Path
-    parser: str
-    documents: int
-    sentences: int
-    words: int
-
-
 def parse_command(config: ParseConfig) -> Answer:
     """Parse a gold corpus; nothing is done if the output already has this parser's trees of this corpus.
 
@@ -79,13 +67,14 @@ def parse_command(config: ParseConfig) -> Answer:
     sentences = [sentence.words for document in documents for sentence in document]
     parser, digest = component_signature(parser_identity(config.parser)), file_sha256(source)
     words = sum(map(len, sentences))
-    corpus = ParsedCorpus(output=output, parser=parser, documents=len(documents), sentences=len(sentences), words=words)
+    sizes = {"documents": len(documents), "sentences": len(sentences), "words": words}
+    values = {"output": str(output), "parser": parser, **sizes}
     header = {PARSER_KEY: parser, SOURCE_KEY: digest}
     if output.exists():
         existing = read_header(output)
         if existing == header:
             text = f"{short_path(output)} already has these trees; nothing was done"
-            return Answer(values={**plain(corpus), "parsed": False}, text=text)
+            return Answer(values={**values, "parsed": False}, text=text)
         if PARSER_KEY not in existing:
             raise ConfigError(
                 f"output: expected a new file or one that an earlier parse has made, got {output}, which has no "
@@ -97,7 +86,7 @@ def parse_command(config: ParseConfig) -> Answer:
     write_gold(output, gold, form="conllu", header=header, analyses=_parse(stanza, sentences))
     speed = words / (time.monotonic() - started)
     return Answer(
-        values={**plain(corpus), "parsed": True, "words_per_second": speed},
+        values={**values, "parsed": True, "words_per_second": speed},
         text=f"{short_path(output)}: trees for {counted(len(sentences), 'sentence')} with {words:,} words "
         f"by {parser.partition('@')[0]}, {speed:,.0f} words/s",
     )

@@ -71,6 +71,7 @@ class LearnJob:
         whole_documents: as in ``read_corrected``.
         name: in the registry; if None, that under which the tagger is registered or its training would register it.
         overrides: of keys of ``fit``, as in ``fit.epochs=5``.
+        tracked, forced: as in TrainOptions.
     """
 
     output: OutputPath
@@ -83,6 +84,7 @@ class LearnJob:
     overrides: Sequence[str] = ()
     device: str = "cpu"
     tracked: bool = True
+    forced: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -304,6 +306,7 @@ def _learn(
         folder=folder,
         resume=True,
         tracked=job.tracked,
+        forced=job.forced,
         device=job.device,
         tags={"concord.corrections": corrected.digest, "concord.champion": champion.digest},
         files=[CORPUS_NAME, PAGE_NAME, COMPARISON_NAME],

@@ -22,22 +22,20 @@ _METADATA = {"png": {"Software": None}, "svg": {"Date": None}}
 
 def draw_curves(epochs: Sequence[EpochResult], path: Path, *, title: str) -> None:
     """Draw the training loss, and the dev scores if there are any, of every epoch."""
-    figure = new_figure((9, 3.6), title)
-    panels = figure.subplots(1, 2 if epochs[0].scored else 1, squeeze=False)[0]
-    measure = epochs[0].measure
-    numbers = [epoch.epoch for epoch in epochs]
-    panels[0].plot(numbers, [epoch.loss for epoch in epochs], marker=".")
-    panels[0].set(xlabel="epoch", ylabel="training loss")
-    for scores in panels[1:]:
-        scores.plot(numbers, [epoch.dev_score for epoch in epochs], marker=".", label=f"dev {measure}")
-        if any(epoch.draft_score != epoch.dev_score for epoch in epochs):
-            scores.plot(numbers, [epoch.draft_score for epoch in epochs], marker=".", linestyle="--", label="stage one")
-        scores.set(xlabel="epoch", ylabel=f"{measure} in percent")
-        scores.legend(loc="lower right")
-    for axes in panels:
-        axes.grid(alpha=0.3)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    save_figure(figure, path)
+    numbers, measure = [epoch.epoch for epoch in epochs], epochs[0].measure
+    with saved_panels(2 if epochs[0].scored else 1, path, title) as panels:
+        panels[0].plot(numbers, [epoch.loss for epoch in epochs], marker=".")
+        panels[0].set_ylabel("training loss")
+        for scores in panels[1:]:
+            scores.plot(numbers, [epoch.dev_score for epoch in epochs], marker=".", label=f"dev {measure}")
+            if any(epoch.draft_score != epoch.dev_score for epoch in epochs):
+                drafts = [epoch.draft_score for epoch in epochs]
+                scores.plot(numbers, drafts, marker=".", linestyle="--", label="stage one")
+            scores.set_ylabel(f"{measure} in percent")
+            scores.legend(loc="lower right")
+        for axes in panels:
+            axes.set_xlabel("epoch")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def draw_reliability(panels: Mapping[str, Mapping[str, Sequence[Bin]]], path: Path, *, title: str) -> None:

@@ -1,8 +1,8 @@
 """``concord registry``: list and show models, register a bundle, and send what waits in outboxes."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from concord.models.errors import ConfigError, ModelError
 from concord.models.saved_tagger import tagger_digest
@@ -14,28 +14,17 @@ from concord.workflows.registry.model_versions import check_name, is_reference, 
 from concord.workflows.registry.outbox import EXPERIMENT, find_entries, read_entry, send
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelSummary:
-    """A registered model; ``aliases`` maps each to the number of its version."""
-
-    name: str
-    versions: int
-    newest: int | None
-    aliases: Mapping[str, int]
-
-
 def list_command() -> Answer:
     """List every model with its newest version and its aliases."""
     models = [_summary(name) for name in model_names()] if has_store() else []
     rows = [
-        (model.name, model.versions, model.newest, ", ".join(f"{alias} {number}" for alias, number in aliases))
-        for model in models
-        for aliases in [sorted(model.aliases.items())]
+        (*counts, ", ".join(f"{alias} {version}" for alias, version in sorted(aliases.items())))
+        for *counts, aliases in map(dict.values, models)
     ]
     text = table(rows, header=("model", "versions", "newest", "aliases"))
     if not rows:
         text = f"No model is registered at {tracking_uri()}; use 'concord train' or 'concord registry register'."
-    return Answer(values={"store": tracking_uri(), "models": plain(models)}, text=text)
+    return Answer(values={"store": tracking_uri(), "models": models}, text=text)
 
 
 def show_command(model: str) -> Answer:
@@ -107,11 +96,12 @@ def sync_command(places: Sequence[Path]) -> Answer:
     )
 
 
-def _summary(name: str) -> ModelSummary:
+def _summary(name: str) -> dict[str, Any]:
+    """Return a model's name, its number of versions, the newest, and the version of each alias, in this order."""
     all_versions = versions(name)
     newest = all_versions[0].version if all_versions else None
     aliases = {alias: version.version for version in all_versions for alias in version.aliases}
-    return ModelSummary(name=name, versions=len(all_versions), newest=newest, aliases=aliases)
+    return {"name": name, "versions": len(all_versions), "newest": newest, "aliases": aliases}
 
 
 def _sync(folder: Path) -> dict[str, dict[str, str | None]]:

@@ -159,19 +159,19 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
     if profile not in config.profiles:
         known = ", ".join(sorted(config.profiles))
         raise ConfigError(f"{path}: expected a profile of the file ({known}), got {profile!r}")
-    job: dict[str, Any] = {
-        "tagger": config.tagger,
-        "profile": profile,
-        "data": config.data.model_dump(),
-        "start": config.start,
-        **config.profiles[profile].model_dump(),
-        "register_as": config.register_as or config.tagger,
-        "experiment": config.experiment,
-    }
+    job = config.model_dump(exclude={"profiles"}) | config.profiles[profile].model_dump()
+    job |= {"profile": profile, "register_as": config.register_as or config.tagger}
     apply_overrides(job, overrides)
     checked = TrainJob.from_mapping(job, where=str(path))
     data = checked.data
-    changes: dict[str, Any] = {"train": _train_corpora(data.train)}
+    changes: dict[str, Any] = {
+        # Each file that matches a pattern has the weight of the pattern.
+        "train": [
+            path if isinstance(corpus, str) else corpus.model_copy(update={"path": path})
+            for corpus in data.train
+            for path in corpus_paths([corpus if isinstance(corpus, str) else corpus.path], key="data.train")
+        ]
+    }
     parts: tuple[Literal["dev", "test", "unlabelled"], ...] = ("dev", "test", "unlabelled")
     for name in parts:
         paths = corpus_paths(data.paths(name), key=f"data.{name}")
@@ -182,18 +182,6 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
             changes[key] = absolute(name)
     start = None if checked.start is None else absolute(checked.start)
     return checked.model_copy(update={"data": data.model_copy(update=changes), "start": start})
-
-
-def _train_corpora(corpora: Sequence[str | TrainCorpus]) -> list[str | TrainCorpus]:
-    """Return corpora with absolute paths; each file that matches a pattern has the weight of the pattern."""
-    expanded: list[str | TrainCorpus] = []
-    for corpus in corpora:
-        if isinstance(corpus, str):
-            expanded += corpus_paths([corpus], key="data.train")
-        else:
-            paths = corpus_paths([corpus.path], key="data.train")
-            expanded += [corpus.model_copy(update={"path": path}) for path in paths]
-    return expanded
 
 
 def _extended(profiles: Mapping[str, Any], name: str, *, where: str, extending: tuple[str, ...] = ()) -> Any:

@@ -1,6 +1,7 @@
 """Train a tagger on gold corpora, write its bundle, score it and register it, in stages.
 
-The bundle is on disk before it is registered.
+The bundle is on disk before it is registered. A tracking store that fails after the start of a training only causes a
+warning.
 """
 
 import json
@@ -23,25 +24,26 @@ from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitR
 from concord.models.words.form_vectors import FormVectors
 from concord.models.words.representation import WordRepresentation
 from concord.models.words.word_vectors import read_word_vectors
-from concord.pipeline.corpora.soft_corpus import is_soft_corpus
+from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus
 from concord.workflows.console import info, plain, shows_progress
 from concord.workflows.corpora.corpora import Documents
 from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance
+from concord.workflows.environment import code_tags, describe_environment
 from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger, write_tables
 from concord.workflows.evaluation.plots import draw_curves
 from concord.workflows.registry.model_versions import check_name
-from concord.workflows.registry.outbox import Registration, TrackedRun
+from concord.workflows.registry.outbox import Registration, TrackedRun, describe_dataset, start_run
 from concord.workflows.training.folds import FOLDS_NAME, FoldChoice, choose_by_folds
 from concord.workflows.training.job import ProfileConfig, TrainConfig, TrainJob
 from concord.workflows.training.progress import TrainingProgress
-from concord.workflows.training.tracked import ENVIRONMENT_NAME, existing_files, start_training_run
-from concord.workflows.training.train_corpora import PARTS, read_train_corpora, trees_of
+from concord.workflows.training.train_corpora import PARTS, datasets, read_train_corpora, trees_of
 from concord.workflows.training.train_result import RegisteredVersion, TrainResult
 from concord.workflows.yaml_values import flatten
 
 JOB_NAME = "job.json"
 RESULT_NAME = "result.json"
 RESOLVED_NAME = "config.resolved.yaml"
+ENVIRONMENT_NAME = "environment.json"
 CURVES_NAME = "curves.png"
 TABLES = "evaluation"
 
@@ -95,7 +97,7 @@ class Training:
         """Yield the run in the tracking store, None if it is not wanted; ``register`` ends it, or a failure here."""
         run = None
         if self.options.tracked:
-            run = start_training_run(self.job, self.tagger, self.folder, tags=self.options.tags)
+            run = _start_run(self.job, self.tagger, self.folder, tags=self.options.tags)
         try:
             yield run
         except BaseException as error:
@@ -168,8 +170,9 @@ class Training:
 
     def _files(self) -> list[str]:
         """Return the files of the folder that the run gets, as far as they exist."""
-        names = (ENVIRONMENT_NAME, JOB_NAME, RESOLVED_NAME, RESULT_NAME, CURVES_NAME, *self.options.files, TABLES)
-        return existing_files(self.folder, names)
+        names = (ENVIRONMENT_NAME, JOB_NAME, RESOLVED_NAME, RESULT_NAME, CURVES_NAME, *self.options.files)
+        paths = [*(self.folder / name for name in names), *sorted((self.folder / TABLES).glob("*"))]
+        return [path.relative_to(self.folder).as_posix() for path in paths if path.is_file()]
 
     def _choose_by_folds(self, on_batch: TrainingProgress | None) -> FoldChoice:
         """Choose the epoch, and for a tagger of two stages its threshold, by cross-validation."""
@@ -368,6 +371,27 @@ def _write_resolved(job: TrainJob, model: TaggerConfig, config: FitConfig, folde
     )
     text = yaml.safe_dump(resolved.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     (folder / RESOLVED_NAME).write_text(text, encoding="utf-8")
+
+
+def _start_run(job: TrainJob, tagger: Tagger, folder: Path, *, tags: Mapping[str, str]) -> TrackedRun:
+    """Open the run of a training, or that of an interrupted one again, and describe the machine in its folder."""
+    environment = json.dumps(describe_environment(), indent=2, sort_keys=True)
+    (folder / ENVIRONMENT_NAME).write_text(f"{environment}\n", encoding="utf-8")
+    sizes = {
+        "parameters": sum(weight.numel() for weight in tagger.parameters() if weight.requires_grad),
+        "threads": torch.get_num_threads(),
+    }
+    return start_run(
+        folder,
+        experiment=job.experiment,
+        name=folder.name,
+        parameters=flatten({**job.model_dump(mode="json", exclude={"experiment"}), **sizes}),
+        tags={"concord.kind": "training", "concord.job": job.digest, **code_tags(), **tags},
+        datasets=[
+            describe_dataset(f"{path}/{LABELLING_NAME}" if is_soft_corpus(path) else path, role)
+            for path, role in datasets(job)
+        ],
+    )
 
 
 def _report_epoch(epoch: EpochResult, config: FitConfig, run: TrackedRun | None) -> None:
