@@ -39,10 +39,7 @@ def pack_bundle(bundle: Path, folder: Path) -> None:
     Raises:
         ModelError: when the bundle is incomplete or holds a link, or its parser is not installed.
     """
-    files = sorted(path.relative_to(bundle).as_posix() for path in _data_files(bundle))
-    for name in files:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(bundle / name, folder / name)
+    files = copy_bundle(bundle, folder)
     manifest = BundleManifest(
         format_version=1,
         digest=tagger_digest(folder),
@@ -77,10 +74,16 @@ def check_bundle(folder: Path) -> BundleManifest:
     return manifest
 
 
-def copy_bundle(source: Path, target: Path, *, leave_out: Sequence[str]) -> None:
-    """Copy a bundle without the named files and the manifest of a registered version, which lists its own files."""
-    ignore = shutil.ignore_patterns(MANIFEST_NAME, *leave_out)
-    shutil.copytree(source, target, dirs_exist_ok=True, ignore=ignore)
+def copy_bundle(source: Path, target: Path, *, leave_out: Sequence[str] = ()) -> list[str]:
+    """Copy the files of a bundle, but those that are left out, and return their paths; ModelError for a link.
+
+    The manifest of a registered version is none of them, because it lists its own files.
+    """
+    files = sorted(path.relative_to(source).as_posix() for path in _data_files(source) if path.name not in leave_out)
+    for name in files:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, target / name)
+    return files
 
 
 def require_new_folder(folder: Path, content: str) -> None:

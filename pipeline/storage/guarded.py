@@ -66,7 +66,7 @@ def names_in(folder: Path) -> list[str]:
 
 def remove_file(path: Path) -> None:
     """Remove a file or a link, if there is one."""
-    with suppress(FileNotFoundError), folder_of(path) as folder:
+    with suppress(FileNotFoundError, NotADirectoryError), folder_of(path) as folder:
         os.unlink(path.name, dir_fd=folder)
 
 

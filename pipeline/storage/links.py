@@ -20,10 +20,10 @@ _EXCHANGE = 2  # RENAME_EXCHANGE
 
 def hard_link(existing: Path, new: Path) -> None:
     """Give a file a second name; FileExistsError if that name is taken, IntegrityError for what is no file."""
-    if not S_ISREG(existing.lstat().st_mode):
-        raise IntegrityError(f"{existing}: expected a file, got a link or a device; remove it and annotate again")
     try:
         with folder_of(existing) as source, folder_of(new) as target:
+            if not S_ISREG(os.stat(existing.name, dir_fd=source, follow_symlinks=False).st_mode):
+                raise IntegrityError(f"{existing}: expected a file, got a link or a device; remove it, and run again")
             os.link(existing.name, new.name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
     except OSError as error:
         raise _explained(error, new, "hard") from error

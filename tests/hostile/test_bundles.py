@@ -14,7 +14,8 @@ import concord
 from concord.models.checkpoint import load_tagger
 from concord.models.errors import ConcordError, ModelError
 from concord.models.saved_tagger import read_saved, tagger_digest
-from concord.workflows.bundles import check_bundle, pack_bundle
+from concord.workflows.bundles import check_bundle, copy_bundle, pack_bundle
+from concord.workflows.registry.model_versions import ModelVersion, fetch
 from concord.workflows.registry.outbox import find_entries, send
 
 __all__ = ["tiny_bundle"]
@@ -91,6 +92,25 @@ def test_links_of_a_bundle_are_not_copied_into_the_registry(bundle: Path, tmp_pa
     with pytest.raises(ModelError, match=f"{name}: expected a file of the bundle, got a link"):
         pack_bundle(bundle, tmp_path / "packed")
     assert not list((tmp_path / "packed").rglob("*key*"))
+
+
+def test_links_of_a_bundle_are_not_copied_into_another(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "key.txt").write_text("secret")
+    (bundle / "README.md").symlink_to(tmp_path / "key.txt")
+    with pytest.raises(ModelError, match=r"README\.md: expected a file of the bundle, got a link"):
+        copy_bundle(bundle, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize("digest", ["../victim", "/tmp/victim", "", "0" * 63, "0" * 64 + "\n", "A" * 64])
+def test_digests_of_a_registry_name_no_other_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digest: str
+) -> None:
+    monkeypatch.setenv("CONCORD_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache" / "victim").mkdir(parents=True)
+    with pytest.raises(ModelError, match=r"expected a sha256 in the tag concord\.digest"):
+        fetch(ModelVersion(name="tiny", version=1, digest=digest, source="nowhere"))
+    assert (tmp_path / "cache" / "victim").exists()
 
 
 def test_bundle_behind_a_link_is_the_users(bundle: Path, tmp_path: Path) -> None:

@@ -321,15 +321,7 @@ browser_option = click.option("--no-browser", is_flag=True, help="Only print the
 @click.option("--against", metavar="OTHER", type=COLLECTION, help="Another collection to compare this one with.")
 @click.option("--as", "who", metavar="NAME", help="Who corrects.  [default: nobody, read only]")
 @click.option("--fetch", is_flag=True, help="Read texts that are not stored from inputs behind URLs, by requests.")
-def view(
-    output: "OutputPath",
-    *,
-    port: int | None,
-    no_browser: bool,
-    against: "OutputPath | None",
-    who: str | None,
-    fetch: bool,
-) -> Answer:
+def view(output: "OutputPath", *, no_browser: bool, **options: Any) -> Answer:
     """Read, search and correct a collection in the browser.
 
     OUT is the folder or URL of an annotated collection; the run may be in progress. Without --as nothing in it is
@@ -342,7 +334,7 @@ def view(
     """
     from concord.workflows.view.server import serve
 
-    return serve(output, port=port, browser=not no_browser, against=against, who=who, fetch=fetch)
+    return serve(output, browser=not no_browser, **options)
 
 
 @verb(example="concord export out/news --to conllu --output exports/news.conllu.zst")

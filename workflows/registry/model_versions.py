@@ -39,6 +39,7 @@ LOCK_SUFFIX = ".promotion-lock"
 """A registered name that ends like this is not a model but the lock under which a champion is moved."""
 _LISTED = 10
 """Versions that a message lists."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"\w[\w. -]*")
 _REFERENCE = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w.-]+)|/(?P<version>\d+))")
 
@@ -214,9 +215,11 @@ def fetch(version: ModelVersion) -> Path:
     Raises:
         ModelError: when the bundle is not what was registered.
     """
-    if version.digest is None:
+    # It names a folder of the cache.
+    if version.digest is None or not _DIGEST.fullmatch(version.digest):
         raise ModelError(
-            f"{version.reference}: expected the tag {DIGEST_TAG}, got none; the version was not registered by concord"
+            f"{version.reference}: expected a sha256 in the tag {DIGEST_TAG}, got {version.digest or 'none'}; the "
+            "version was not registered by concord"
         )
     folder = cache_folder() / "bundles"
     target = folder / version.digest

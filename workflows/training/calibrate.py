@@ -226,7 +226,7 @@ def _choose(job: CalibrateJob, tagger: Tagger, observed: Observed) -> tuple[Toke
 def _write(source: Path, target: Path, calibration: Calibration, provenance: Provenance) -> None:
     """Write the calibration last, so that an interrupted copy is not taken for a calibrated tagger."""
     if target != source:
-        copy_bundle(source, target, leave_out=[PICTURE_NAME])
+        copy_bundle(source, target)
     write_provenance(target, provenance)
     save_calibration(calibration, target)
 

@@ -97,7 +97,7 @@ def _write(
     tagger: TwoStageTagger, target: Path, source: Path, first_source: Path, corpora: Mapping[str, Documents]
 ) -> None:
     """Write the tagger over a copy of its source, with the provenance of both and the corpora of the gate."""
-    copy_bundle(source, target, leave_out=[CALIBRATION_NAME, "*.png"])
+    copy_bundle(source, target, leave_out=[CALIBRATION_NAME])
     tagger.calibration = None  # that of the stages does not fit the first pass
     save_tagger(tagger, target, half=is_half(source))
     provenance = Provenance(parts=[])

@@ -140,7 +140,7 @@ def test_a_bundle_whose_manifest_was_changed_with_it_is_refused(store: Path, tin
 
 def test_a_version_registered_by_other_software_is_refused(store: Path, tiny_bundle: Path) -> None:
     version = register(tiny_bundle)
-    with pytest.raises(ModelError, match=r"models:/tiny/1: expected the tag concord\.digest, got none"):
+    with pytest.raises(ModelError, match=r"models:/tiny/1: expected a sha256 in the tag concord\.digest, got none"):
         fetch(replace(version, digest=None))
 
 
