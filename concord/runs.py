@@ -30,6 +30,7 @@ from concord.workflows.annotation.job import (
     last_config,
     read_annotate_job,
 )
+from concord.workflows.annotation.summary import describe_lost_files
 from concord.workflows.job_paths import absolute
 
 _NULLABLE = ("meta", "raw_text", "encoding")
@@ -268,8 +269,8 @@ def annotate(
 
     Raises:
         ConfigError: for a key or value that does not exist.
-        DeadLetterLimitError: when more records became dead letters than ``max_dead_letters`` allows; the collection is
-            finished all the same.
+        DeadLetterLimitError: when more records became dead letters than ``max_dead_letters`` allows, or more files were
+            lost than ``max_lost_files`` does; the collection is finished all the same.
         ConcordError: as the command line explains it (concord.pipeline.errors).
     """
     options = {
@@ -287,11 +288,13 @@ def annotate(
         config = read_annotate_job(None, values={"input": str(input), **values})
     answer = annotate_collection(config)
     if answer.exit_code:
-        allowed = (last_config(OutputFolder(config.output.path)) or config).max_dead_letters
+        limits = last_config(OutputFolder(config.output.path)) or config
+        lost, excess = answer.values["lost_files"], f"more than max_dead_letters={limits.max_dead_letters} allows"
+        if len(lost) > limits.max_lost_files:
+            excess = describe_lost_files(lost, allowed=limits.max_lost_files)
         raise DeadLetterLimitError(
             f"{config.output.path}: {answer.values['dead_letters']} of {answer.values['read']} records are dead "
-            f"letters, more than max_dead_letters={allowed} allows; concord.open(...).errors says why, and the other "
-            "documents are annotated"
+            f"letters, {excess}; concord.open(...).errors says why, and the other documents are annotated"
         )
     return open(config.output.path)
 

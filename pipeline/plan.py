@@ -32,6 +32,7 @@ class Piece:
         retries: position of each record that was a dead letter, and how often it has been tried again, this time
             included.
         name: the file's path below the input folder, with slashes. It names a record that has no id.
+        fault: error and message of the dead letter that a file becomes as a whole, where the planner could not open it.
     """
 
     uri: str
@@ -42,6 +43,7 @@ class Piece:
     duplicates: tuple[int, ...] = ()
     retries: tuple[tuple[int, int], ...] = ()
     name: str = ""
+    fault: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,9 +189,11 @@ class Source(Config):
     size: int
     """Bytes on disk."""
     sha256: str
-    """SHA-256 of the bytes on disk, in hex."""
+    """SHA-256 of the bytes on disk, in hex; empty where they cannot be read."""
     records: int
     """How many records the plan takes from it."""
+    missing: Annotated[int | None, Incidental] = None
+    """How many more it would hold, estimated, where the last of them stands for all that cannot be read; else None."""
 
 
 class Plan(Config):
@@ -266,6 +270,11 @@ class Plan(Config):
         for shard in self.shards:
             rows = (piece.records * sizes[piece.uri] for piece in shard.pieces if piece.format not in _COUNTED_IN_BYTES)
             yield shard, shard.num_bytes + sum(rows) + shard.records
+
+    @property
+    def lost_files(self) -> dict[str, int]:
+        """How many records are lost with files that cannot be read, or not to their end, by path."""
+        return {source.uri: source.missing + 1 for source in self.sources if source.missing is not None}
 
     @property
     def is_first(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 
 import orjson
@@ -61,7 +61,8 @@ class RunReport:
         words: annotated by this call.
         replaced: how many workers had to be replaced, by cause; see Executor.
         report: the HTML report, if there is one.
-        exit_code: 0, or 3 when more records became dead letters than the configuration allows.
+        lost_files: see Plan.lost_files.
+        exit_code: 0, or 3 when there are more dead letters, or lost files, than the configuration allows.
     """
 
     output: OutputPath
@@ -79,7 +80,17 @@ class RunReport:
     words: int = 0
     replaced: Mapping[str, int] = field(default_factory=dict)
     report: OutputPath | None = None
+    lost_files: Mapping[str, int] = field(default_factory=dict)
     exit_code: int = 0
+
+    @property
+    def missing(self) -> int:
+        """Records, besides those read, that lost files would hold."""
+        return sum(self.lost_files.values()) - len(self.lost_files)
+
+    def exceeds(self, max_dead_letters: float) -> bool:
+        """Tell whether a greater share of the records than this are dead letters, or missing."""
+        return self.dead_letters + self.missing > max_dead_letters * (self.read + self.missing)
 
     @property
     def words_per_second(self) -> float:
@@ -190,7 +201,7 @@ class RunTally:
         plan, html = self._plan, folder.metadata / "report.html"
         finished = folder.finished_shards(plan).values()
         outcome = sum_outcomes(finished, is_new=lambda report: report.shard in self._added)
-        return RunReport(
+        report = RunReport(
             output=folder.output,
             read=plan.read,
             **asdict(outcome),
@@ -204,8 +215,10 @@ class RunTally:
             words=self._timings.words,
             replaced=self.replaced,
             report=html if html.exists() else None,
-            exit_code=3 if outcome.dead_letters > config.max_dead_letters * plan.read else 0,
+            lost_files=plan.lost_files,
         )
+        is_too_much = report.exceeds(config.max_dead_letters) or len(report.lost_files) > config.max_lost_files
+        return replace(report, exit_code=3) if is_too_much else report
 
     def _seconds(self) -> dict[str, float]:
         return {stage: getattr(self._timings, stage) for stage in STAGES}

@@ -4,6 +4,7 @@ A collection is annotated in generations. The first plan covers the whole input;
 and covers what is new, changed, or due for another tagger.
 """
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from concord.pipeline.planning.input_diff import (
     keep_dead_letters,
 )
 from concord.pipeline.planning.inputs import InputFile, find_inputs, states_behind_url
+from concord.pipeline.planning.lost_files import with_missing
 from concord.pipeline.planning.next_generation import (
     Corrections,
     NextGeneration,
@@ -38,7 +40,7 @@ from concord.pipeline.planning.next_generation import (
 )
 from concord.pipeline.planning.text_field import check_text_field
 from concord.pipeline.readers.read_file import read_records, scan_file
-from concord.pipeline.readers.records import ScannedRecord
+from concord.pipeline.readers.records import Loss, ScannedRecord
 from concord.pipeline.storage.files import file_state
 from concord.pipeline.storage.remote_files import FileState
 from concord.pipeline.storage.urls import is_url
@@ -74,6 +76,8 @@ class _Work(NamedTuple):
     sources: Sequence[Source]
     next: NextGeneration
     named: Mapping[str, Sequence[str]]
+    losses: Mapping[str, Loss]
+    """What is lost with files that cannot be read, or not to their end, by path."""
 
 
 def make_plan(inputs: PlanInputs, *, reasons: Sequence[str] = ()) -> Plan:
@@ -116,7 +120,7 @@ def retry_plan(base: Plan, inputs: PlanInputs, existing: ExistingOutput, choice:
     files = _files_with(chosen, config)
     scan = _InputScan(config.reader, {source.uri: source.records for source in base.sources})
     scan.look_at(files.values())
-    digests = inputs.hashes.hash(scan.states)
+    digests = scan.hash(inputs.hashes)
     limits = {uri: None if config.limit is None else scan.counts[uri] for uri in scan.counts if uri in files}
     records = (scan.read(files[uri], most=most) for uri, most in limits.items())
     retries = choose_retries(existing, chosen, unchanged=existing.unchanged_files(digests))
@@ -127,7 +131,9 @@ def retry_plan(base: Plan, inputs: PlanInputs, existing: ExistingOutput, choice:
     generation = next_generation(existing, diff, planning, inputs.corrections)
     read_again = {source.uri: source for source in scan.sources(files.values(), digests)}
     sources = [read_again.get(source.uri, source) for source in base.sources]
-    return _freeze(inputs, _Work(sources, generation, {}), files=list(files.values()), ignored=base.ignored)
+    return _freeze(
+        inputs, _Work(sources, generation, {}, scan.losses), files=list(files.values()), ignored=base.ignored
+    )
 
 
 def _freeze(
@@ -142,7 +148,7 @@ def _freeze(
         tagger=inputs.tagger,
         tagger_folder=str(inputs.tagger_folder),
         threads=inputs.threads,
-        sources=tuple(work.sources),
+        sources=with_missing(work.sources, work.losses),
         shards=shards,
         reused=work.next.reused,
         corrected=dict(work.next.corrected),
@@ -172,11 +178,11 @@ def _plan_all(files: Sequence[InputFile], inputs: PlanInputs) -> _Work:
                 taken.add(key)
 
     shards = cut_shards(records(), shard_bytes=config.planning.shard_bytes, corrections=inputs.corrections)
-    sources = scan.sources(files[: len(scan.states)], inputs.hashes.hash(scan.states))
+    sources = scan.sources(files[: len(scan.states)], scan.hash(inputs.hashes))
     changes = Changes(new=sum(scan.counts.values()))
     corrected = annotated_corrections(shards)
     generation = NextGeneration(reused=(), shards=shards, changes=changes, corrected=corrected)
-    return _Work(sources, generation, {"new": names} if names else {})
+    return _Work(sources, generation, {"new": names} if names else {}, scan.losses)
 
 
 def _plan_changes(files: Sequence[InputFile], inputs: PlanInputs, existing: ExistingOutput) -> _Work:
@@ -187,7 +193,7 @@ def _plan_changes(files: Sequence[InputFile], inputs: PlanInputs, existing: Exis
     config = inputs.config
     scan = _InputScan(config.reader)
     scan.look_at(files)
-    digests = inputs.hashes.hash(scan.states)
+    digests = scan.hash(inputs.hashes)
     reusable = existing.reusable_files(digests)
     reused = [path for path in scan.states if path in reusable]
     if config.limit is not None and not list(existing.files) == reused == list(scan.states)[: len(reused)]:
@@ -201,7 +207,9 @@ def _plan_changes(files: Sequence[InputFile], inputs: PlanInputs, existing: Exis
     kept = keep_dead_letters(existing, unchanged.difference(reused))
     diff = diff_input(existing, scan.read_all(to_read, limit=room), reused_files=set(reused), retries=kept)
     generation = next_generation(existing, diff, config.planning, inputs.corrections)
-    return _Work(scan.sources(files, digests), generation, _names(diff) if inputs.name_documents else {})
+    known = {path: existing.files[path] for path in reused}
+    sources = [known.get(source.uri, source) for source in scan.sources(files, digests)]
+    return _Work(sources, generation, _names(diff) if inputs.name_documents else {}, scan.losses)
 
 
 class _InputScan:
@@ -210,16 +218,31 @@ class _InputScan:
     Attributes:
         states: of files, by path, before they were read.
         counts: records of files, by path.
+        losses: see ``_Work``.
+        unreadable: files that cannot be opened.
     """
 
     def __init__(self, config: ReaderConfig, counts: Mapping[str, int] | None = None) -> None:
         self.states: dict[str, FileState] = {}
         self.counts: dict[str, int] = dict(counts or {})
+        self.losses: dict[str, Loss] = {}
+        self.unreadable: set[str] = set()
         self._config = config
 
     def look_at(self, files: Iterable[InputFile]) -> None:
-        """Note the states of files."""
-        self.states.update((file.path, file.state or file_state(file.path)) for file in files)
+        """Note the states of files; of one that cannot be opened the size alone, if it has one."""
+        for file in files:
+            if file.fault is None:
+                self.states[file.path] = file.state or file_state(file.path)
+            else:
+                self.unreadable.add(file.path)
+                size = Path(file.path).stat().st_size if os.path.isfile(file.path) else 0  # noqa: PTH113
+                self.states[file.path] = FileState(size, None)
+
+    def hash(self, hashes: FileHashes) -> dict[str, str]:
+        """Return the SHA-256, in hex, of what was looked at, by path; empty for a file that cannot be opened."""
+        readable = {path: state for path, state in self.states.items() if path not in self.unreadable}
+        return dict.fromkeys(self.unreadable, "") | hashes.hash(readable)
 
     def scan_all(
         self, files: Iterable[InputFile], *, limit: int | None
@@ -230,9 +253,9 @@ class _InputScan:
                 return
             self.look_at([file])
             self.counts[file.path] = 0
-            scanned = scan_file(file.path, format=file.format, name=file.name, config=self._config)
+            scanned = scan_file(file.path, format=file.format, name=file.name, config=self._config, fault=file.fault)
             for number, record in enumerate(islice(scanned, limit)):
-                self.counts[file.path] = number + 1
+                self._count(file, record, number)
                 yield file, record, number
             limit = _less(limit, self.counts[file.path])
 
@@ -245,9 +268,11 @@ class _InputScan:
     def read(self, file: InputFile, *, most: int | None) -> Iterator[InputRecord]:
         """Count the records of a file, up to ``most``, and read them."""
         self.counts[file.path] = 0
-        records = read_records(file.path, format=file.format, name=file.name, config=self._config, limit=most)
+        records = read_records(
+            file.path, format=file.format, name=file.name, config=self._config, limit=most, fault=file.fault
+        )
         for number, (record, outcome) in enumerate(records):
-            self.counts[file.path] = number + 1
+            self._count(file, record, number)
             if isinstance(outcome, Document):
                 content = fingerprint(outcome.text), outcome.meta, outcome.meta_nulls, outcome.encoding
                 confidence = outcome.encoding_confidence
@@ -255,13 +280,18 @@ class _InputScan:
             else:
                 yield InputRecord(file, number, record, outcome.doc_id)
 
+    def _count(self, file: InputFile, record: ScannedRecord, number: int) -> None:
+        self.counts[file.path] = number + 1
+        if record.loss is not None:
+            self.losses[file.path] = record.loss
+
     def sources(self, files: Iterable[InputFile], digests: Mapping[str, str]) -> list[Source]:
         """Return the files as the plan names them; InputError for one that has changed since ``look_at``."""
         return [self._source(file, digests[file.path]) for file in files]
 
     def _source(self, file: InputFile, digest: str) -> Source:
         state = self.states[file.path]
-        if file.state is None and file_state(file.path) != state:
+        if file.state is None and file.fault is None and file_state(file.path) != state:
             raise _changed(file)
         records = self.counts[file.path]
         return Source(uri=file.path, format=file.format, size=state.size, sha256=digest, records=records)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from glob import glob, has_magic
 from itertools import takewhile
-from pathlib import Path
-from typing import NamedTuple, NoReturn
+from pathlib import Path, PurePath
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from fsspec.utils import glob_translate
@@ -17,6 +17,7 @@ from fsspec.utils import glob_translate
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import InputError
 from concord.pipeline.readers.read_file import format_of, reader_for
+from concord.pipeline.storage.files import file_state
 from concord.pipeline.storage.remote_files import FileState, stat_url, walk_url
 from concord.pipeline.storage.store_path import is_store
 from concord.pipeline.storage.urls import check_path, check_url, is_url, without_secrets
@@ -43,12 +44,14 @@ class InputFile:
         path: absolute, or a URL.
         name: its path below the input folder, with slashes.
         state: of a file behind a URL, as listed by its store.
+        fault: why it cannot be opened, or a folder cannot be listed.
     """
 
     path: str
     name: str
     format: str
     state: FileState | None = None
+    fault: str | None = None
 
 
 class Inputs(NamedTuple):
@@ -127,29 +130,28 @@ def find_inputs(where: str, *, output: str, format: str) -> Inputs:
     ignored: list[str] = []
     prefix = f"{places.root.rstrip('/')}/"
     for path, state in states.items():
-        name = path.rpartition("/")[2]
+        # Of a folder that cannot be listed, the path ends in a slash.
+        folder, _, name = path.rpartition("/")
         if path != where and _CACHE_OF_DATASETS.fullmatch(name):
             continue
-        file_format = format_of(path)
+        file_format = format_of(path) if name else "text"
         if format != "auto":
-            file_format = format if places.named or file_format == format else None
+            file_format = format if places.named or file_format == format or not name else None
         if file_format is None and name in _OF_DATASETS:
             continue
         if file_format is None:
             ignored.append(path)
         else:
-            files.append(InputFile(path=path, name=path.removeprefix(prefix), format=file_format, state=state))
+            # A name that is not UTF-8 fits into no plan and no table.
+            shown = os.fsencode(path if name else folder).decode(errors="backslashreplace")
+            place = shown.removeprefix(prefix)
+            files.append(InputFile(path=shown, name=place, format=file_format, state=state, fault=_fault(path)))
     expected = _KNOWN_NAMES if format == "auto" else f"files of the format {format}"
     if not files:
         got = _some(ignored) if ignored else "no file at all"
         raise InputError(f"{where}: expected {expected}, got {got}; for other names set a pattern and reader.format")
     if ignored:
         logger.warning("%s: skipped %s; expected %s", where, _some(ignored), expected)
-    for file in files:
-        try:
-            file.path.encode()
-        except UnicodeEncodeError:
-            raise InputError(f"{file.path!a}: expected a file name in UTF-8; rename the file") from None
     return Inputs(sorted(files, key=lambda file: file.name), len(ignored))
 
 
@@ -179,6 +181,8 @@ def _find_on_disk(where: str) -> _Found:
         return _Found(where, named=False, states=dict.fromkeys(_walk(where)), holds_run=_holds_run)
     if has_magic(where):
         return _Found(_fixed_part(where), named=True, states=dict.fromkeys(_match(where)), holds_run=_holds_run)
+    if os.path.lexists(where):
+        file_state(where)
     raise InputError(f"{where}: expected a file, a folder or a pattern such as texts/*.jsonl, found nothing")
 
 
@@ -256,7 +260,8 @@ def _is_below(where: str, folder: str) -> bool:
 def _holds_run(folder: str) -> bool:
     """Tell whether a folder on disk is an annotated collection or, with links resolved, a folder of one."""
     real = Path(os.path.realpath(folder))
-    return (real / _RUN).is_dir() or any((above / _RUN / "plans").is_dir() for above in real.parents)
+    runs = (real / _RUN, *(above / _RUN / "plans" for above in real.parents))
+    return any(map(os.path.isdir, runs))  # no error, unlike Path.is_dir, where there are no rights
 
 
 def _visible(root: str) -> Iterator[tuple[str, FileState]]:
@@ -278,20 +283,44 @@ def _fixed_part(pattern: str) -> str:
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """Yield the files below a folder that are not hidden, each once, even in a folder that several links lead to."""
+    """Yield the files below a folder that are not hidden, each once, even in a folder that several links lead to.
+
+    A folder that cannot be listed is yielded with a slash at its end, and so is what may have been one: a link that
+    leads nowhere and has no suffix.
+    """
     seen: set[str] = set()
-    for place, folders, names in os.walk(folder, followlinks=True, onerror=_refuse):
+    unlisted: list[str] = []
+    for place, folders, names in os.walk(
+        folder, followlinks=True, onerror=lambda error: unlisted.append(error.filename)
+    ):
         real = os.path.realpath(place)
         if real in seen:
             folders.clear()
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (f"{place.rstrip('/')}/{name}" for name in names if not name.startswith("."))
+        for path in (f"{place.rstrip('/')}/{name}" for name in names if not name.startswith(".")):
+            yield path if PurePath(path).suffix or os.path.exists(path) else f"{path}/"  # noqa: PTH110
+    yield from (f"{place}/" for place in unlisted)
 
 
-def _refuse(error: OSError) -> NoReturn:
-    raise InputError(f"{error.filename}: cannot be read ({error.strerror}); check that it may be read") from error
+def _fault(path: str) -> str | None:
+    """Return why a file cannot be opened, or a folder with a slash at its end cannot be listed."""
+    if is_url(path):
+        return None
+    try:
+        if path.endswith("/"):
+            os.scandir(path).close()
+        else:
+            file_state(path)
+            path.encode()
+    except OSError as error:
+        return f"this folder cannot be listed ({error.strerror}); check that it exists and may be read, or remove it"
+    except InputError as error:
+        return str(error).removeprefix(f"{path}: ")
+    except UnicodeEncodeError:
+        return "expected a file name in UTF-8; rename the file"
+    return None
 
 
 def _match(pattern: str) -> Iterator[str]:

@@ -182,4 +182,5 @@ def _piece(stretch: Sequence[RecordToAnnotate]) -> Piece:
         duplicates=tuple(item.record.scanned.position for item in stretch if item.is_duplicate),
         retries=tuple((item.record.scanned.position, item.attempts) for item in stretch if item.attempts),
         name=first.file.name,
+        fault=first.scanned.fault,
     )

@@ -24,7 +24,7 @@ def check_text_field(files: Sequence[InputFile], config: ReaderConfig) -> None:
     """
     by_format: defaultdict[str, list[InputFile]] = defaultdict(list)
     for file in files:
-        if file.format not in _WITHOUT_FIELDS:
+        if file.format not in _WITHOUT_FIELDS and file.fault is None:
             by_format[file.format].append(file)
     for format, group in by_format.items():
         most = max(1, FIRST_RECORDS // len(group))

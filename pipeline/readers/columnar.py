@@ -6,17 +6,22 @@ Positions are 0-based row numbers.
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from typing_extensions import override
 
 from concord.models.errors import ConcordError
+from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.fields import Fields, Record, check_names
 from concord.pipeline.readers.reader import FunctionReader
-from concord.pipeline.readers.records import RecordError
+from concord.pipeline.readers.records import Loss, RecordError, ScannedRecord
+from concord.pipeline.readers.streams import most_unpacked, unpacks_too_far
 from concord.pipeline.storage.files import open_for_arrow
 
 _BATCH_ROWS = 64
@@ -24,6 +29,8 @@ _PLAUSIBLE_ROWS = 1_000_000
 _PLAUSIBLE_ROWS_PER_BYTE = 100
 """A damaged footer may claim any number of rows; one of more than both of these is not believed."""
 
+_STRINGS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+_VIEW_BYTES = 16
 _ARROW_FILE = b"ARROW1"
 _ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -45,6 +52,8 @@ class RowStream(ABC):
     def __init__(self, columns: Sequence[str] | None) -> None:
         """Prepare to read all columns, or those of the given ones that the file has."""
         self.position = 0
+        self._size = 0
+        self._stated_rows = 0
         self._columns = columns
         self._batches: Iterator[Batch] = iter(())
         self._batch = Batch(0, [])
@@ -69,6 +78,24 @@ class RowStream(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the file."""
+
+    def check_unpacked(self, config: ReaderConfig) -> None:
+        """Check how far a file unpacks that was just opened: a few kilobytes may hold gigabytes of equal values.
+
+        Raises:
+            RecordError: when that is too far for its size.
+        """
+        most, unpacked, rows = most_unpacked(self._size, config), 0, 0
+        for batch in self._batches_of(most):
+            rows += batch.rows
+            if not isinstance(batch.columns, RecordError):
+                unpacked += sum(_unpacked_bytes(column) for _, column in batch.columns)
+            if unpacked > most:
+                raise unpacks_too_far(self._size, most, loss=Loss(records=max(rows, self._stated_rows)))
+
+    def _batches_of(self, most: int) -> Iterator[Batch]:
+        """Yield the batches of the whole file, if possible of at most so many bytes."""
+        return self._batches
 
     def _fields(self, offset: int) -> Fields | RecordError:
         """Return the fields of a row of the batch, counted from its end."""
@@ -95,7 +122,9 @@ class ParquetStream(RowStream):
             self._file = pq.ParquetFile(source, page_checksum_verification=True)
             _check_columns(self._file.schema_arrow)
             self._names = self._chosen(self._file.schema_arrow.names)
-            self._group_starts = _group_starts(self._file.metadata, source.size())
+            self._size = source.size()
+            self._group_starts = _group_starts(self._file.metadata, self._size)
+            self._stated_rows = self._group_starts[-1]
         except Exception as error:  # noqa: BLE001 - flipped bytes of a footer raise whatever its strings and numbers do
             raise _damage(error, "Parquet") from None
         self._group = 0
@@ -113,12 +142,21 @@ class ParquetStream(RowStream):
     def close(self) -> None:
         self._file.close(force=True)
 
-    def _read_groups(self, first: int) -> Iterator[Batch]:
+    @override
+    def _batches_of(self, most: int) -> Iterator[Batch]:
+        groups = [self._file.metadata.row_group(group) for group in range(self._file.num_row_groups)]
+        stated = max([1, *(group.total_byte_size for group in groups)])
+        if sum(group.total_byte_size for group in groups) > most:
+            raise unpacks_too_far(self._size, most, loss=Loss(records=self._stated_rows))
+        # No value is longer than its row group.
+        return self._read_groups(0, rows=min(max(most // stated, 1), 4 * _BATCH_ROWS))
+
+    def _read_groups(self, first: int, *, rows: int = _BATCH_ROWS) -> Iterator[Batch]:
         for group in range(first, len(self._group_starts) - 1):
             self._group = group
             rest = self._group_starts[group + 1] - self._group_starts[group]
             batches = self._file.iter_batches(
-                batch_size=_BATCH_ROWS, row_groups=[group], columns=self._names, use_threads=False
+                batch_size=rows, row_groups=[group], columns=self._names, use_threads=False
             )
             while rest:
                 try:
@@ -145,7 +183,7 @@ class ArrowStream(RowStream):
         super().__init__(columns)
         try:
             self._source = open_for_arrow(path)
-            self._size: int = self._source.size()
+            self._size = self._source.size()
             is_file = self._source.read(len(_ARROW_FILE)) == _ARROW_FILE
             self._source.seek(0)
             reader = pa.ipc.open_file(self._source) if is_file else pa.ipc.open_stream(self._source)
@@ -174,7 +212,10 @@ class ArrowStream(RowStream):
                 columns = [(name, _checked(batch[name])) for name in batch.schema.names]
             except Exception as error:  # noqa: BLE001 - as above, of batches
                 # Where a batch cannot be read, the one after it cannot be found; one record stands for the rest.
-                yield Batch(1 if rows is None else rows, _damage(error, "Arrow"))
+                fault = _damage(error, "Arrow")
+                if rows is None:
+                    fault.loss = Loss(share=1 - self._source.tell() / self._size)
+                yield Batch(1 if rows is None else rows, fault)
                 if rows is None:
                     return
             else:
@@ -189,8 +230,19 @@ class ArrowStream(RowStream):
             raise RecordError("truncated_stream", "the stream has no end; what follows was not read")
 
 
-PARQUET = FunctionReader((".parquet",), lambda path, config, columns: ParquetStream(path, columns), unit="row")
-ARROW = FunctionReader((".arrow",), lambda path, config, columns: ArrowStream(path, columns), unit="row")
+class RowReader(FunctionReader):
+    """Reads files of columns, unless they unpack too far; one that does is lost as a whole."""
+
+    @override
+    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
+        with closing(self.open(path, config)) as stream:
+            if isinstance(stream, RowStream):
+                stream.check_unpacked(config)
+        yield from super().scan(path, name=name, config=config)
+
+
+PARQUET = RowReader((".parquet",), lambda path, config, columns: ParquetStream(path, columns), unit="row")
+ARROW = RowReader((".arrow",), lambda path, config, columns: ArrowStream(path, columns), unit="row")
 """Reads files such as the ``data-*.arrow`` of a ``datasets`` folder."""
 
 
@@ -224,6 +276,25 @@ def _value(column: Any, offset: int) -> Any:
         return RecordError("invalid_utf8", f"expected a string in utf-8, got {error}; fix the row")
     except Exception as error:  # noqa: BLE001 - each type of column has errors of its own
         return RecordError("unstorable_field", f"expected a value that can be stored, got {error}; fix or drop it")
+
+
+def _unpacked_bytes(column: Any) -> int:
+    """Return how many bytes the values of a column have, each counted as often as it stands there."""
+    if isinstance(column, RecordError):
+        return 0
+    kind = column.type
+    if pa.types.is_dictionary(kind) and kind.value_type in _STRINGS:
+        return pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0
+    if pa.types.is_dictionary(kind):
+        return _unpacked_bytes(column.dictionary_decode())
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        # A view has sixteen bytes, of which the first four are its length.
+        views = np.frombuffer(column.buffers()[1], np.int32)[:: _VIEW_BYTES // 4]
+        return int(views[column.offset : column.offset + len(column)].sum(dtype=np.int64))
+    if pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        children = column.flatten()
+        return sum(map(_unpacked_bytes, children if pa.types.is_struct(kind) else [children]))
+    return int(column.nbytes)
 
 
 def _group_starts(metadata: Any, size: int) -> list[int]:

@@ -21,7 +21,7 @@ from concord.pipeline.readers.columnar import ARROW, PARQUET
 from concord.pipeline.readers.delimited import CSV, TSV
 from concord.pipeline.readers.jsonl import JSONL
 from concord.pipeline.readers.reader import Reader
-from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, file_changed
+from concord.pipeline.readers.records import Loss, RecordError, ScannedRecord, dead_letter, file_changed
 from concord.pipeline.readers.text import TextReader
 from concord.pipeline.storage.files import read_error
 
@@ -87,12 +87,24 @@ def format_of(name: str, *, available: Mapping[str, Reader] | None = None) -> st
 
 
 def scan_file(
-    path: str, *, format: str, name: str, config: ReaderConfig, available: Mapping[str, Reader] | None = None
+    path: str,
+    *,
+    format: str,
+    name: str,
+    config: ReaderConfig,
+    fault: str | None = None,
+    available: Mapping[str, Reader] | None = None,
 ) -> Iterator[ScannedRecord]:
     """Find a file's records, for the planner; arguments as for ``Reader.scan`` and ``reader_for``.
 
     Where the reader fails, the last record stands for the rest of the file, and becomes a dead letter.
+
+    Args:
+        fault: why the file cannot be opened; it is then one such record.
     """
+    if fault is not None:
+        yield ScannedRecord(position=0, end=1, size=1, doc_id=None, loss=Loss(), fault=("unreadable_file", fault))
+        return
     reader, end = reader_for(format, where=path, available=available), 0
     try:
         for record in reader.scan(path, name=name, config=config):
@@ -100,7 +112,10 @@ def scan_file(
             yield record
     except _FAULTS as error:
         _raise_if_unreadable(path, error)
-        yield ScannedRecord(position=end, end=end + 1, size=1, doc_id=None)
+        failure = _failure(format, error)
+        loss = failure.loss or Loss(share=0.0 if end else 1.0)
+        known = None if end else (failure.code, str(failure))
+        yield ScannedRecord(position=end, end=end + 1, size=1, doc_id=None, loss=loss, fault=known)
 
 
 def read_piece(
@@ -112,6 +127,9 @@ def read_piece(
         InputError: when there are more or fewer: the file has changed since the plan was made.
     """
     reader, count = reader_for(piece.format, where=piece.uri, available=available), 0
+    if piece.fault is not None:
+        yield dead_letter(RecordError(*piece.fault), piece=piece, position=piece.start, unit=reader.unit)
+        return
     try:
         for record in reader.read(piece, config):
             if not isinstance(record, Document | DeadLetter):
@@ -136,12 +154,15 @@ def read_records(
     name: str,
     config: ReaderConfig,
     limit: int | None = None,
+    fault: str | None = None,
     available: Mapping[str, Reader] | None = None,
 ) -> Iterator[tuple[ScannedRecord, Document | DeadLetter]]:
     """Scan a file, or its first records, and then read it; arguments as for ``scan_file``."""
-    records = list(islice(scan_file(path, format=format, name=name, config=config, available=available), limit))
+    scanned = scan_file(path, format=format, name=name, config=config, fault=fault, available=available)
+    records = list(islice(scanned, limit))
     if records:
-        piece = Piece(uri=path, format=format, start=0, end=records[-1].end, records=len(records), name=name)
+        end, known = records[-1].end, records[0].fault
+        piece = Piece(uri=path, format=format, start=0, end=end, records=len(records), name=name, fault=known)
         yield from zip(records, read_piece(piece, config, available=available), strict=True)
 
 

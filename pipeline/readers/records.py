@@ -72,9 +72,13 @@ class ScannedRecord:
         position, end: half-open, in the units of Piece.start and Piece.end.
         size: bytes of input, for cutting shards.
         doc_id: None if the record cannot be read.
+        loss: what is lost with it, where it stands for the rest of the file.
+        fault: see Piece.fault.
     """
 
     position: int
     end: int
     size: int
     doc_id: str | None
+    loss: Loss | None = None
+    fault: tuple[str, str] | None = None

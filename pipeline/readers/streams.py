@@ -56,6 +56,22 @@ def with_codecs(suffix: str) -> tuple[str, ...]:
     return (suffix, *(f"{suffix}{codec}" for codec in CODECS))
 
 
+def most_unpacked(size: int, config: ReaderConfig) -> int:
+    """Return how many bytes a file of this size may unpack to."""
+    # Of the whole file and not of what was read of it: the cut must be the same however the file is read.
+    return max(ALWAYS_UNPACKED_BYTES, int(config.max_unpack_ratio * size))
+
+
+def unpacks_too_far(size: int, most: int, *, loss: Loss) -> RecordError:
+    """Return the error of a file of this size that unpacks to more bytes than ``most_unpacked``."""
+    return RecordError(
+        "unpacks_too_far",
+        f"{size:,} bytes unpack to more than {most:,}; what follows was not read; check the file, or raise "
+        "reader.max_unpack_ratio in a retry if it is what you expect",
+        loss=loss,
+    )
+
+
 class LineStream:
     """The lines of a file. They end in the byte 0x0A, or in 0x0D where the file has that alone, as of old Macs.
 
@@ -232,8 +248,7 @@ class _Decompressed(_Derived):
         self._codec = codec
         self.size_on_disk = source.seek(0, io.SEEK_END)
         source.seek(0)
-        # Of the whole file and not of what was read of it: the cut must be the same however the file is read.
-        self._most = max(ALWAYS_UNPACKED_BYTES, int(config.max_unpack_ratio * self.size_on_disk))
+        self._most = most_unpacked(self.size_on_disk, config)
         super().__init__(source)
 
     @override
@@ -252,11 +267,7 @@ class _Decompressed(_Derived):
             content = self._salvage(size, error)
         if self._position + len(content) > self._most:
             content = content[: self._most - self._position]
-            self.error = self._fault(
-                "unpacks_too_far",
-                f"{self.size_on_disk:,} bytes unpack to more than {self._most:,}; what follows was not read; check the "
-                "file, or raise reader.max_unpack_ratio in a retry if it is what you expect",
-            )
+            self.error = unpacks_too_far(self.size_on_disk, self._most, loss=self._loss())
         return content
 
     def _decode(self, size: int) -> bytes:
@@ -277,7 +288,7 @@ class _Decompressed(_Derived):
             if not (is_open or self._decoder.eof):
                 is_empty = not self.size_on_disk
                 reason = "the file is empty" if is_empty else "the file ends before its compressed content does"
-                self.error = self._fault("truncated_stream", _advice(reason))
+                self.error = RecordError("truncated_stream", _advice(reason), loss=self._loss())
                 return b""
 
     def _next_start(self) -> bytes:
@@ -306,12 +317,11 @@ class _Decompressed(_Derived):
             while len(salvaged) < size and (byte := self._decode(1)):
                 salvaged += byte
         except _ERRORS:
-            self.error = self._fault("corrupt_stream", _advice(str(error)))
+            self.error = RecordError("corrupt_stream", _advice(str(error)), loss=self._loss())
         return bytes(salvaged)
 
-    def _fault(self, code: str, message: str) -> RecordError:
-        unread = 1 - self._source.tell() / max(self.size_on_disk, 1)
-        return RecordError(code, message, loss=Loss(share=unread))
+    def _loss(self) -> Loss:
+        return Loss(share=1 - self._source.tell() / max(self.size_on_disk, 1))
 
 
 class _Transcoded(_Derived):

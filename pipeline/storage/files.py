@@ -29,7 +29,7 @@ def file_state(path: str) -> FileState:
     """Return a file's size and time of change.
 
     Raises:
-        InputError: when there is no such file, it is not a regular file, or access is denied.
+        InputError: when there is no such file, it is not a regular file, or it may not be opened.
         StoreError: when its store fails.
     """
     if is_url(path):
@@ -39,10 +39,11 @@ def file_state(path: str) -> FileState:
         return state
     try:
         status = Path(path).stat()
+        if not S_ISREG(status.st_mode):
+            raise InputError(f"{path}: expected a file, got a folder, pipe, socket or device; remove it from the input")
+        check_regular(Path(path))
     except OSError as error:
         raise read_error(path, error) from error
-    if not S_ISREG(status.st_mode):
-        raise InputError(f"{path}: expected a regular file; remove it from the input")
     return FileState(status.st_size, status.st_mtime_ns)
 
 

@@ -91,7 +91,7 @@ def work_digest(config: AnnotateConfig, *, job_digest: str) -> str | None:
         inputs = find_inputs(
             absolute_input(config.input), output=absolute_output(config.output.path), format=config.reader.format
         )
-        states = [(file.path, file.state or file_state(file.path)) for file in inputs.files]
+        states = [(file.path, file.fault or file.state or file_state(file.path)) for file in inputs.files]
         if config.tagger.terms is not None:
             states.append((config.tagger.terms, file_state(config.tagger.terms)))
         model = config.tagger.model

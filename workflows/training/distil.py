@@ -285,7 +285,8 @@ def _read_texts(files: Sequence[InputFile], config: ReaderConfig) -> Iterator[Do
     """Read the documents of files and warn of records that cannot be read."""
     dead_letters: list[DeadLetter] = []
     for file in files:
-        for _, record in read_records(file.path, format=file.format, name=file.name, config=config):
+        records = read_records(file.path, format=file.format, name=file.name, config=config, fault=file.fault)
+        for _, record in records:
             if isinstance(record, Document):
                 yield record
             else:

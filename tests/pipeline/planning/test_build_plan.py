@@ -101,7 +101,7 @@ def test_folder_without_a_usable_file_is_refused(tmp_path: Path) -> None:
     [
         ("/nowhere/at/all", "found nothing"),
         ("/nowhere/*.jsonl", "got no file at all"),
-        ("/dev/null", "found nothing"),
+        ("/dev/null", "got a folder, pipe, socket or device"),
     ],
 )
 def test_input_without_files_is_refused(where: str, expected: str) -> None:
@@ -158,13 +158,6 @@ def test_links_are_followed_once(folder: Path) -> None:
     ]
 
 
-def test_dangling_link_is_an_input_error(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").symlink_to(tmp_path / "gone")
-
-    with pytest.raises(InputError, match=r"a\.txt: cannot be read"):
-        plan_for(tmp_path)
-
-
 def annotated(output: Path) -> Path:
     """Write what looks like an annotated collection, with a file that could be read, and return its folder."""
     (output / "_run" / "plans").mkdir(parents=True)
@@ -219,26 +212,6 @@ def test_no_run_reads_the_output_of_another(folder: Path, caplog: pytest.LogCapt
 def test_annotated_collection_is_no_input(tmp_path: Path, below: str) -> None:
     with pytest.raises(InputError, match=r"expected texts, got an annotated collection .*'concord status'"):
         plan_for(f"{annotated(tmp_path / 'old')}{below}")
-
-
-def test_file_name_that_is_not_utf8_is_an_input_error(tmp_path: Path) -> None:
-    (tmp_path / "a\udcff.txt").write_text("text")
-
-    with pytest.raises(InputError, match="rename the file"):
-        plan_for(tmp_path)
-
-
-def test_unreadable_file_is_an_input_error(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").mkdir()
-    (tmp_path / "b.jsonl").write_bytes(lines("b"))
-    (tmp_path / "b.jsonl").chmod(0)
-    try:
-        (tmp_path / "b.jsonl").read_bytes()
-    except PermissionError:
-        with pytest.raises(InputError, match=r"b\.jsonl: cannot be read"):
-            plan_for(tmp_path)
-    else:
-        pytest.skip("this user may read everything")
 
 
 def write_table(path: Path, **columns: list[Any]) -> None:

@@ -3,17 +3,26 @@
 import gzip
 import json
 import resource
+import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from concord_testing import runs
+from concord_testing.broken_files import read_all
 from concord_testing.checkout import CHECKOUT
 
 import concord
+from concord.pipeline.config import ReaderConfig
+from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.readers import streams
+from concord.pipeline.readers.read_file import scan_file
+from concord.pipeline.readers.records import Loss
 
 LINES = b"".join(b'{"id": "d%d", "text": "Anna met Bob %d times."}\n' % (number, number) for number in range(200))
 
@@ -54,6 +63,85 @@ def test_rest_of_a_file_is_annotated_by_a_retry_with_a_larger_ratio(
 
     assert (retried.annotated + retried.unchanged, errors(retried.output)) == (200, [])
     assert runs.run_job(larger).changes.new == 0
+
+
+LONG = "Anna met Bob. " * 74_000
+ROWS = 3000
+SAME = pa.DictionaryArray.from_arrays(pa.array([0] * ROWS, pa.int32()), pa.array([LONG]))
+
+
+def views() -> pa.Array:
+    """Return strings that are all views of one."""
+    view = struct.pack("<i4sii", len(LONG), LONG[:4].encode(), 0, 0)
+    return pa.Array.from_buffers(pa.string_view(), ROWS, [None, pa.py_buffer(view * ROWS), pa.py_buffer(LONG.encode())])
+
+
+def lists() -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(range(ROWS + 1), pa.int32()), SAME)
+
+
+COLUMNS: dict[str, Callable[[], pa.Table]] = {
+    "dictionary": lambda: pa.table({"text": SAME}),
+    "dictionary in a struct": lambda: pa.table(
+        {"text": ["a"] * ROWS, "other": pa.StructArray.from_arrays([SAME], ["x"])}
+    ),
+    "dictionary in a list": lambda: pa.table({"text": ["a"] * ROWS, "other": lists()}),
+    "pages": lambda: pa.table({"text": [f"{LONG}{number}" for number in range(100)]}),
+}
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    pq.write_table(table, path, compression="zstd", dictionary_pagesize_limit=1 << 30)
+
+
+def write_arrow(table: pa.Table, path: Path, compression: str | None = "zstd") -> None:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema, options=options) as stream:
+        stream.write_table(table)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("format", ["parquet", "arrow"])
+def test_small_file_of_columns_that_holds_gigabytes_is_one_dead_letter(
+    tmp_path: Path, columns: str, format: str
+) -> None:
+    path, table = tmp_path / f"a.{format}", COLUMNS[columns]()
+    (write_parquet if format == "parquet" else write_arrow)(table, path)
+    assert path.stat().st_size < 100_000
+
+    [found] = read_all(path, format, ReaderConfig())
+    [scanned] = scan_file(str(path), format=format, name=path.name, config=ReaderConfig())
+
+    assert isinstance(found, DeadLetter)
+    assert found.error == "unpacks_too_far"
+    assert "raise reader.max_unpack_ratio" in found.message
+    assert scanned.loss == Loss(records=table.num_rows)
+
+
+@pytest.mark.timeout(60)
+def test_views_of_one_string_count_as_often_as_they_stand_there(tmp_path: Path) -> None:
+    write_arrow(pa.table({"text": views()}), tmp_path / "a.arrow", None)
+
+    [found] = read_all(tmp_path / "a.arrow", "arrow", ReaderConfig())
+
+    assert isinstance(found, DeadLetter)
+    assert found.error == "unpacks_too_far"
+
+
+def test_file_of_columns_is_read_by_a_retry_with_a_larger_ratio(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "ALWAYS_UNPACKED_BYTES", 1000)
+    write_parquet(pa.table({"text": ["Anna met Bob. " * 300] * 40}), tmp_path / "a.parquet")
+    config = runs.job(tmp_path / "a.parquet", tmp_path / "out")
+    report = runs.run_job(config)
+    assert (report.read, report.missing, report.exit_code, errors(report.output)) == (1, 39, 3, ["unpacks_too_far"])
+
+    larger = config.model_copy(update={"reader": config.reader.model_copy(update={"max_unpack_ratio": 1e6})})
+    retried = runs.run_job(larger, retry=DeadLetterFilter())
+
+    assert (retried.annotated, retried.exit_code, errors(retried.output)) == (40, 0, [])
 
 
 READ_WITH_LITTLE_MEMORY = """

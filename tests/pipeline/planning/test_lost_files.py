@@ -1,0 +1,297 @@
+"""Files that cannot be read cost nothing but themselves, count as what they would hold, and end a run with 3."""
+
+import gzip
+import json
+import os
+import random
+import shutil
+import socket
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from concord_testing import runs
+from concord_testing.broken_files import arrow_stream, parquet
+
+import concord
+from concord.models.errors import ConcordError
+from concord.pipeline.errors import InputError
+from concord.pipeline.output.dead_letters import DeadLetterFilter
+from concord.pipeline.planning.inputs import find_inputs
+from concord.pipeline.run_report import RunReport
+
+
+def lines(*ids: object) -> bytes:
+    chance = random.Random(str(ids[:1]))
+    texts = (f"Anna met Bob {chance.getrandbits(64):x} times." for _ in ids)
+    records = ({"id": str(doc_id), "text": text} for doc_id, text in zip(ids, texts, strict=True))
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def many(name: str, count: int) -> bytes:
+    return lines(*(f"{name}{number}" for number in range(count)))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder with one good file of 40 records."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "good.jsonl").write_bytes(many("good", 40))
+    return tmp_path / "in"
+
+
+def run(source: Path, **settings: Any) -> RunReport:
+    return runs.run_job(runs.job(source, source.parent / "out", planning={"shard_bytes": 10_000}, **settings))
+
+
+def dead_letters(report: RunReport) -> dict[str, tuple[str, str]]:
+    """Return error and message by the name of the file."""
+    rows = concord.open(str(report.output)).to_arrow("errors").to_pylist()
+    return {Path(row["source_uri"]).name: (row["error"], row["message"]) for row in rows}
+
+
+def lost(report: RunReport) -> dict[str, int]:
+    return {Path(uri).name: records for uri, records in report.lost_files.items()}
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    here = Path.cwd()
+    with socket.socket(socket.AF_UNIX) as server:
+        os.chdir(path.parent)
+        server.bind(path.name)
+        os.chdir(here)
+
+
+ODD: dict[str, tuple[Callable[[Path], None], str]] = {
+    "fifo": (make_fifo, "got a folder, pipe, socket or device"),
+    "socket": (make_socket, "got a folder, pipe, socket or device"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "got a folder, pipe, socket or device"),
+    "dangling": (lambda path: path.symlink_to("nowhere"), "No such file"),
+    "loop": (lambda path: path.symlink_to(path.name), "symbolic links"),
+    "through a file": (lambda path: path.symlink_to("good.jsonl/x"), "Not a directory"),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("name", ["odd.jsonl", "odd.txt", "odd.parquet", "odd.csv.gz"])
+def test_odd_file_is_a_dead_letter_that_says_what_it_is(source: Path, kind: str, name: str) -> None:
+    make, reason = ODD[kind]
+    make(source / name)
+
+    report = run(source)
+
+    assert (report.annotated, report.dead_letters, report.exit_code) == (40, 1, 3)
+    error, message = dead_letters(report)[name]
+    assert error == "unreadable_file"
+    assert reason in message
+    assert lost(report).keys() == {name}
+    assert run(source, max_lost_files=1, max_dead_letters=1).exit_code == 0
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ODD)
+def test_odd_file_that_is_named_itself_ends_the_run(source: Path, kind: str) -> None:
+    make, reason = ODD[kind]
+    make(source / "odd.jsonl")
+
+    with pytest.raises(InputError, match=reason):
+        run(source / "odd.jsonl")
+
+
+def test_link_without_a_suffix_that_leads_nowhere_may_have_been_a_folder(source: Path) -> None:
+    (source / "2019").symlink_to("/nowhere/2019")
+    (source / "notes.pdf").symlink_to("/nowhere/notes.pdf")
+
+    report = run(source)
+
+    assert "this folder cannot be listed" in dead_letters(report)["2019"][1]
+    assert lost(report).keys() == {"2019"}
+
+
+def test_name_that_is_not_utf8_is_a_dead_letter(source: Path) -> None:
+    (source / "caf\udce9.txt").write_text("text")
+    (source / "\udcff").mkdir()
+    (source / "\udcff" / "a.jsonl").write_bytes(lines("a"))
+
+    report = run(source)
+
+    assert report.annotated == 40
+    assert {name: message.rpartition(": ")[2] for name, (_, message) in dead_letters(report).items()} == {
+        "caf\\xe9.txt": "expected a file name in UTF-8; rename the file",
+        "a.jsonl": "expected a file name in UTF-8; rename the file",
+    }
+
+
+@contextmanager
+def without_rights(*paths: Path) -> Iterator[None]:
+    """Take the rights to paths away, also from root."""
+    is_root = os.geteuid() == 0
+    for path in paths:
+        path.chmod(0)
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+        for path in paths:
+            path.chmod(0o700)
+
+
+def test_file_and_folder_without_rights_are_faulty(request: pytest.FixtureRequest) -> None:
+    source = Path(tempfile.mkdtemp())
+    request.addfinalizer(lambda: shutil.rmtree(source))
+    source.chmod(0o755)
+    (source / "good.jsonl").write_bytes(lines("good"))
+    (source / "shut.jsonl").write_bytes(lines("shut"))
+    (source / "folder").mkdir()
+    (source / "folder" / "a.jsonl").write_bytes(lines("a"))
+
+    with without_rights(source / "shut.jsonl", source / "folder"):
+        files = find_inputs(str(source), output="/nowhere/out", format="auto").files
+
+    assert [(file.name, (file.fault or "").partition(")")[0]) for file in files] == [
+        ("folder", "this folder cannot be listed (Permission denied"),
+        ("good.jsonl", ""),
+        ("shut.jsonl", "cannot be read (Permission denied"),
+    ]
+
+
+def test_repaired_file_is_annotated_and_counts_no_longer(source: Path) -> None:
+    (source / "b.jsonl").symlink_to(source.parent / "elsewhere.jsonl")
+    first = run(source)
+    again = run(source)
+    assert (again.changes.new, again.done_before, again.exit_code) == (0, again.shards, 3)
+    assert lost(again) == lost(first) == {"b.jsonl": 40}
+
+    (source.parent / "elsewhere.jsonl").write_bytes(many("b", 5))
+    repaired = run(source)
+
+    assert (repaired.annotated, repaired.unchanged, repaired.dead_letters) == (5, 40, 0)
+    assert (repaired.exit_code, repaired.lost_files) == (0, {})
+
+
+def test_lost_file_stays_lost_when_others_change(source: Path) -> None:
+    (source / "b.jsonl.gz").write_bytes(b"no gzip file" * 100)
+    before = lost(run(source))
+    (source / "c.jsonl").write_bytes(many("c", 1000))
+
+    report = run(source)
+
+    assert report.changes.new == 1000
+    assert lost(report) == before
+    assert report.exit_code == 3
+
+
+def test_retry_of_a_lost_file_counts_it_again(source: Path) -> None:
+    (source / "b.jsonl").symlink_to(source.parent / "elsewhere.jsonl")
+    assert run(source).exit_code == 3
+    (source.parent / "elsewhere.jsonl").write_bytes(many("b", 5))
+
+    config = runs.job(source, source.parent / "out", planning={"shard_bytes": 10_000})
+    report = runs.run_job(config, retry=DeadLetterFilter(errors=("unreadable_file",)))
+
+    assert (report.dead_letters, report.exit_code) == (0, 0)
+    assert report.annotated + report.unchanged == 45
+
+
+TABLE = pa.table({"id": [f"t{number}" for number in range(5000)], "text": ["Anna met Bob."] * 5000})
+
+
+def damaged(content: bytes, position: float) -> bytes:
+    """Compress with gzip, and damage the beginning of a block."""
+    cut, compressor = int(len(content) * position), zlib.compressobj(wbits=31)
+    before = compressor.compress(content[:cut]) + compressor.flush(zlib.Z_FULL_FLUSH)
+    return before + b"\xff" * 8 + compressor.compress(content[cut:]) + compressor.flush()
+
+
+def test_file_counts_by_its_share_of_bytes(source: Path) -> None:
+    (source / "b.jsonl").write_bytes(many("b", 1000))
+    (source / "cut.parquet").write_bytes(b"PAR1" + many("c", 500))
+    (source / "cut.jsonl.gz").write_bytes(b"no gzip" + many("d", 250))
+
+    report = run(source, max_lost_files=9)
+
+    assert report.dead_letters == 2
+    found = lost(report)
+    assert found["cut.parquet"] == pytest.approx(500, rel=0.05)
+    assert found["cut.jsonl.gz"] == pytest.approx(250, rel=0.05)
+    assert report.missing == sum(found.values()) - 2
+    assert report.exit_code == 3
+    assert run(source, max_lost_files=9, max_dead_letters=0.5).exit_code == 0
+
+
+def test_file_counts_by_whole_files_of_its_kind(source: Path) -> None:
+    for name in ("b", "c", "d"):
+        (source / f"{name}.jsonl.gz").write_bytes(gzip.compress(many(name, 200)))
+    (source / "lost.jsonl.gz").write_bytes(b"\x1f\x8c" + (source / "b.jsonl.gz").read_bytes()[2:])
+    (source / "cut.jsonl.gz").write_bytes(gzip.compress(many("cut", 200))[:1500])
+    (source / "gone.jsonl.gz").symlink_to("nowhere")
+
+    report = run(source)
+
+    assert lost(report)["lost.jsonl.gz"] == pytest.approx(200, abs=10)
+    assert lost(report)["gone.jsonl.gz"] == 200
+    read = report.annotated - 640
+    assert 20 < read < 190
+    assert lost(report)["cut.jsonl.gz"] == 200 - read
+
+
+@pytest.mark.parametrize("position", [0.25, 0.5, 0.75])
+def test_rest_of_a_file_counts_by_what_was_read_of_it(source: Path, position: float) -> None:
+    (source / "b.jsonl.gz").write_bytes(damaged(many("b", 2000), position))
+
+    report = run(source)
+
+    rest = 2000 - (report.annotated - 40)
+    assert lost(report)["b.jsonl.gz"] == pytest.approx(rest, rel=0.15)
+    assert report.exit_code == 3
+
+
+def test_table_with_an_unusable_header_counts_by_its_lines(source: Path) -> None:
+    rows = "".join(f"r{number},Anna left.\n" for number in range(700))
+    (source / "twice.csv").write_text(f"text,text\n{rows}")
+    (source / "open.csv").write_text(f'"id,text\n{rows}')
+
+    report = run(source)
+
+    assert report.dead_letters == 2
+    assert lost(report) == {"twice.csv": 700, "open.csv": 700}
+
+
+def test_arrow_file_that_is_cut_counts_like_a_whole_one(source: Path) -> None:
+    content = arrow_stream(TABLE.slice(0, 200))
+    (source / "a.arrow").write_bytes(content[: len(content) // 2])
+    (source / "b.arrow").write_bytes(arrow_stream(TABLE.slice(200, 200)))
+
+    report = run(source)
+
+    assert lost(report) == {"a.arrow": 200 - (report.annotated - 240)}
+
+
+def test_whole_files_are_not_lost(source: Path) -> None:
+    (source / "b.txt").write_bytes(b"caf\xe9")
+    (source / "c.jsonl").write_bytes(b"{broken\n" + lines("c"))
+    (source / "d.parquet").write_bytes(parquet(TABLE.slice(0, 30)))
+
+    report = run(source)
+
+    assert (report.dead_letters, report.lost_files, report.exit_code) == (2, {}, 0)
+
+
+def test_python_names_the_lost_file(source: Path) -> None:
+    (source / "b.jsonl").symlink_to("nowhere")
+
+    with pytest.raises(ConcordError, match=r"1 file lost, more than allowed \(max_lost_files: 0\): .*b\.jsonl"):
+        concord.annotate(source, source.parent / "out", model="entities_en_small", limit=41)
