@@ -20,7 +20,7 @@ UNCERTAINTY_BIN_WIDTH = 0.05
 GUESSED_ENCODINGS = "guessed_encodings"
 """Counts the documents whose bytes were not UTF-8 and whose encoding was guessed."""
 REPLACED = "replaced"
-"""Begins the counts of characters that stand for invalid bytes, and of the documents with such."""
+"""Counts the characters that stand for invalid bytes."""
 META_NULLS = "meta_nulls."
 """Begins the counts of values that are null in ``meta`` because they could not be stored, by field."""
 ALWAYS_COUNTED = {
@@ -82,7 +82,7 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
 
     Returns:
         Name to number: those of ``ALWAYS_COUNTED``, but for near_ties; ``entities.<type>``; ``uncertainty.<bin>``;
-        ``guessed_encodings``; ``replaced_characters``, ``replaced_documents``; ``meta_nulls.<field>``;
+        ``guessed_encodings``; ``replaced``; ``meta_nulls.<field>``;
         ``dead_letters.<stage>.<error>``.
     """
     tokens, sentences = tables["tokens"], tables["sentences"]
@@ -107,10 +107,8 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
     guesses = tables["documents"]["encoding_confidence"]
     if guesses.null_count < len(guesses):
         counts[GUESSED_ENCODINGS] = len(guesses) - guesses.null_count
-    replaced = _values(tables["documents"], "replaced")
-    if replaced.any():
-        counts[f"{REPLACED}_characters"] = int(replaced.sum())
-        counts[f"{REPLACED}_documents"] = int(np.count_nonzero(replaced))
+    if replaced := int(_values(tables["documents"], "replaced").sum()):
+        counts[REPLACED] = replaced
     for names in tables["documents"]["meta_nulls"].drop_null().to_pylist():
         counts.update(f"{META_NULLS}{name}" for name in orjson.loads(names))
     if "errors" in tables:

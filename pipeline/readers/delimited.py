@@ -13,7 +13,7 @@ from contextlib import closing
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.encodings import KEEP_INVALID, Encoding, decode_line, encoding_of_lines
-from concord.pipeline.readers.fields import Fields, Record
+from concord.pipeline.readers.fields import Fields, Record, check_names
 from concord.pipeline.readers.reader import FunctionReader
 from concord.pipeline.readers.records import Loss, RecordError, too_large
 from concord.pipeline.readers.streams import LineStream, with_codecs
@@ -53,8 +53,7 @@ class DelimitedStream:
         try:
             header = self._read_row()
             self._columns = None if header is None else [*_named(header)]
-            if self._columns is not None and len(set(self._columns)) < len(self._columns):
-                raise RecordError("invalid_header", f"expected different names of columns, got {self._columns}")
+            check_names(self._columns or ())
         except BaseException as error:
             if isinstance(error, RecordError) and error.loss is None:
                 rest = len(self._waiting) + sum(bool(line.strip()) for line in _lines(self._stream))

@@ -28,8 +28,6 @@ _SET = "set reader.encoding or convert the file to utf-8"
 _AS_BROWSERS = "concord.as_browsers"
 KEEP_INVALID = "concord.keep_invalid"
 """Handler of errors that makes a surrogate of each byte that ``decode`` refuses."""
-_ESCAPE, _JAPANESE_7_BIT = b"\x1b$", "iso2022_jp_ext"
-_CODECS = {"euc_jis_2004": "euc_jp"}
 
 _WESTERN = "cp1252"
 _LATIN = (_WESTERN, "cp1250", "iso8859-2", "cp1254", "cp1257", "cp1258", "cp850", "mac-roman")
@@ -98,9 +96,9 @@ def decode(content: bytes, *, encoding: str, errors: Errors = "strict") -> Decod
         return _decode_as(content, encoding, errors=errors)
     if marked is not None:
         return _decode_as(content, marked, errors=errors, hint="convert the file to utf-8")
-    if _ESCAPE in content and content.isascii():
+    if b"\x1b$" in content and content.isascii():
         with suppress(RecordError):
-            return _decode_as(content, _JAPANESE_7_BIT)._replace(confidence=1.0)
+            return _decode_as(content, "iso2022_jp_ext")._replace(confidence=1.0)
     with suppress(UnicodeDecodeError):
         return Decoded(content.decode("utf-8-sig"), "utf-8")
     sample = _sample(content)
@@ -146,7 +144,7 @@ def guess(sample: bytes) -> Encoding | None:
         return None
     beyond = sum(byte >= 0x80 for byte in sample)
     confidence = (sure[name] if name in _OTHER_SCRIPTS else 1.0) * beyond / (beyond + _SURE_LETTERS)
-    return Encoding(_CODECS.get(name, name), round(confidence, 3))
+    return Encoding(name.replace("euc_jis_2004", "euc_jp"), round(confidence, 3))
 
 
 def _likelihoods(sample: bytes) -> dict[str, float]:
@@ -261,7 +259,12 @@ def _decode_as(
         # Those that the bytes spell are not ignored.
         replaced = text.count("\ufffd") - content.decode(encoding, "ignore").count("\ufffd")
         if errors == "strict" or replaced > max(_FEW, _FEW_SHARE * len(content)):
-            raise _invalid(content, encoding, error, replaced if errors == "replace" else None, hint) from None
+            many = f", and {replaced:,} such places in all, which is more than a few" if errors == "replace" else ""
+            raise RecordError(
+                "invalid_utf8" if encoding.startswith("utf-8") else "invalid_encoding",
+                f"expected {encoding}, got byte 0x{content[error.start]:02x} at offset {error.start} of the record"
+                f" ({error.reason}){many}; {hint}",
+            ) from None
     try:
         # Some codecs (utf-7) accept lone surrogates, which no output can store.
         text.encode("utf-8")
@@ -270,15 +273,6 @@ def _decode_as(
             "lone_surrogate", f"expected characters, got half of a surrogate pair at {error.start}; {hint}"
         ) from None
     return Decoded(text.removeprefix("\ufeff"), encoding, replaced=replaced)
-
-
-def _invalid(content: bytes, encoding: str, error: UnicodeDecodeError, replaced: int | None, hint: str) -> RecordError:
-    too_many = "" if replaced is None else f", and {replaced:,} such places in all, which is more than a few"
-    return RecordError(
-        "invalid_utf8" if encoding.startswith("utf-8") else "invalid_encoding",
-        f"expected {encoding}, got byte 0x{content[error.start]:02x} at offset {error.start} of the record"
-        f" ({error.reason}){too_many}; {hint}",
-    )
 
 
 def _as_browsers(error: UnicodeError) -> tuple[str, int]:

@@ -1,6 +1,7 @@
 """Records with named fields, and the documents that they become."""
 
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ _TYPE_NAMES = {
     "bool": "true or false",
     "int": "an integer",
     "float": "a number",
+    "Number": "a number",
     "str": "a string",
     "NoneType": "null",
     "list": "a list",
@@ -63,38 +65,25 @@ class Number(NamedTuple):
 
     digits: str
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is an integer."""
-        return self.digits.removeprefix("-").isdigit()
 
-
-def check_names(names: Sequence[str]) -> None:
-    """Check that no two columns of a table, or fields of a struct, have one name: one value would hide the other.
+def check_names(names: Sequence[str], *, error: str = "invalid_header") -> None:
+    """Check that no two columns of a table, or keys of an object, have one name: one value would hide the other.
 
     Raises:
-        RecordError: naming the first that comes twice.
+        RecordError: with the code ``error``, naming one that comes twice.
     """
-    if len(set(names)) < len(names):
-        twice = next(name for number, name in enumerate(names) if name in names[:number])
+    twice = [name for name, count in Counter(names).items() if count > 1] if len(set(names)) < len(names) else []
+    if twice:
         raise RecordError(
-            "invalid_header", f"expected different names of columns, got {twice!r} twice in {_names(names)}; rename one"
+            error, f"expected different names, got {twice[0]!r} twice among {_names(names)}; rename or drop one of them"
         )
 
 
 def by_name(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object of names and values.
-
-    Raises:
-        RecordError: naming a key that comes twice, since one value would hide the other.
-    """
+    """Return a JSON object of names and values; raise RecordError (``duplicate_key``) as ``check_names``."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for number, name in enumerate(names) if name in names[:number])
-        raise RecordError(
-            "duplicate_key", f"expected different keys in an object, got {twice!r} twice; rename or drop one of them"
-        )
+        check_names([name for name, _ in pairs], error="duplicate_key")
     return fields
 
 
@@ -132,10 +121,10 @@ def record_id(record: Record, *, name: str, config: ReaderConfig) -> str:
     if value is None:
         return f"{name}:{record.start}"
     if isinstance(value, str):
-        return _storable(value, config.id_field)
+        return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    if isinstance(value, Number) and value.is_whole:
+    if isinstance(value, Number) and value.digits.removeprefix("-").isdigit():
         return value.digits
     raise RecordError(
         "id_not_string",
@@ -151,7 +140,7 @@ def record_text(record: Record, *, doc_id: str | None = None, config: ReaderConf
     if isinstance(value, str):
         if len(value) > config.max_record_bytes:
             raise too_large(config.max_record_bytes)
-        return _storable(value, config.text_field, doc_id=doc_id)
+        return value
     if value is None:
         got = _NULL if config.text_field in fields else f"got only {_names(fields)};"
         raise RecordError(
@@ -186,17 +175,13 @@ def _value(fields: Fields, name: str, *, doc_id: str | None = None) -> Any:
     value = fields.get(name)
     if isinstance(value, RecordError):
         raise RecordError(value.code, f"field {name!r}: {value}", doc_id=doc_id)
-    return value
-
-
-def _storable(value: str, field: str, *, doc_id: str | None = None) -> str:
     try:
-        value.encode()
+        if isinstance(value, str):
+            value.encode()
     except UnicodeEncodeError as error:
         raise RecordError(
             "lone_surrogate",
-            f"field {field!r}: expected whole characters, got half of a surrogate pair at {error.start}, which no text"
-            " can hold; fix the record",
+            f"field {name!r}: expected whole characters, got half of a surrogate pair at {error.start}; fix the record",
             doc_id=doc_id,
         ) from None
     return value
@@ -236,8 +221,6 @@ def _json_value(value: object) -> object:
 
 def type_name(value: object) -> str:
     """Return what a value of a field is, in words."""
-    if isinstance(value, Number):
-        return _TYPE_NAMES["int" if value.is_whole else "float"]
     return _TYPE_NAMES.get(type(value).__name__, type(value).__name__)
 
 

@@ -22,7 +22,7 @@ from concord.pipeline.readers.streams import with_codecs
 from concord.pipeline.readers.text import TextReader
 
 _XML = re.compile(rb"""\s*<\?xml\b[^>]*?encoding\s*=\s*["']([^"'>]+)""")
-_CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s;"']+)""", re.IGNORECASE)
+_CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s;"'>]+)""", re.IGNORECASE)
 _MULTIBYTE = {"cp932", "gb18030", "big5hkscs", "cp949", "euc_jp", "iso2022_jp_ext", "iso2022_kr", "hz"}
 _ASCII = bytes(range(0x20, 0x7E))
 _MOST_BY_CHANCE = 3
@@ -85,13 +85,8 @@ def _declared(content: bytes) -> str | None:
     from resiliparse.parse.html import HTMLTree
 
     tree: Any = HTMLTree.parse(content.decode("latin-1"))
-    labels = []
-    for meta in tree.document.get_elements_by_tag_name("meta"):
-        charset, pragma = meta.getattr("charset"), meta.getattr("http-equiv", "").strip().lower()
-        if charset:
-            labels.append(charset)
-        elif pragma == "content-type" and (in_content := _CHARSET.search(meta.getattr("content", ""))):
-            labels.append(in_content[1])
+    declarations = tree.document.query_selector_all("meta[charset], meta[http-equiv=content-type i]")
+    labels = [label for meta in declarations for label in _CHARSET.findall(meta.html)]
     if in_xml := _XML.match(content):
         labels.append(in_xml[1].decode("latin-1"))
     for label in labels:

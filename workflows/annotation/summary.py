@@ -143,28 +143,19 @@ def _guessed(manifest: Manifest) -> str:
 
 
 def _replaced_characters(manifest: Manifest) -> str:
-    counts = total_counts(manifest.shards)
-    if f"{REPLACED}_characters" not in counts:
-        return ""
-    documents = counted(counts[f"{REPLACED}_documents"], "document")
-    return (
-        f"{counts[f'{REPLACED}_characters']:,} U+FFFD in {documents} stand for bytes that are not of the encoding "
-        "(column replaced of documents; reader.errors)"
-    )
+    replaced = total_counts(manifest.shards).get(REPLACED, 0)
+    return f"{replaced:,} U+FFFD stand for bytes that are not of the encoding (column replaced)" if replaced else ""
 
 
 def _meta_nulls(manifest: Manifest) -> str:
-    fields = {
-        key.removeprefix(META_NULLS): count
-        for key, count in total_counts(manifest.shards).items()
-        if key.startswith(META_NULLS)
-    }
-    if not fields:
-        return ""
-    names = ", ".join(f"{name} {count:,}" for name, count in islice(fields.items(), SHOWN_NAMES))
+    counts = total_counts(manifest.shards).items()
+    fields = {key.removeprefix(META_NULLS): count for key, count in counts if key.startswith(META_NULLS)}
+    values, names = counted(sum(fields.values()), "value"), [f"{name} {count:,}" for name, count in fields.items()]
+    more = ", ..." if len(names) > SHOWN_NAMES else ""
     return (
-        f"{counted(sum(fields.values()), 'value')} could not be stored in meta and became null, by field: {names}"
-        f"{', ...' if len(fields) > SHOWN_NAMES else ''} (column meta_nulls of documents)"
+        f"{values} could not be stored in meta and became null, by field: {', '.join(names[:SHOWN_NAMES])}{more}"
+        if fields
+        else ""
     )
 
 

@@ -101,7 +101,7 @@ def test_odd_text_is_read_unchanged_by_every_reader(tmp_path: Path, text: str) -
         (b'{"id": "x"}', "missing_text", "got only 'id'"),
         (b"{}", "missing_text", "got only no field"),
         (b'{"id": "x", "text": null}', "missing_text", "got null"),
-        (b'{"id": "x", "text": 5}', "text_not_string", "got an integer"),
+        (b'{"id": "x", "text": 5}', "text_not_string", "got a number"),
         (b'{"id": "x", "text": ["a"]}', "text_not_string", "got a list"),
         (b'{"id": 1.5, "text": "a"}', "id_not_string", "got a number"),
         (b'{"id": true, "text": "a"}', "id_not_string", "got true or false"),
