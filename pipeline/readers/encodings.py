@@ -44,7 +44,7 @@ _LEAD = 0.05
 """Another encoding of the Latin script must be this much likelier than Western European."""
 _SURE_LETTERS = 4
 """This many characters beyond ASCII make a guess half as sure as it could be."""
-_MARKUP = re.compile(rb"<!--.*?-->|<(script|style)\b.*?</\1|<[^<>]*>", re.DOTALL | re.IGNORECASE)
+_MARKUP = re.compile(rb"<[^<>]*>")
 _BEYOND_ASCII = re.compile(rb"[\x80-\xff]+(?:[\x00-\x7f]{1,48}[\x80-\xff]+){0,1000}")
 _MAC, _CLOSE = "mac-cyrillic", 0.03
 _NOT_WESTERN = b"\x81\x8d\x8f\x90\x9d"

@@ -1,5 +1,7 @@
 """Guesses of encodings: Western European unless the letters say otherwise, with an honest confidence."""
 
+from contextlib import suppress
+
 import pytest
 
 from concord.models.errors import ConfigError
@@ -163,6 +165,15 @@ def test_file_in_two_encodings_is_a_dead_letter() -> None:
     content = (RUSSIAN * 5).encode("cp1251") + b"\n" + (RUSSIAN * 4).encode("koi8-r")
 
     with pytest.raises(RecordError, match="expected utf-8 or letters that show an encoding, got neither"):
+        decode(content, encoding="auto")
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("part", [b"<!--", b"<script ", b"< ", b"<" + b"a" * 1000, b"\xe9" + b"a" * 49])
+def test_hostile_markup_is_guessed_in_linear_time(part: bytes) -> None:
+    content = part * (2_000_000 // len(part)) + b"<" + (RUSSIAN * 50).encode("cp1251")
+
+    with suppress(RecordError):
         decode(content, encoding="auto")
 
 
