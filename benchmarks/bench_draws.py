@@ -29,7 +29,7 @@ def scores(tagger: TwoStageTagger, documents: Documents, *, samples: int, seed: 
     found = [sentence for document in predictions for sentence in document]
     gold = gold_sequences(documents)
     return [
-        span_scores(gold, labels).overall.f1
+        span_scores(gold, labels)["all"].f1
         for labels in ([one.labels for one in found], [one.draft_labels for one in found])
     ]
 

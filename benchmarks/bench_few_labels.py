@@ -113,7 +113,7 @@ def _prepare(corpus: Path, work: Path, *, sizes: Sequence[int], unlabelled: int)
     matches = sum(len(terms.spans(sentence)) for sentence in texts)
     names = sum(len(decode_spans(sentence.labels or (), "BIO")) for sentence in texts)
     listed = [terms.mark(sentence).terms or ("O",) * len(sentence.words) for sentence in parts["test"]]
-    alone = span_scores([sentence.labels or () for sentence in parts["test"]], listed).overall
+    alone = span_scores([sentence.labels or () for sentence in parts["test"]], listed)["all"]
     return {
         "terms": len(types),
         "unlabelled": len(texts),
@@ -176,7 +176,7 @@ def _types(path: Path) -> set[str]:
 
 def _f1(tagger: Any, plain: Any, gold: Any) -> float:
     predicted = [found.labels for document in tagger.predict_documents(plain) for found in document]
-    return span_scores(gold_sequences(gold), predicted).overall.f1
+    return span_scores(gold_sequences(gold), predicted)["all"].f1
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def compare(tagger: Tagger, documents: Documents, own: TokenTable, full: TokenTa
         )
         for each in labels
     ]
-    agreement = span_scores(*(list(chain.from_iterable(each)) for each in reversed(labels))).overall
+    agreement = span_scores(*(list(chain.from_iterable(each)) for each in reversed(labels)))["all"]
     return {
         "encoded_share_of_words": round(1 - float(own.first.float().mean()), 4),
         "encoded_share_of_sentences": round(1 - sum(passed) / len(passed), 4),

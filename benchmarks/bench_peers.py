@@ -247,7 +247,7 @@ def measure(processes: Sequence[Process], inputs: Sequence[tuple[Path, int]]) ->
 
 def entity_scores(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> dict[str, float]:
     """Return strict scores of entities in percent; those of seqeval must be the same."""
-    overall = span_scores(gold, found).overall
+    overall = span_scores(gold, found)["all"]
     scores = {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
     return {name: round(value, 1) for name, value in scores.items()} | {"seqeval_f1": round(seqeval_f1(gold, found), 1)}
 

@@ -174,7 +174,7 @@ def quality(documents: Documents, predictions: Sequence[Prediction]) -> dict[str
     ]
     probabilities, confidences = _column(predictions, "probabilities"), _column(predictions, "confidences")
     return {
-        "f1": round(span_scores(gold, [found.labels for found in predictions]).overall.f1, 2),
+        "f1": round(span_scores(gold, [found.labels for found in predictions])["all"].f1, 2),
         "word_ece": round(expected_calibration_error(probabilities, np.array(right)), 5),
         "word_brier": round(brier_score(probabilities, np.array(right)), 6),
         "entity_ece": round(expected_calibration_error(confidences, np.array(hits)), 4),

@@ -55,14 +55,6 @@ class Scores:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SpanScores:
-    """Scores over all types together and for each type."""
-
-    overall: Scores
-    by_type: dict[str, Scores] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class TokenScores:
     """Scores of token labels over all words and by label; the recall of a label is its accuracy."""
 
@@ -77,10 +69,11 @@ class TokenScores:
         return 100.0 * self.correct / self.words if self.words else 0.0
 
 
-def span_scores(gold: Labels, predicted: Labels) -> SpanScores:
-    """Score BIO2 label sequences by exact spans and types."""
+def span_scores(gold: Labels, predicted: Labels) -> dict[str, Scores]:
+    """Score BIO2 label sequences by exact spans and types: over ``all`` types together, and each type."""
     by_type = grouped_scores(gold, predicted, lambda _, span: span.label)
-    return SpanScores(overall=sum(by_type.values(), Scores()), by_type=by_type)
+    total = {"all": sum(by_type.values(), Scores())}
+    return total | by_type | total
 
 
 def gold_sequences(documents: Iterable[Iterable[Sentence]]) -> list[tuple[str, ...]]:

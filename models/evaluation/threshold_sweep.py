@@ -42,7 +42,7 @@ def sweep_threshold(
     gold = gold_sequences(documents)
 
     def span_f1(labels: torch.Tensor) -> float:
-        return span_scores(gold, label_sequences(labels, documents, vocabulary)).overall.f1
+        return span_scores(gold, label_sequences(labels, documents, vocabulary))["all"].f1
 
     score = span_f1 if vocabulary.scheme.has_entities else _accuracy(documents, vocabulary)
     grid = threshold_grid(len(vocabulary.labels))

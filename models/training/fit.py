@@ -252,7 +252,7 @@ def _score_corpus(table: TokenTable, dev: Documents, tagger: Tagger, *, threshol
     if not tagger.vocabulary.scheme.has_entities:
         dev_accuracy, draft_accuracy = (token_scores(gold, predicted).accuracy for predicted in stages)
         return {"dev_accuracy": dev_accuracy, "draft_accuracy": draft_accuracy}
-    final, draft = (span_scores(gold, predicted).overall for predicted in stages)
+    final, draft = (span_scores(gold, predicted)["all"] for predicted in stages)
     return {"dev_f1": final.f1, "dev_precision": final.precision, "dev_recall": final.recall, "draft_f1": draft.f1}
 
 

@@ -53,7 +53,7 @@ def score_gates(
         table = tagger.tabulate(documents, PredictOptions(gate=gate))
         labels = [prediction.labels for document in table.predictions(tagger.vocabulary) for prediction in document]
         encoded = 1 - float(table.first.float().mean()) if len(table.first) else 0.0
-        scores.append(GateScore(gate=gate, f1=span_scores(gold, labels).overall.f1, encoded=encoded))
+        scores.append(GateScore(gate=gate, f1=span_scores(gold, labels)["all"].f1, encoded=encoded))
     return scores
 
 

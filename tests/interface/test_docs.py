@@ -1,10 +1,14 @@
 """README, CONTRIBUTING and the pages behind them name files that exist, and figures that were measured."""
 
 import re
+import shlex
 from pathlib import Path
 
+import click
 import pytest
 from concord_testing.checkout import CHECKOUT
+
+from concord.workflows.cli.main import main
 
 PAGES = (
     "README.md",
@@ -44,6 +48,35 @@ def test_linked_files_exist(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_named_files_exist(page: str) -> None:
     assert [name for name in named_files(page) if not (CHECKOUT / name).exists()] == []
+
+
+def commands(page: str) -> list[list[str]]:
+    """Return the words of each command of Concord in the blocks of a page, without the name of the program."""
+    text = (CHECKOUT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    shown = "\n".join(block for language, block in blocks if language in ("", "console", "bash"))
+    lines = re.findall(r"^(?:\$ )?concord (.*?) *(?:[|&].*)?$", shown, flags=re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+@pytest.mark.parametrize("page", [*(f"docs/{path.name}" for path in (CHECKOUT / "docs").glob("*.md")), "README.md"])
+def test_commands_have_options_and_read_files_that_exist(page: str) -> None:
+    for words in commands(page):
+        command: click.Command = main
+        arguments = iter(words)
+        while isinstance(command, click.Group):
+            command = command.commands[next(arguments)]
+        options = {option for parameter in command.params for option in parameter.opts}
+        for word in arguments:
+            assert not word.startswith("-") or word == "-" or word in options, (words, word)
+            if word.startswith(("examples/", "conf/")) and "=" not in word:
+                assert list(CHECKOUT.glob(word)), (words, word)
+
+
+def test_readme_needs_no_file_but_those_of_the_repository() -> None:
+    own = ("out/", "runs/", "models:/", "examples/", "conf/")
+    paths = [word for words in commands("README.md") for word in words if "/" in word and "=" not in word]
+    assert [path for path in paths if not path.startswith(own)] == []
 
 
 def test_each_way_through_the_code_names_at_most_ten_files() -> None:

@@ -257,11 +257,10 @@ def write_tables(evaluation: AnyEvaluation, folder: Path, *, name: str) -> None:
 def _entity_evaluation(
     common: Evaluation, documents: Documents, gold: Labels, final: Labels, draft: Labels
 ) -> EntityEvaluation:
-    scores, drafts = span_scores(gold, final), span_scores(gold, draft)
     return EntityEvaluation(
         **_fields(common),
-        scores={"all": scores.overall, **scores.by_type},
-        draft_scores={"all": drafts.overall, **drafts.by_type},
+        scores=span_scores(gold, final),
+        draft_scores=span_scores(gold, draft),
         seqeval_f1=seqeval_f1(gold, final),
         by_mention_length=breakdown.scores_by_mention_length(gold, final),
         by_position=breakdown.scores_by_position(gold, final),

@@ -138,7 +138,7 @@ def test_groups_add_up_to_the_overall_score(pairs: Pairs, data: st.DataObject) -
         Sentence(words=tuple(row), labels=convert_labels(labels, source="BIO", target="BIO"))
         for row, labels in zip(words, gold, strict=True)
     ]
-    whole = span_scores(gold, predicted).overall
+    whole = span_scores(gold, predicted)["all"]
     for parts in (
         scores_by_mention_length(gold, predicted),
         scores_by_sentence_length(gold, predicted),

@@ -23,15 +23,15 @@ def test_span_counts_only_with_exact_bounds_and_type() -> None:
     gold = [("B-PER", "I-PER", "O", "B-LOC"), ("B-ORG", "O")]
     found = [("B-PER", "O", "O", "B-LOC"), ("B-LOC", "O")]
     scores = span_scores(gold, found)
-    assert scores.overall == Scores(gold=3, predicted=3, correct=1)
-    assert scores.overall.f1 == pytest.approx(100 / 3)
-    assert scores.by_type["LOC"] == Scores(gold=1, predicted=2, correct=1)
-    assert (scores.by_type["LOC"].precision, scores.by_type["LOC"].recall) == (50.0, 100.0)
-    assert scores.by_type["ORG"].f1 == 0.0
+    assert scores["all"] == Scores(gold=3, predicted=3, correct=1)
+    assert scores["all"].f1 == pytest.approx(100 / 3)
+    assert scores["LOC"] == Scores(gold=1, predicted=2, correct=1)
+    assert (scores["LOC"].precision, scores["LOC"].recall) == (50.0, 100.0)
+    assert scores["ORG"].f1 == 0.0
 
 
 def test_scores_without_spans_are_zero() -> None:
-    assert span_scores([("O",)], [("O",)]).overall.f1 == 0.0
+    assert span_scores([("O",)], [("O",)])["all"].f1 == 0.0
 
 
 def test_missing_label_raises_a_value_error() -> None:
@@ -44,7 +44,7 @@ def test_missing_label_raises_a_value_error() -> None:
 @given(sentences)
 def test_f1_equals_strict_f1_of_seqeval(pairs: list[tuple[list[str], list[str]]]) -> None:
     gold, found = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    assert span_scores(gold, found).overall.f1 == pytest.approx(seqeval_f1(gold, found))
+    assert span_scores(gold, found)["all"].f1 == pytest.approx(seqeval_f1(gold, found))
 
 
 def test_accuracy_counts_words_and_labels() -> None:

@@ -112,7 +112,7 @@ def test_bundle_is_the_tagger_of_the_best_epoch(name: str, tmp_path: Path) -> No
     dev = corpus(4)
     labels = [prediction.labels for document in best.predict_documents(dev) for prediction in document]
     gold = [sentence.labels or () for document in dev for sentence in document]
-    assert span_scores(gold, labels).overall.f1 == pytest.approx(result.best.dev_f1)
+    assert span_scores(gold, labels)["all"].f1 == pytest.approx(result.best.dev_f1)
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ def test_sweep_equals_prediction_at_each_threshold(tmp_path: Path) -> None:
     curve = sweep_threshold(tagger.eval().tabulate(dev, PredictOptions(threshold=REFINE_ALL)), dev, tagger.vocabulary)
     for entry in curve[:: len(curve) // 6]:
         table = tagger.tabulate(dev, PredictOptions(threshold=entry.threshold))
-        assert span_scores(gold, sequences(table.label, dev, tagger)).overall.f1 == pytest.approx(entry.score)
+        assert span_scores(gold, sequences(table.label, dev, tagger))["all"].f1 == pytest.approx(entry.score)
 
 
 @pytest.mark.slow

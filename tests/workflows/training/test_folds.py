@@ -180,7 +180,7 @@ def test_training_without_a_dev_corpus(corpus: Path, tmp_path: Path) -> None:
         gold = gold_sequences(held_out)
         curves.append(
             [
-                span_scores(gold, label_sequences(labels_at(table, one), held_out, tagger.vocabulary)).overall.f1
+                span_scores(gold, label_sequences(labels_at(table, one), held_out, tagger.vocabulary))["all"].f1
                 for one in threshold_grid(len(tagger.vocabulary.labels))
             ]
         )
