@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,8 +72,9 @@ def write_run(
         threshold=THRESHOLD,
         keep_text=keep_text,
     )
+    positions = count()
     for shard, group in zip(shards, groups, strict=True):
-        annotated = [_annotated(name, sentences) for name, sentences in group]
+        annotated = [_annotated(name, sentences, next(positions)) for name, sentences in group]
         stage.run(shard, [*annotated, *(dead_letters if shard.index == 0 else ())])
     folder.finish(plan)
     return output
@@ -97,7 +98,7 @@ def _plan(output: Path, shards: Sequence[Shard]) -> Plan:
     )
 
 
-def _annotated(doc_id: str, sentences: Sequence[str]) -> AnnotatedDocument:
+def _annotated(doc_id: str, sentences: Sequence[str], position: int) -> AnnotatedDocument:
     rows = [[_row(item) for item in sentence.split()] for sentence in sentences]
     text, parsed = "", []
     for sentence in rows:
@@ -111,7 +112,7 @@ def _annotated(doc_id: str, sentences: Sequence[str]) -> AnnotatedDocument:
         doc_id=doc_id,
         text=text,
         source_uri="/data/invented.jsonl",
-        source_position=0,
+        source_position=position,
         meta=json.dumps({"title": f"On {doc_id}"}),
     )
     return AnnotatedDocument(

@@ -325,7 +325,7 @@ def test_a_folder_that_is_removed_is_reported_on_the_pages(tmp_path: Path, monke
     client = viewing.open_client(output, tmp_path / "cache")
     output.rename(tmp_path / "elsewhere")
     monkeypatch.setattr("concord.workflows.view.index.opened._LOOK_SECONDS", -1.0)
-    assert "found no plan" in words(read(client, "/"))
+    assert "no such folder" in words(read(client, "/"))
     read(client, "/document?id=yard", status=503)
 
 
