@@ -39,7 +39,7 @@ class ParseStage:
         words = 0
         for start in range(0, len(documents), self._batch_documents):
             batch = documents[start : start + self._batch_documents]
-            on_batch = self._reporter(shares[start], shares[start + len(batch)], words)
+            on_batch = partial(self._report, shares[start], shares[start + len(batch)], words)
             parsed = run_bisecting(batch, partial(self._parse, on_batch=on_batch), stage="parse")
             words += sum(result.words for result in parsed if isinstance(result, ParsedDocument))
             results += parsed
@@ -50,18 +50,10 @@ class ParseStage:
         with shortage_errors():
             return self._parser.parse(batch, on_batch=on_batch)
 
-    def _reporter(self, first: float, last: float, words: int) -> OnBatch:
-        """Return what reports how far a batch is, which takes the stage from one share to another.
-
-        Args:
-            words: of the batches before.
-        """
-
-        def report(done: int, of: int) -> None:
-            if self._on_share is not None:
-                self._on_share(first + (last - first) * done / max(1, of), words + done)
-
-        return report
+    def _report(self, first: float, last: float, before: int, done: int, words: int) -> None:
+        """Report that words of a batch are done, which takes the stage from one share to another."""
+        if self._on_share is not None:
+            self._on_share(first + (last - first) * done / max(1, words), before + done)
 
 
 def _checked(result: ParsedDocument | DeadLetter) -> ParsedDocument | DeadLetter:

@@ -1,11 +1,11 @@
 """Annotation runs: ``concord annotate``, its dry run, and ``concord errors retry``."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain, repeat
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from concord.models.errors import ConcordError, ConfigError
@@ -27,7 +27,7 @@ from concord.workflows.annotation.job import (
     with_settings_of_collection,
 )
 from concord.workflows.annotation.progress import RunProgress
-from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run, describe_settings
+from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run
 from concord.workflows.annotation.tracking import log_run
 from concord.workflows.console import Answer, counted, info, table, warn
 from concord.workflows.registry.model_versions import is_reference
@@ -39,15 +39,14 @@ SHOWN_DOCUMENTS = 10
 
 def annotate_collection(config: AnnotateConfig) -> Answer:
     """Annotate everything that the output does not hold yet, with the collection's settings where none are given."""
-    config, taken = with_settings_of_collection(config)
-    if taken:
-        info(f"Settings of the collection: {describe_settings(taken)}")
+    config, taken = _complete(config)
     _warn_of_ray_settings(config)
     tagger = find_job_tagger(config)
     if tagger.name == FALLBACK and not names_model(config):
         # Later runs keep to this tagger, whatever is installed then.
         config = config.model_copy(update={"tagger": config.tagger.model_copy(update={"model": FALLBACK})})
-    return _run(config, tagger, taken=taken)
+    answer = _run(config, tagger)
+    return replace(answer, values={**answer.values, "taken": taken})
 
 
 def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overrides: Sequence[str]) -> Answer:
@@ -77,7 +76,7 @@ def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overr
 
 def preview(config: AnnotateConfig) -> Answer:
     """Report what a run would do, without writing anything."""
-    config, taken = with_settings_of_collection(config)
+    config, taken = _complete(config)
     tagger = find_job_tagger(config)
     report = dry_run(config, tagger=tagger)
     executor = config.executor
@@ -93,7 +92,6 @@ def preview(config: AnnotateConfig) -> Answer:
         ("parser", config.parser.package),
         ("tagger", describe_component(tagger.identity)),
         ("executor", f"ray, {counted(executor.actors, 'actor')}" if executor.kind == "ray" else executor.kind),
-        *([("settings", f"{describe_settings(taken)}; as the collection had them")] if taken else []),
     ]
     values = {
         "dry_run": True,
@@ -123,13 +121,16 @@ def _named_rows(kind: str, ids: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield ("", f"... and {len(ids) - SHOWN_DOCUMENTS:,} more; --json names all")
 
 
-def _run(
-    config: AnnotateConfig,
-    tagger: ResolvedTagger,
-    *,
-    taken: Mapping[str, Any] = MappingProxyType({}),
-    retry: DeadLetterFilter | None = None,
-) -> Answer:
+def _complete(config: AnnotateConfig) -> tuple[AnnotateConfig, dict[str, Any]]:
+    """Return a job with the settings of the collection, and name those that are not the defaults."""
+    config, taken = with_settings_of_collection(config)
+    if taken:
+        settings = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in taken.items())
+        info(f"Settings of the collection: {', '.join(settings)}")
+    return config, taken
+
+
+def _run(config: AnnotateConfig, tagger: ResolvedTagger, *, retry: DeadLetterFilter | None = None) -> Answer:
     with closing(RunProgress()) as progress:
         report = annotate(config, tagger=tagger, retry=retry, progress=progress)
     collection = open_collection(report.output)
@@ -143,12 +144,11 @@ def _run(
     return Answer(
         values={
             **_values(report, tagger),
-            "taken": dict(taken),
             "collection": collection_counts(manifest),
             "counts": total_counts(manifest.shards),
             "backed_off": steps,
         },
-        text=describe_run(report, config=config, collection=collection, taken=taken),
+        text=describe_run(report, config=config, collection=collection),
         exit_code=report.exit_code,
     )
 

@@ -1,12 +1,10 @@
 """The text that a finished run prints: what it did, what it found, and where the results are."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import islice
 from textwrap import shorten
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -42,18 +40,8 @@ def equation(values: Mapping[str, Any]) -> str:
     )
 
 
-def describe_run(
-    report: RunReport,
-    *,
-    config: AnnotateConfig,
-    collection: Collection,
-    taken: Mapping[str, Any] = MappingProxyType({}),
-) -> str:
-    """Describe what a run did, what it found, and where the results are.
-
-    Args:
-        taken: the settings that it took from the collection.
-    """
+def describe_run(report: RunReport, *, config: AnnotateConfig, collection: Collection) -> str:
+    """Describe what a run did, what it found, and where the results are."""
     plan, manifest = collection.plan, collection.manifest
     parts = [
         equation(asdict(report)),
@@ -66,17 +54,10 @@ def describe_run(
         _work_done(report),
         _replaced(report),
         _found(report, collection),
-        _places(report, plan, taken),
+        _places(report, plan),
         describe_lost_files(report.lost_files, allowed=config.max_lost_files),
     ]
     return "\n\n".join(part for part in parts if part)
-
-
-def describe_settings(settings: Mapping[str, Any]) -> str:
-    """Format settings as ``--set`` takes them."""
-    return ", ".join(
-        f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()
-    )
 
 
 def describe_changes(report: RunReport) -> list[str]:
@@ -236,12 +217,11 @@ def _frequent_names(collection: Collection) -> dict[str, list[tuple[str, int]]]:
     return frequent
 
 
-def _places(report: RunReport, plan: Plan, taken: Mapping[str, Any]) -> str:
+def _places(report: RunReport, plan: Plan) -> str:
     output = short_path(report.output)
     rows = [
         ("parser", describe_component(plan.parser)),
         ("tagger", describe_component(plan.tagger)),
-        *([("settings", f"{describe_settings(taken)}; as the collection had them")] if taken else []),
         ("report", str(short_path(report.report)) if report.report is not None else f"concord report {output}"),
     ]
     if report.read:
