@@ -61,7 +61,9 @@ def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overr
     folder = OutputFolder(output.absolute())
     plan, existing = folder.plan(), existing_dead_letters(folder)
     if selection != DeadLetterFilter() and not any(map(selection.matches, existing)):
-        if existing and folder.is_finished(plan):  # else an interrupted retry may have done those that matched
+        manifest = folder.manifest()
+        # Those that match may have been done by a retry that was interrupted before it was published.
+        if existing and manifest is not None and manifest.plan == plan.digest:
             raise ConfigError(describe_no_match(existing, output=output))
         info(describe_no_match(existing, output=output))
     job = (last_config(folder) or plan.config).model_dump(mode="json")
