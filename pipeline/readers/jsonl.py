@@ -36,7 +36,7 @@ class JsonLines(LineStream):
                 if not line:
                     return None
                 text, *_, replaced = decode_line(line, encoding=self._config.encoding, errors=self._config.errors)
-                if not text.strip():
+                if not text or text.isspace():
                     continue
                 fields: dict[str, Any] | RecordError = _fields(text)
             except RecordError as error:
