@@ -227,18 +227,22 @@ def _stage_and_place(content: bytes, staging: Path, final: Path, *, place: Calla
 
 def _link(staged: Path, final: Path) -> bool:
     """Give a staged file its final name unless that exists; the staged name is removed."""
-    try:
-        with folder_of(staged) as source, folder_of(final, make=True) as target:
-            os.link(staged.name, final.name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
-            os.fsync(target)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
-            raise
-        raise StoreError(f"{final}: the file system has no hard links, which commits need; choose another") from error
-    finally:
-        remove_file(staged)
+    with folder_of(staged) as source:
+        try:
+            with folder_of(final, make=True) as target:
+                os.link(staged.name, final.name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+                os.fsync(target)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
+                raise
+            raise StoreError(
+                f"{final}: the file system has no hard links, which commits need; choose another"
+            ) from error
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(staged.name, dir_fd=source)
     return True
 
 

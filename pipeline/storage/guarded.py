@@ -18,12 +18,12 @@ ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """The errors of a path that leads to nothing."""
 _DEEPEST = 50
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
-_guarded: set[Path] = set()
+_guarded: set[str] = set()
 
 
 def guard(folder: Path) -> None:
     """Follow no link below a folder from now on, in this process."""
-    _guarded.add(folder)
+    _guarded.add(f"{folder}/")
 
 
 @contextmanager
@@ -36,20 +36,26 @@ def folder_of(path: Path, *, make: bool = False) -> Iterator[int]:
     Raises:
         IntegrityError: when a link, or something else that is no folder, is in place of a guarded one.
     """
-    folder = path.parent
-    opened = next((above for above in (*reversed(folder.parents), folder) if above in _guarded), folder)
-    if make:
-        opened.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(opened, _FOLDER)
+    # Called many times for each shard: text is taken apart much faster than paths.
+    above, slash, _ = str(path).rpartition("/")
+    folder = f"{above}/" if slash else "./"
+    opened = min((guarded for guarded in _guarded if folder.startswith(guarded)), key=len, default=folder)
     try:
-        for name in folder.relative_to(opened).parts:
-            below = _open_below(descriptor, opened / name, make=make)
+        descriptor = os.open(opened, _FOLDER)
+    except (FileNotFoundError, NotADirectoryError):
+        if not make:
+            raise
+        Path(opened).mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(opened, _FOLDER)
+    try:
+        for name in folder[len(opened) : -1].split("/") if opened != folder else ():
+            below = _open_below(descriptor, name, opened, make=make)
             os.close(descriptor)
-            descriptor, opened = below, opened / name
+            descriptor, opened = below, f"{opened}{name}/"
         yield descriptor
     except OSError as error:
         if isinstance(error.filename, str):
-            error.filename = str(opened / error.filename)
+            error.filename = f"{opened}{error.filename}"
         raise
     finally:
         os.close(descriptor)
@@ -102,9 +108,9 @@ def _remove(name: str, within: int, path: Path, *, depth: int = 0) -> None:
     os.rmdir(name, dir_fd=within)
 
 
-def _open_below(folder: int, path: Path, *, make: bool) -> int:
+def _open_below(folder: int, name: str, within: str, *, make: bool) -> int:
     try:
-        return os.open(path.name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
     except FileNotFoundError:
         if not make:
             raise
@@ -112,9 +118,9 @@ def _open_below(folder: int, path: Path, *, make: bool) -> int:
         if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
             raise
         raise IntegrityError(
-            f"{path}: expected a folder of the collection, got a link or a file; nothing is written or removed through "
-            "it: remove it, and run the same command again"
+            f"{within}{name}: expected a folder of the collection, got a link or a file; nothing is written or removed "
+            "through it: remove it, and run the same command again"
         ) from None
     with suppress(FileExistsError):
-        os.mkdir(path.name, dir_fd=folder)
-    return _open_below(folder, path, make=False)
+        os.mkdir(name, dir_fd=folder)
+    return _open_below(folder, name, within, make=False)
