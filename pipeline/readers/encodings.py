@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
-import chardet
-
 from concord.pipeline.readers.records import RecordError
 
 Errors = Literal["strict", "replace"]
@@ -26,6 +24,7 @@ _MARKS = {
 
 _SET = "set reader.encoding or convert the file to utf-8"
 _AS_BROWSERS = "concord.as_browsers"
+_ROWS_OF = {("euc_jp", b"\xad"): "euc_jis_2004", ("big5hkscs", b"\xa3"): "cp950"}
 KEEP_INVALID = "concord.keep_invalid"
 """Handler of errors that makes a surrogate of each byte that ``decode`` refuses."""
 
@@ -149,6 +148,9 @@ def guess(sample: bytes) -> Encoding | None:
 
 def _likelihoods(sample: bytes) -> dict[str, float]:
     """Return how likely each encoding is; those in which the sample is invalid or has controls are left out."""
+    # Importing it takes a while.
+    import chardet
+
     found = chardet.detect_all(
         sample,
         ignore_threshold=True,
@@ -276,14 +278,14 @@ def _decode_as(
 
 
 def _as_browsers(error: UnicodeError) -> tuple[str, int]:
-    """Read what browsers do and Python does not: the euro sign of GBK, and the row of symbols in EUC-JP."""
+    """Read what browsers do and Python does not: the euro sign of GBK and Big5, and the row of symbols in EUC-JP."""
     if isinstance(error, UnicodeDecodeError):
         place, pair = error.start, error.object[error.start : error.start + 2]
         if error.encoding == "gb18030" and pair[:1] == b"\x80":
             return "\u20ac", place + 1
-        if error.encoding == "euc_jp" and pair[:1] == b"\xad":
+        if other := _ROWS_OF.get((error.encoding, pair[:1])):
             with suppress(UnicodeDecodeError):
-                return pair.decode("euc_jis_2004"), place + 2
+                return pair.decode(other), place + 2
     raise error
 
 

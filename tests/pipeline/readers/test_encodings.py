@@ -219,7 +219,7 @@ def test_byte_that_a_guessed_encoding_lacks_is_no_reason_for_another_one() -> No
         ("Shift_JIS", "㈱①髙".encode("cp932"), "㈱①髙"),
         ("euc-kr", "찦차".encode("cp949"), "찦차"),
         ("euc-jp", b"\xad\xa1\xad\xea", "①㈱"),
-        ("big5", "峯".encode("big5hkscs"), "峯"),
+        ("big5", "峯".encode("big5hkscs") + b"\xa3\xe1", "峯€"),
         ("iso-8859-1", b"\x93Zo\xeb\x94", "“Zoë”"),
         ("latin-1", b"\x80", "€"),
         ("us-ascii", b"caf\xe9", "café"),

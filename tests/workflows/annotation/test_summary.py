@@ -159,6 +159,30 @@ def test_the_summary_counts_values_that_became_null_in_meta_and_names_their_fiel
     assert [row["meta_nulls"] for row in rows] == ['["too","when"]', None, '["when"]']
 
 
+def test_what_reading_lost_is_still_counted_where_a_file_is_renamed(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    when = pa.array([4_000_000], pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table({"text": ["Anna left."], "when": when}), source / "a.parquet")
+    (source / "a.txt").write_bytes(b"Bob \xff left.")
+    config = runs.job(source, tmp_path / "out", reader={"errors": "replace"})
+    runs.run_job(config)
+    (source / "a.parquet").rename(source / "b.parquet")
+    (source / "a.txt").rename(source / "b.txt")
+
+    report = runs.run_job(config)
+
+    assert (report.changes.moved, report.changes.new) == (2, 0)
+    summary = summary_of(report, config)
+    assert "1 value could not be stored in meta and became null, by field: when 1" in summary
+    assert "1 U+FFFD stand for bytes that are not of the encoding" in summary
+    rows = concord.open(str(report.output)).to_arrow("documents").to_pylist()
+    assert {row["doc_id"]: (row["meta_nulls"], row["replaced"]) for row in rows} == {
+        "b.parquet:0": ('["when"]', 0),
+        "b.txt": (None, 1),
+    }
+
+
 def test_the_summary_counts_replaced_characters_and_the_rows_have_them(tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()
