@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from concord.models.data.soft_labels import SoftLabels
-from concord.models.data.visible import visible_words
+from concord.models.data.visible import visible
 
 
 class TreeError(ValueError):
@@ -32,7 +32,8 @@ class Sentence:
     """Labels by a list of terms, in BIO2; None where it has no match."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "words", visible_words(self.words))
+        # All words that consist of nothing else are the same word.
+        object.__setattr__(self, "words", tuple(visible(word) or "\u200b" for word in self.words))
         for name in ("labels", "known", "tags", "heads", "relations", "terms"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.words):

@@ -13,16 +13,8 @@ INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-_NOTHING = "\u200b"
 
 
 def visible(text: str) -> str:
     """Return a text without its invisible characters."""
     return text if text.isascii() else INVISIBLE.sub("", text)
-
-
-def visible_words(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return words without invisible characters; all words that consist of nothing else become the same word."""
-    if visible("".join(words)) == "".join(words):
-        return words
-    return tuple(visible(word) or _NOTHING for word in words)

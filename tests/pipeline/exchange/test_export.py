@@ -24,7 +24,7 @@ from concord_testing.exports import (
 )
 from concord_testing.runs import in_child
 
-from concord.models.data.visible import visible_words
+from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
 from concord.pipeline.corpora.read_corpus import read_corpus
 from concord.pipeline.errors import InputError, IntegrityError, PlanError
@@ -113,7 +113,7 @@ def test_conllu_is_read_by_our_corpus_reader(output: Path, tmp_path: Path) -> No
     for document in found:
         expected = sentences(output, unquote(document.name or ""))
         assert [sentence.words for sentence in document.sentences] == [
-            visible_words(tuple(row["word"] for row in rows)) for rows in expected
+            Sentence(words=tuple(row["word"] for row in rows)).words for rows in expected
         ]
         assert [sentence.heads for sentence in document.sentences] == [
             tuple(row["head"] for row in rows) for rows in expected
