@@ -86,16 +86,12 @@ class RowStream(ABC):
             RecordError: when that is too far for its size.
         """
         most, unpacked, rows = most_unpacked(self._size, config), 0, 0
-        for batch in self._batches_of(most):
+        for batch in self._batches:
             rows += batch.rows
             if not isinstance(batch.columns, RecordError):
                 unpacked += sum(_unpacked_bytes(column) for _, column in batch.columns)
             if unpacked > most:
                 raise unpacks_too_far(self._size, most, loss=Loss(records=max(rows, self._stated_rows)))
-
-    def _batches_of(self, most: int) -> Iterator[Batch]:
-        """Yield the batches of the whole file, if possible of at most so many bytes."""
-        return self._batches
 
     def _fields(self, offset: int) -> Fields | RecordError:
         """Return the fields of a row of the batch, counted from its end."""
@@ -143,13 +139,15 @@ class ParquetStream(RowStream):
         self._file.close(force=True)
 
     @override
-    def _batches_of(self, most: int) -> Iterator[Batch]:
-        groups = [self._file.metadata.row_group(group) for group in range(self._file.num_row_groups)]
-        stated = max([1, *(group.total_byte_size for group in groups)])
-        if sum(group.total_byte_size for group in groups) > most:
+    def check_unpacked(self, config: ReaderConfig) -> None:
+        most, metadata = most_unpacked(self._size, config), self._file.metadata
+        groups = map(metadata.row_group, range(metadata.num_row_groups))
+        stated = [sum(map(_stated_bytes, map(group.column, range(group.num_columns)))) for group in groups]
+        if sum(stated) > most:
             raise unpacks_too_far(self._size, most, loss=Loss(records=self._stated_rows))
-        # No value is longer than its row group.
-        return self._read_groups(0, rows=min(max(most // stated, 1), 4 * _BATCH_ROWS))
+        # No value is longer than its row group, so that no batch is much larger than what is allowed.
+        self._batches = self._read_groups(0, rows=min(max(most // max([1, *stated]), 1), 4 * _BATCH_ROWS))
+        super().check_unpacked(config)
 
     def _read_groups(self, first: int, *, rows: int = _BATCH_ROWS) -> Iterator[Batch]:
         for group in range(first, len(self._group_starts) - 1):
@@ -291,10 +289,16 @@ def _unpacked_bytes(column: Any) -> int:
         # A view has sixteen bytes, of which the first four are its length.
         views = np.frombuffer(column.buffers()[1], np.int32)[:: _VIEW_BYTES // 4]
         return int(views[column.offset : column.offset + len(column)].sum(dtype=np.int64))
-    if pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        children = column.flatten()
-        return sum(map(_unpacked_bytes, children if pa.types.is_struct(kind) else [children]))
-    return int(column.nbytes)
+    if pa.types.is_struct(kind):
+        return sum(map(_unpacked_bytes, column.flatten()))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _unpacked_bytes(column.flatten())
+    return max(int(column.nbytes), len(column))
+
+
+def _stated_bytes(chunk: Any) -> int:
+    """Return how many bytes the footer says that a part of a column has; each value, even null, counts as one."""
+    return max(int(chunk.total_uncompressed_size), int(chunk.num_values))
 
 
 def _group_starts(metadata: Any, size: int) -> list[int]:

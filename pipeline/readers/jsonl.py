@@ -7,7 +7,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.encodings import Encoding, decode_line
 from concord.pipeline.readers.fields import Number, Record, by_name, type_name
 from concord.pipeline.readers.reader import FunctionReader
-from concord.pipeline.readers.records import RecordError
+from concord.pipeline.readers.records import Loss, RecordError
 from concord.pipeline.readers.streams import LineStream, with_codecs
 
 _DECODER = json.JSONDecoder(
@@ -56,5 +56,10 @@ def _fields(line: str) -> dict[str, Any]:
         hint = "fix the line" if line.endswith("\n") else "the line has no line end: the file may be truncated"
         raise RecordError("invalid_json", f"expected one JSON object, got invalid JSON ({error}); {hint}") from None
     if not isinstance(fields, dict):
-        raise RecordError("not_an_object", f"expected a JSON object, got {type_name(fields)}; fix the line")
+        is_table = isinstance(fields, list) and all(isinstance(item, dict) for item in fields)
+        raise RecordError(
+            "not_an_object",
+            f"expected a JSON object, got {type_name(fields)}; fix the line, or write one object a line",
+            loss=Loss(records=len(fields)) if is_table and fields else None,
+        )
     return fields

@@ -40,7 +40,7 @@ _NO_START = "no {} begins here: rename a file that is not compressed, cut off wh
 _ADVICE = {
     "header check": _NO_START.format("gzip member"),
     "frame descriptor": _NO_START.format("zstd frame"),
-    "too much memory": "its window is larger than 2 GiB: compress it again, with zstd --long=31 or less",
+    "memory": "its window is larger than 2 GiB, or than the free memory: compress it again, with a smaller zstd --long",
     "Dictionary": "it needs the dictionary that it was compressed with: decompress it with zstd -D",
 }
 """What to do about an error of a decoder, by its words; other files are damaged."""
@@ -164,28 +164,6 @@ def read_whole(path: str, *, expected_size: int | None = None, config: ReaderCon
     return content
 
 
-class _GzipMember:
-    """A decoder of one member, with the methods of that of a zstd frame."""
-
-    def __init__(self) -> None:
-        self._decoder = zlib.decompressobj(wbits=31)
-
-    @property
-    def eof(self) -> bool:
-        return self._decoder.eof
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._decoder.unconsumed_tail
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._decoder.unused_data
-
-    def decompress(self, content: bytes, most: int) -> bytes:
-        return self._decoder.decompress(self._decoder.unconsumed_tail + content, most)
-
-
 class _Derived(io.RawIOBase):
     """A stream that is made from another one, and whose bytes are found by reading."""
 
@@ -273,13 +251,14 @@ class _Decompressed(_Derived):
     def _decode(self, size: int) -> bytes:
         """Return the next bytes of the members (gzip) or frames (zstd), which follow one another."""
         while True:
-            chunk, is_open = b"", True
+            # What zlib did not take is given again; zstd keeps it.
+            chunk, is_open = b"" if self._codec == "zstd" else self._decoder.unconsumed_tail, True
             if self._decoder.eof:
                 chunk = self._next_start()
                 if not chunk:
                     return b""
                 self._decoder = self._new_decoder()
-            elif self._decoder.needs_input:
+            elif self._decoder.needs_input if self._codec == "zstd" else not chunk:
                 chunk = self._source.read(_COMPRESSED_BYTES)
                 is_open = bool(chunk)
             content: bytes = self._decoder.decompress(chunk, size)
@@ -304,7 +283,7 @@ class _Decompressed(_Derived):
         return rest
 
     def _new_decoder(self) -> Any:
-        return _GzipMember() if self._codec == "gzip" else zstd.ZstdDecompressor(options=_WINDOW)
+        return zlib.decompressobj(wbits=31) if self._codec == "gzip" else zstd.ZstdDecompressor(options=_WINDOW)
 
     def _salvage(self, size: int, error: Exception) -> bytes:
         """Read byte by byte what a decoder that failed has discarded."""
@@ -321,7 +300,9 @@ class _Decompressed(_Derived):
         return bytes(salvaged)
 
     def _loss(self) -> Loss:
-        return Loss(share=1 - self._source.tell() / max(self.size_on_disk, 1))
+        share = 1 - self._source.tell() / max(self.size_on_disk, 1)
+        # After a whole member, a few other bytes hold no more than the record that stands for them.
+        return Loss(records=1) if self._decoder.eof and not share else Loss(share=share)
 
 
 class _Transcoded(_Derived):
@@ -341,7 +322,7 @@ class _Transcoded(_Derived):
         while not self._waiting and self._is_open:
             chunk = self._source.read(size)
             self._is_open = bool(chunk)
-            self._waiting = self._decoder.decode(chunk, final=not chunk).encode("utf-8", "surrogatepass")
+            self._waiting = self._decoder.decode(chunk, final=not chunk).encode("utf-8", "surrogateescape")
         content, self._waiting = self._waiting[:size], self._waiting[size:]
         return content
 

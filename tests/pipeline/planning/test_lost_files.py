@@ -270,6 +270,25 @@ def test_table_with_an_unusable_header_counts_by_its_lines(source: Path) -> None
     assert lost(report) == {"twice.csv": 700, "open.csv": 700}
 
 
+def test_bytes_after_the_end_of_gzip_count_as_one_record(source: Path) -> None:
+    (source / "b.jsonl.gz").write_bytes(gzip.compress(many("b", 200)))
+    (source / "c.jsonl.gz").write_bytes(gzip.compress(many("c", 50)) + b"the end\n")
+
+    report = run(source)
+
+    assert (report.annotated, report.dead_letters, lost(report)) == (290, 1, {"c.jsonl.gz": 1})
+
+
+def test_array_of_objects_counts_by_its_length(source: Path) -> None:
+    records = [json.loads(line) for line in many("b", 700).splitlines()]
+    (source / "b.jsonl").write_text(json.dumps(records))
+    (source / "c.jsonl").write_bytes(b"[1]\n[]\n" + lines("c"))
+
+    report = run(source)
+
+    assert (report.dead_letters, lost(report)) == (3, {"b.jsonl": 700})
+
+
 def test_arrow_file_that_is_cut_counts_like_a_whole_one(source: Path) -> None:
     content = arrow_stream(TABLE.slice(0, 200))
     (source / "a.arrow").write_bytes(content[: len(content) // 2])

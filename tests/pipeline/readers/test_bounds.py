@@ -86,6 +86,7 @@ COLUMNS: dict[str, Callable[[], pa.Table]] = {
         {"text": ["a"] * ROWS, "other": pa.StructArray.from_arrays([SAME], ["x"])}
     ),
     "dictionary in a list": lambda: pa.table({"text": ["a"] * ROWS, "other": lists()}),
+    "nulls in a list": lambda: pa.table({"text": ["a"], "other": pa.array([[None] * 70_000_000], pa.list_(pa.null()))}),
     "pages": lambda: pa.table({"text": [f"{LONG}{number}" for number in range(100)]}),
 }
 

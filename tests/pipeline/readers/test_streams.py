@@ -61,7 +61,7 @@ def test_zstd_with_a_longer_window_than_any_is_a_dead_letter_that_names_it(tmp_p
     (tmp_path / "a.jsonl.zst").write_bytes(frame)
 
     assert outcomes(tmp_path / "a.jsonl.zst") == ["corrupt_stream"]
-    assert "its window is larger than 2 GiB: compress it again" in last_message(tmp_path / "a.jsonl.zst")
+    assert "its window is larger than 2 GiB" in last_message(tmp_path / "a.jsonl.zst")
     assert "fetch" not in last_message(tmp_path / "a.jsonl.zst")
 
 
