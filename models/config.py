@@ -77,7 +77,7 @@ def _explain(config_class: type[BaseModel], error: ValidationError, *, where: st
     for fault in error.errors(include_url=False):
         keys, known = _locate(config_class, fault["loc"])
         path = ".".join(keys)
-        prefix = f"{where}: {path}" if where else path
+        prefix = ": ".join(filter(None, (where, path)))
         if fault["type"] == "extra_forbidden":
             nearest = difflib.get_close_matches(keys[-1], known, n=1)
             hint = f"did you mean '{nearest[0]}'?" if nearest else f"known keys: {', '.join(sorted(known))}"

@@ -1,14 +1,13 @@
 """What a saved tagger's folder holds, read without importing torch: its configuration and its digest."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from concord.models.config import Config
-from concord.models.errors import ConfigError, ModelError
-from concord.models.regular_files import open_regular, read_regular
+from concord.models.errors import ModelError
+from concord.models.regular_files import open_regular
 from concord.models.words.encoder_config import ENCODER_NAME, FormVectorConfig, encoder_available
 
 FORMAT_VERSION = 1
@@ -50,19 +49,9 @@ def read_saved(folder: Path) -> SavedTagger:
     for other in (other for part in PARTS for other in (folder / part).rglob("*")):
         if not (other.is_file() or other.is_dir()):
             raise ModelError(f"{other}: expected a file of a saved tagger, got a device, a FIFO or a link to nothing")
-    try:
-        values = json.loads(read_regular(path))
-    except OSError as error:
-        raise ModelError(f"{path}: {error.strerror or error}; expected a folder written by `concord train`") from error
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: expected JSON, got {error}") from error
-    format_version = values.get("format_version") if isinstance(values, dict) else values
-    if format_version != FORMAT_VERSION:
-        raise ModelError(f"{path}: expected format_version {FORMAT_VERSION}, got {format_version!r}")
-    try:
-        return SavedTagger.from_mapping(values, where=str(path))
-    except ConfigError as error:
-        raise ModelError(str(error)) from error
+    if not path.exists():
+        raise ModelError(f"{path}: no such file; expected a folder written by `concord train`")
+    return SavedTagger.read_json(path)
 
 
 def with_own_encoder(config: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:

@@ -168,12 +168,10 @@ def send(folder: Path) -> ModelVersion | None:
     """
     entry = read_entry(folder)
     for name in entry.files:
-        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+        if not (folder / name).is_file() or not (folder / name).resolve().is_relative_to(folder.resolve()):
             raise InputError(
-                f"{folder / ENTRY_NAME}: files: expected files in {folder}, got {name}, which leads elsewhere"
+                f"{folder / ENTRY_NAME}: files: expected {folder / name}, found no such file in the folder"
             )
-        if not (folder / name).is_file():
-            raise InputError(f"{folder / ENTRY_NAME}: files: expected {folder / name}, found no such file")
     run = _open(entry)
     for metrics in entry.metrics:
         run.log_metrics(metrics.values, step=metrics.step, time_ms=metrics.time_ms)

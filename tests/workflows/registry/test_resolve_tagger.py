@@ -55,7 +55,7 @@ def test_a_broken_folder_is_a_model_error(tiny_bundle: Path, tmp_path: Path) -> 
     with pytest.raises(ModelError, match="expected JSON"):
         find_tagger(str(folder))
     (folder / "tagger.json").write_text("[]")
-    with pytest.raises(ModelError, match=r"tagger\.json: expected format_version 1, got \[\]"):
+    with pytest.raises(ModelError, match=r"tagger\.json: input should be an object, got \[\]"):
         find_tagger(str(folder))
 
 
