@@ -23,7 +23,7 @@ from concord.pipeline.storage.atomic_writes import PromotionStep, crash_point
 from concord.workflows.console import REFUSED, info, warn
 from concord.workflows.environment import has_ended, process_name
 from concord.workflows.promotion import ledger
-from concord.workflows.registry.mlflow_client import NotFoundError, TrackingError, mlflow_errors, open_client
+from concord.workflows.registry.mlflow_client import NotFoundError, TrackingError, mlflow_errors
 from concord.workflows.registry.model_versions import LOCK_SUFFIX, create_model, lookup_errors, set_alias
 
 CHAMPION, PREVIOUS = "champion", "previous"
@@ -97,7 +97,8 @@ class _Model:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._client = open_client()
+        with lookup_errors(name, name) as client:
+            self._client = client
 
     def state(self) -> State:
         with lookup_errors(self.name, self.name):

@@ -82,31 +82,33 @@ def resolve(reference: str) -> ModelVersion:
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise ModelError(f"{reference}: expected models:/NAME@ALIAS or models:/NAME/VERSION")
-    _check_store(reference)
-    client = open_client()
     name, alias, version = match["name"], match["alias"], match["version"]
     moved = "; the alias may have moved, so a cached bundle cannot be used" if alias is not None else ""
-    with lookup_errors(reference, name, note=moved):
+    with lookup_errors(reference, name, note=moved) as client:
         if alias is not None:
             version = client.get_model_version_by_alias(name, alias).version
         return _model_version(client.get_model_version(name, str(version)))
 
 
 @contextmanager
-def lookup_errors(wanted: str, name: str, *, note: str = "") -> Iterator[None]:
-    """Convert errors of MLflow when something of a model is looked up, and say what there is if that does not exist.
+def lookup_errors(wanted: str, name: str, *, note: str = "") -> Iterator[Any]:
+    """Yield MLflow's client to look up something of a model, and say what there is if that does not exist.
 
     Args:
         wanted: what is looked up.
         note: added to the message if the store fails.
 
     Raises:
-        ModelError: when it does not exist.
+        ModelError: when it does not exist, or there is no store.
         TrackingError: for any other error.
     """
+    if not has_store():
+        raise ModelError(
+            f"{wanted}: there is no registry at {tracking_uri()}; set MLFLOW_TRACKING_URI, or train a model here first"
+        )
     try:
         with mlflow_errors(f"{wanted} could not be looked up{note}"):
-            yield
+            yield open_client()
     except TrackingError as error:
         # The code of an alias that does not exist is that of a refusal.
         if error.code not in ("RESOURCE_DOES_NOT_EXIST", REFUSAL):
@@ -137,9 +139,7 @@ def model_names() -> list[str]:
 
 def versions(name: str) -> list[ModelVersion]:
     """Return all versions of a model, newest first."""
-    _check_store(name)
-    client = open_client()
-    with lookup_errors(name, name):
+    with lookup_errors(name, name) as client:
         aliases = client.get_registered_model(name).aliases
         found = every_page(client.search_model_versions, filter_string=f"name = '{name}'")
     # The search does not return aliases.
@@ -236,13 +236,6 @@ def fetch(version: ModelVersion) -> Path:
             shutil.rmtree(target, ignore_errors=True)
             fetched.rename(target)
     return target
-
-
-def _check_store(model: str) -> None:
-    if not has_store():
-        raise ModelError(
-            f"{model}: there is no registry at {tracking_uri()}; set MLFLOW_TRACKING_URI, or train a model here first"
-        )
 
 
 def _register(client: Any, bundle: Path, name: str, run_id: str, shown: Mapping[str, object]) -> Any:

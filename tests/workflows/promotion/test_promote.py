@@ -135,6 +135,15 @@ def test_what_is_not_in_the_registry_is_named_with_what_is(
     assert re.match(message, found["error"]), found["error"]
 
 
+def test_a_question_to_no_registry_creates_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for command in (("rollback", "tiny"), ("registry", "history", "tiny"), ("promote", "tiny", 1)):
+        code, found = call(*command)
+        assert (code, "there is no registry at" in found["error"]) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_history_of_an_unknown_model_names_those_there_are(store: Path, versions: list[int]) -> None:
     for command in (("rollback", "tinny"), ("registry", "history", "tinny"), ("registry", "show", "tinny")):
         code, found = call(*command)
