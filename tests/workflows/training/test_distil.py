@@ -118,6 +118,17 @@ def test_student_agrees_more_with_its_teacher_than_one_without_soft_labels(folde
     assert [one.digest for one in found.teachers] == [tagger_digest(teacher)]
 
 
+def test_a_student_that_finds_nothing_is_registered_only_if_forced(folder: Path, store: Path) -> None:
+    weak = ("--set", "fit.epochs=1", "--set", "fit.optimizers.tagger.learning_rate=1e-6")
+    command = ("distil", folder / "teacher/bundle", folder / "student.yaml", "--text", folder / "few.conll", *weak)
+    refused = concord(*command, "-o", store / "run")
+    assert refused.exit_code == 4, refused.output
+    assert "registered  no, since F1 on dev is 0.00" in refused.stdout
+    assert (store / "run/bundle").is_dir()
+    forced = concord(*command, "-o", store / "run", "--force")
+    assert (forced.exit_code, "registered  models:/tiny/1" in forced.stdout) == (0, True)
+
+
 def test_provenance_holds_texts_and_what_the_teachers_have_seen(folder: Path, tmp_path: Path) -> None:
     text = write_conll(tmp_path / "text.conll", 5, 50)
     teacher = folder / "teacher/bundle"
