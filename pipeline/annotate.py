@@ -36,6 +36,7 @@ from concord.pipeline.report.html import write_report
 from concord.pipeline.run_report import OnProgress, RunReport, RunTally
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.guarded import names_in
+from concord.pipeline.storage.output_paths import read_bytes
 from concord.pipeline.worker.build import build_parse_worker, build_worker
 
 
@@ -161,7 +162,7 @@ def _write_config(config: AnnotateConfig, folder: OutputFolder) -> None:
     text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     path = folder.metadata / CONFIG_NAME
     with suppress(FileNotFoundError):
-        if path.read_bytes() == text.encode():
+        if read_bytes(path) == text.encode():
             return
     with store_errors(path):
         write_atomically(path, text.encode(), staging=folder.staging)

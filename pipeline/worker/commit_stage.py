@@ -118,16 +118,11 @@ class CommitStage:
     def _with_texts(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
         """Return copied tables with the raw texts, or without them, as the run stores them."""
         documents = tables["documents"]
-        stored = documents["raw_text"]
-        texts: list[str | None] = [None] * len(stored)
-        if self._keep_text and self._texts is not None and stored.null_count:
-            rows = documents.select(DocumentRow._fields).to_pylist()
-            texts = [self._texts.read(DocumentRow(**row)) for row in rows]
-        elif self._keep_text or stored.null_count == len(stored):
+        if documents["raw_text"].null_count == (0 if self._keep_text else documents.num_rows):
             return tables
-        index = documents.schema.get_field_index("raw_text")
-        field = documents.schema.field(index)
-        return tables | {"documents": documents.set_column(index, field, pa.array(texts, pa.string()))}
+        rows = [DocumentRow(**row) for row in documents.select(DocumentRow._fields).to_pylist()]
+        texts = {row.doc_id: self._texts.read(row) if self._texts is not None else None for row in rows}
+        return tables | {"documents": _replace(documents, "raw_text", texts)}
 
     def _tabulate(self, outcomes: Sequence[Outcome]) -> tuple[dict[str, pa.Table], list[Outcome]]:
         """Return the tables, and the outcomes with a dead letter in place of each document that they cannot hold."""

@@ -67,7 +67,7 @@ class ShardWorker:
             ),
             threshold=self.tag_stage.threshold,
             keep_text=plan.config.output.keep_text,
-            texts=SourceTexts.of(plan),
+            texts=SourceTexts.of(plan) if plan.config.output.keep_text else None,
         )
         self._parser = parser
         self._tagger = tagger

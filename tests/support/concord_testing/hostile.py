@@ -46,6 +46,7 @@ FILES = (
     "_run/plans/1.json",
     "_run/commits/0/00000.json",
     "_run/stats.json",
+    "_run/config.resolved.yaml",
     "_run/files.json",
     "_run/attempts/2/00000.json",
     "_run/report.html",
