@@ -46,13 +46,14 @@ def part(name: str, *, low: float) -> Line:
     return replace(OVERALL, kind="slice", name=name, difference=Difference(mean=low + 3, low=low, high=low + 6))
 
 
-def test_the_gate_file_lists_every_key_with_its_default() -> None:
-    path = CHECKOUT / "conf/promote.yaml"
+def test_the_gate_file_lists_every_key_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    path = Path("conf/promote.yaml")
     config = read_gate(path)
     assert set(read_yaml(path)) == set(GateConfig.model_fields)
     own = {"data", "slices"}
     assert config.model_dump(exclude=own) == GateConfig(data=[]).model_dump(exclude=own)
-    assert all(Path(corpus).is_absolute() for corpus in config.data)
+    assert all(Path(corpus).is_absolute() and Path(corpus).is_file() for corpus in config.data)
     assert [parse_slice(f"{name}={text}").name for name, text in config.slices.items()] == list(config.slices)
 
 
