@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from concord.pipeline.plan import Source
+from concord.pipeline.planning.text_field import ONE_RECORD
 from concord.pipeline.readers.records import Loss
 
 
@@ -12,7 +13,7 @@ def with_missing(sources: Sequence[Source], losses: Mapping[str, Loss]) -> tuple
 
     Where the number of records is not known, a file counts by its own bytes per record if some of it was read, else by
     those of the whole files of its kind (format and suffix), else of all whole files. Where its bytes say nothing, as
-    of one that is cut short or out of reach, it counts as one of these files.
+    of one that is cut short or out of reach, it counts as one of these files. A file of text or HTML is one record.
     """
     whole = [source for source in sources if source.missing is None and source.uri not in losses]
     by_kind: dict[object, list[Source]] = {None: whole}
@@ -29,8 +30,10 @@ def with_missing(sources: Sequence[Source], losses: Mapping[str, Loss]) -> tuple
 def _missing(source: Source, loss: Loss, like: Sequence[Source]) -> int:
     """Return how many records a file would hold besides those that are counted, given whole files like it."""
     read, of_others = source.records - 1, sum(other.records for other in like)
-    if loss.records is not None:
-        held: float = source.records - 1 + loss.records
+    if source.format in ONE_RECORD:
+        held: float = 1
+    elif loss.records is not None:
+        held = source.records - 1 + loss.records
     elif read and 0 < loss.share < 1:
         held = read / (1 - loss.share)
     elif loss.share and source.size and of_others:

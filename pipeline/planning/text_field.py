@@ -13,7 +13,8 @@ from concord.pipeline.readers.read_file import read_records
 
 FIRST_RECORDS = 100
 """How many records of each format are looked at, spread over its files; the first one with a text suffices."""
-_WITHOUT_FIELDS = frozenset({"text", "html"})
+ONE_RECORD = frozenset({"text", "html"})
+"""The bundled formats whose files are one record each, without fields."""
 
 
 def check_text_field(files: Sequence[InputFile], config: ReaderConfig) -> None:
@@ -24,7 +25,7 @@ def check_text_field(files: Sequence[InputFile], config: ReaderConfig) -> None:
     """
     by_format: defaultdict[str, list[InputFile]] = defaultdict(list)
     for file in files:
-        if file.format not in _WITHOUT_FIELDS and file.fault is None:
+        if file.format not in ONE_RECORD and file.fault is None:
             by_format[file.format].append(file)
     for format, group in by_format.items():
         most = max(1, FIRST_RECORDS // len(group))
