@@ -96,7 +96,8 @@ def _data_files(bundle: Path) -> Sequence[Path]:
     # A downloaded bundle already has a manifest.
     data = [path for path in bundle.glob("*") if path.suffix in _DATA_SUFFIXES and path.name != MANIFEST_NAME]
     files = [*filter(Path.is_file, data), *part_files(bundle)]
-    for path in (*(bundle / part for part in PARTS), *files):
+    folders = [bundle / part for part in PARTS]
+    for path in (*data, *folders, *(path for folder in folders for path in folder.rglob("*"))):
         if path.is_symlink():
             raise ModelError(
                 f"{path}: expected a file of the bundle, got a link, which may lead to anything; put the file here"

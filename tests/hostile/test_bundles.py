@@ -79,12 +79,14 @@ def test_other_values_in_a_bundle_are_named(bundle: Path, changes: dict[str, Any
         load_tagger(bundle)
 
 
-@pytest.mark.parametrize("name", ["README.md", "calibration.json", "tagger.json", "encoder", "encoder/notes.txt"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "calibration.json", "tagger.json", "encoder", "encoder/notes.txt", "first_pass/encoder"]
+)
 def test_links_of_a_bundle_are_not_copied_into_the_registry(bundle: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "key.txt").write_text("secret")
     (bundle / name).parent.mkdir(exist_ok=True)
-    target = tmp_path / "secret" if name == "encoder" else tmp_path / "secret" / "key.txt"
+    target = tmp_path / "secret" if name.endswith("encoder") else tmp_path / "secret" / "key.txt"
     if name == "tagger.json":
         target = bundle / "original.json"
         (bundle / name).rename(target)
