@@ -116,11 +116,11 @@ class OutputFolder:
 
     def _without_run(self) -> str:
         """Describe what is there instead of a run."""
-        if not isinstance(self.output, Path):
-            return f"{self.output}: expected the output of a run, found no plan in {self.plans}"
-        if not self.output.exists():
-            return f"{self.output}: there is no such folder"
-        inside = [str(path.parents[1]) for levels in ("*", "*/*") for path in self.output.glob(f"{levels}/_run/plans")]
+        inside: list[str] = []
+        if isinstance(self.output, Path):
+            if not self.output.exists():
+                return f"{self.output}: there is no such folder"
+            inside = [str(path.parents[1]) for up in ("*", "*/*") for path in self.output.glob(f"{up}/_run/plans")]
         if not inside:
             return f"{self.output}: expected the output of a run, found no plan in {self.plans}"
         named = [*sorted(inside)[:_NAMED], *([f"{len(inside) - _NAMED:,} more"] if len(inside) > _NAMED else [])]

@@ -299,10 +299,8 @@ def _known_files(base: Plan | None, unfinished: Plan | None, *, config: Annotate
             the reader the same file may have other records or texts.
     """
     reader = config.reader.deciding_values()
-    plans = [plan for plan in (base, unfinished) if plan is not None]
-    if base is None or base.config.limit != config.limit:
-        return {}
-    if any(plan.config.reader.deciding_values() != reader for plan in plans):
+    readers = [plan.config.reader.deciding_values() for plan in (base, unfinished) if plan is not None]
+    if base is None or base.config.limit != config.limit or any(other != reader for other in readers):
         return {}
     later = {source.uri: source.sha256 for source in (unfinished or base).sources}
     return {source.uri: source for source in base.sources if later.get(source.uri) == source.sha256}
