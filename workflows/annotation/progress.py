@@ -35,10 +35,10 @@ class RunProgress:
             for reason in progress.reasons:
                 info(f"Unchanged documents are tagged again, because {reason}")
         now = time.monotonic()
-        if self._start is None and (progress.in_flight or progress.share):
+        if self._start is None or (progress.in_flight and not self._start[1].in_flight):
             # Loading models takes time, but is no work: it must not count towards the speed.
             self._start = (now, progress)
-        line = _line(progress) + ("" if self._start is None else _pace(progress, *self._start, now=now))
+        line = _line(progress) + _pace(progress, *self._start, now=now)
         if self._terminal:
             self._draw(progress, line)
         elif now - self._last_line >= LINE_SECONDS or progress.shards_done == progress.shards:

@@ -35,8 +35,9 @@ def test_a_log_shows_speed_and_time_left_every_few_seconds(
     monkeypatch.setattr(workflow_progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with closing(RunProgress(terminal=False)) as show:
         # The models load for five seconds, and do not count towards the speed.
-        for shards in (0, 1):
-            show(at(shards))
+        started = replace(at(1), in_flight=(ShardProgress(shard=1, stage="parse", share=0.0),))
+        for progress in (at(0), started):
+            show(progress)
             assert capsys.readouterr().err == ""
         line = "3,000 of 4,000 records (75%), 3 of 4 shards, 90,000 words; 1,500 words/s, 0:00:20 left\n"
         show(at(3))

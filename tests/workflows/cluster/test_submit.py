@@ -136,7 +136,7 @@ def test_a_job_is_sent_once_and_followed(
     values = json.loads(first.stdout)
     assert (values["status"], values["exit_code"]) == ("SUCCEEDED", 0)
     assert "4 of 4 records (100%), 2 of 2 shards" in first.stderr
-    assert "records/s" in first.stderr
+    assert "words/s" in first.stderr
     result = values["result"]
     assert (result["read"], result["annotated"], result["dead_letters"]) == (4, 4, 0)
     assert result["shards"] == 2
