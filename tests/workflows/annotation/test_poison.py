@@ -56,7 +56,8 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object]
     (source / "cut.jsonl.gz").write_bytes(packed[: len(packed) * 2 // 3])
     arguments = ["annotate", str(source), "-o", str(output), "--model", "entities_en_small", "--json"]
     result = CliRunner().invoke(main, [*arguments, "--set", "max_dead_letters=0.5"])
-    assert result.exit_code == 0, result.output
+    # What follows the cut of a file is lost.
+    assert result.exit_code == 3, result.output
     return json.loads(result.stdout), output
 
 
