@@ -30,7 +30,7 @@ else:
     from backports import zstd
 
 _CHUNK_BYTES = 1 << 16
-_COMPRESSED_BYTES = 1 << 10
+_LEAST_STEP_BYTES = 1 << 10
 _READ_BYTES = 1 << 20
 
 ALWAYS_UNPACKED_BYTES = 64 << 20
@@ -227,6 +227,8 @@ class _Decompressed(_Derived):
         self.size_on_disk = source.seek(0, io.SEEK_END)
         source.seek(0)
         self._most = most_unpacked(self.size_on_disk, config)
+        # Where the stream breaks off is known to a thousandth.
+        self._step = min(max(self.size_on_disk // 1000, _LEAST_STEP_BYTES), _CHUNK_BYTES)
         super().__init__(source)
 
     @override
@@ -259,7 +261,7 @@ class _Decompressed(_Derived):
                     return b""
                 self._decoder = self._new_decoder()
             elif self._decoder.needs_input if self._codec == "zstd" else not chunk:
-                chunk = self._source.read(_COMPRESSED_BYTES)
+                chunk = self._source.read(self._step)
                 is_open = bool(chunk)
             content: bytes = self._decoder.decompress(chunk, size)
             if content:
@@ -272,11 +274,11 @@ class _Decompressed(_Derived):
 
     def _next_start(self) -> bytes:
         """Return the first bytes after a member or frame; zeros that fill up a gzip file are skipped."""
-        rest: bytes = self._decoder.unused_data or self._source.read(_COMPRESSED_BYTES)
+        rest: bytes = self._decoder.unused_data or self._source.read(self._step)
         if self._codec != "gzip":
             return rest
         while rest and not rest.strip(b"\0"):
-            rest = self._source.read(_COMPRESSED_BYTES)
+            rest = self._source.read(self._step)
         rest = rest.lstrip(b"\0")
         if rest and not rest.startswith(b"\x1f"):
             raise zlib.error("incorrect header check")
