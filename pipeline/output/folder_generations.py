@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import cast
 
 from concord.pipeline.errors import IntegrityError
-from concord.pipeline.output.generations import GENERATION_NAME, Generation, Generations, generation_name
+from concord.pipeline.output.generations import GENERATION_NAME, Generation, Generations, generation_name, sizes_below
 from concord.pipeline.output.manifest import Manifest, PartFile, canonical_json, read_manifest
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.storage.atomic_writes import crash_point, move_into_place, retry_on, stage_file, sync_folder
@@ -73,13 +73,17 @@ class FolderGenerations(Generations):
         return _at(self._link) or _at(self.output)
 
     def find_part(self, path: str) -> Path:
-        # Called for every part several times in a run: text is joined much faster than paths.
-        pending = f"{self.pending}/{path}"
-        if os.path.lexists(pending):
-            return Path(pending)
+        pending = self.pending / path
+        return pending if os.path.lexists(pending) else self._current_root() / path
+
+    def part_sizes(self) -> Mapping[str, int]:
+        # In this order: a driver that finishes the generation removes a part's name once another leads to it.
+        pending = sizes_below(self.pending)
+        return sizes_below(self._current_root()) | pending
+
+    def _current_root(self) -> Path:
         target = link_target(self._link)
-        root = self._link if target is None else self._folder / self._checked(target)
-        return Path(f"{root}/{path}")
+        return self._link if target is None else self._folder / self._checked(target)
 
     def _publish(self, manifest: Manifest, plan: OutputPath) -> Generation:
         def attempt() -> Generation:
@@ -102,8 +106,9 @@ class FolderGenerations(Generations):
         if current is not None:
             # Another driver may have made a newer generation current.
             root, shards = _local(current.root), current.manifest().shards
-            named = {root / part.path for shard in shards for part in shard.files.values()}
-            yield from (path for name in SCHEMAS for path in _entries(root / name) if path not in named)
+            named = {part.path for shard in shards for part in shard.files.values()}
+            files = (f"{name}/{file}" for name in SCHEMAS for file in names_in(root / name))
+            yield from (root / path for path in files if path not in named)
         yield from (path for name in SCHEMAS for path in _entries(self.pending / name))
         for path in _entries(self._folder):
             if (match := _HIDDEN.fullmatch(path.name)) and int(match[1]) <= manifest.generation:
@@ -203,13 +208,13 @@ class FolderGenerations(Generations):
         crash_point("publish")
 
     def _link_parts(self, parts: list[PartFile], root: Path) -> None:
+        pending, linked = sizes_below(self.pending), sizes_below(root)
+        current = self._current_root()
         for part in parts:
-            target = root / part.path
-            status = _status(target)
-            if status is not None and status.st_size == part.size:
+            if linked.get(part.path) == part.size:
                 continue
-            source = self.find_part(part.path)
-            if status is None:
+            source, target = (self.pending if part.path in pending else current) / part.path, root / part.path
+            if part.path not in linked:
                 with suppress(FileExistsError):
                     hard_link(source, target)
             elif not source.samefile(target):

@@ -14,9 +14,10 @@ from itertools import pairwise
 from concord.models.errors import ConfigError
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.manifest import Manifest, read_manifest
+from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.atomic_writes import store_errors
-from concord.pipeline.storage.output_paths import OutputPath, read_bytes
+from concord.pipeline.storage.output_paths import OutputPath, list_folder, read_bytes
 
 GENERATION_NAME = re.compile(r"([0-9]{6,12})(?:-([0-9]{1,12}))?")
 _OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/(?:commits|attempts|drivers)/(\d+)/|/plans/(\d+)\.json$")
@@ -99,6 +100,10 @@ class Generations(ABC):
     @abstractmethod
     def find_part(self, path: str) -> OutputPath:
         """Return where a committed part is, given its path in the commit record."""
+
+    @abstractmethod
+    def part_sizes(self) -> Mapping[str, int]:
+        """Return the sizes in bytes of the parts of a run in progress and of the current generation, by their paths."""
 
     @abstractmethod
     def is_settled(self) -> bool:
@@ -253,6 +258,11 @@ class Generations(ABC):
             for path in list(self.unnamed(manifest)):
                 self.discard(path)
         return expired
+
+
+def sizes_below(root: OutputPath) -> dict[str, int]:
+    """Return the sizes in bytes of the parts below a folder, by their paths in commit records."""
+    return {f"{name}/{file}": state.st_size for name in SCHEMAS for file, state in list_folder(root / name).items()}
 
 
 def generation_name(number: int, repetition: int = 0) -> str:

@@ -30,9 +30,9 @@ from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.atomic_writes import crash_point, store_errors, write_once
 from concord.pipeline.storage.guarded import ABSENT
 from concord.pipeline.storage.output_paths import (
-    Listing,
     OutputPath,
     list_files,
+    list_folder,
     output_path,
     read_bytes,
     remove,
@@ -70,7 +70,7 @@ class OutputFolder:
         self.generations: Generations = (
             FolderGenerations(self.output) if isinstance(self.output, Path) else StoreGenerations(self.output)
         )
-        self._records: dict[tuple[OutputPath, str], ShardReport | None] = {}
+        self._records: dict[tuple[int, int, str], ShardReport | None] = {}
 
     @property
     def staging(self) -> Path:
@@ -194,7 +194,7 @@ class OutputFolder:
             report = read_commit_record(self.record_path(shard, generation=generation))
         except IntegrityError:
             return None
-        return report if report is not None and self._has_parts(report, _size) else None
+        return report if report is not None and self._has_parts(report) else None
 
     def require_commit(self, shard: int, *, generation: int) -> ShardReport:
         """Return the commit record of a shard whose rows or parses are about to be reused; IntegrityError if gone."""
@@ -208,13 +208,18 @@ class OutputFolder:
 
     def finished_shards(self, plan: Plan) -> dict[int, ShardReport]:
         """Return the records of the shards that a plan reuses, and of its own that are committed, by shard index."""
-        listing = Listing(self.output)
+        shards = [(rows.shard, rows.generation) for rows in plan.reused]
+        shards += [(shard.index, plan.generation) for shard in plan.shards]
+        # The parts of a record are there before it is.
+        generations = {generation for _, generation in shards}
+        records = {number: list_folder(self.record_path(0, generation=number).parent) for number in generations}
+        sizes = self.generations.part_sizes()
         reports: dict[int, ShardReport] = {}
-        reused = [(rows.shard, rows.generation) for rows in plan.reused]
-        for shard, generation in (*reused, *((shard.index, plan.generation) for shard in plan.shards)):
-            with suppress(IntegrityError, FileNotFoundError):
-                report = self._cached_record(self.record_path(shard, generation=generation), listing)
-                if report is not None and self._has_parts(report, listing.size):
+        for shard, generation in shards:
+            state = records[generation].get(f"{shard:05d}.json")
+            with suppress(IntegrityError):
+                report = None if state is None else self._cached_record(shard, generation, version=state.etag)
+                if report is not None and all(sizes.get(part.path) == part.size for part in report.files.values()):
                     reports[shard] = report
         return reports
 
@@ -297,20 +302,18 @@ class OutputFolder:
         check_equation(manifest, where=str(self.output))
         return manifest
 
-    def _cached_record(self, path: OutputPath, listing: Listing) -> ShardReport | None:
-        """Read a record; one in a store is read again only if it has changed."""
-        version = listing.version(path)
-        if version is None:
-            return read_commit_record(path)
-        if (path, version) not in self._records:
-            self._records[path, version] = read_commit_record(path)
-        return self._records[path, version]
+    def _cached_record(self, shard: int, generation: int, *, version: str) -> ShardReport | None:
+        """Read a record, again only if it has changed."""
+        key = (shard, generation, version)
+        if key not in self._records:
+            self._records[key] = read_commit_record(self.record_path(shard, generation=generation))
+        return self._records[key]
 
-    def _has_parts(self, report: ShardReport, size_of: Callable[[OutputPath], int]) -> bool:
+    def _has_parts(self, report: ShardReport) -> bool:
         # A driver that finishes the generation may remove the name that was found, once another leads to the part:
         # hence the second look.
         return all(
-            any(part_fault(self.generations.find_part(part.path), part, size_of) is None for _ in range(2))
+            any(part_fault(self.generations.find_part(part.path), part, _size) is None for _ in range(2))
             for part in report.files.values()
         )
 

@@ -11,7 +11,7 @@ Nothing can be replaced for several tables at once, so readers take the parts th
 import time
 from collections.abc import Iterator, Mapping
 
-from concord.pipeline.output.generations import GENERATION_NAME, Generation, Generations, generation_name
+from concord.pipeline.output.generations import GENERATION_NAME, Generation, Generations, generation_name, sizes_below
 from concord.pipeline.output.manifest import Manifest, canonical_json, read_manifest
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.storage.atomic_writes import crash_point, write_atomically, write_once
@@ -51,6 +51,9 @@ class StoreGenerations(Generations):
 
     def find_part(self, path: str) -> OutputPath:
         return self.output / path
+
+    def part_sizes(self) -> Mapping[str, int]:
+        return sizes_below(self.output)
 
     def _publish(self, manifest: Manifest, plan: OutputPath) -> Generation:
         history = self.history()

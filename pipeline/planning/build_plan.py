@@ -109,6 +109,16 @@ def make_plan(inputs: PlanInputs, *, reasons: Sequence[str] = ()) -> Plan:
     return _freeze(inputs, work, files=files, ignored=ignored, reasons=reasons)
 
 
+def has_same_files(plan: Plan, config: AnnotateConfig, hashes: FileHashes) -> bool:
+    """Return whether the files of an input are those of a plan, with the same content; they are only hashed."""
+    files, ignored = find_inputs(config.input, output=config.output.path, format=config.reader.format)
+    scan = _InputScan(config.reader)
+    scan.look_at(files)
+    digests = hashes.hash(scan.states)
+    found = [(file.path, file.format, digests[file.path]) for file in files]
+    return ignored == plan.ignored and found == [(file.uri, file.format, file.sha256) for file in plan.sources]
+
+
 def retry_plan(base: Plan, inputs: PlanInputs, existing: ExistingOutput, choice: DeadLetterFilter) -> Plan:
     """Make the plan that tries chosen dead letters of a finished generation again and changes nothing else.
 

@@ -18,8 +18,8 @@ from concord.pipeline.output.manifest import Manifest, ShardReport, shard_ref
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.parsing.stanza_packages import parser_identity
-from concord.pipeline.plan import Plan, ShardRef, Source
-from concord.pipeline.planning.build_plan import PlanInputs, make_plan, retry_plan
+from concord.pipeline.plan import Changes, Plan, ShardRef, Source
+from concord.pipeline.planning.build_plan import PlanInputs, has_same_files, make_plan, retry_plan
 from concord.pipeline.planning.existing_output import ExistingOutput, scan_existing
 from concord.pipeline.planning.file_hashes import FileHashes, hash_here
 from concord.pipeline.storage.files import file_sha256
@@ -144,18 +144,31 @@ class Planner:
 
     def _follow(self, finished: Plan) -> Plan:
         """Return what comes after a finished generation: its own plan if nothing has changed since."""
-        if not self._folder.is_complete(finished) and finished.is_first:
+        existing = self._folder.finished_shards(finished)
+        is_complete = len(existing) == len(finished.shards) + len(finished.reused)
+        if not is_complete and finished.is_first:
             # Parts were lost since: the same plan again gives the same bytes.
             again = self._plan(finished.generation)
             if again.digest == finished.digest:
                 return again
+        if is_complete and self._gives_same_rows(finished):
+            unchanged = sum(report.annotated + report.unchanged for report in existing.values())
+            return finished.model_copy(update={"changes": Changes(unchanged=unchanged), "reasons": ()})
         following = self._plan(finished.generation + 1, base=finished)
-        existing = self._folder.finished_shards(finished)
         reused = {(rows.shard, rows.generation) for rows in following.reused}
         if following.shards or reused != {(report.shard, report.generation) for report in existing.values()}:
             return following
         return finished.model_copy(
             update={"changes": following.changes, "named": following.named, "reasons": following.reasons}
+        )
+
+    def _gives_same_rows(self, finished: Plan) -> bool:
+        """Tell whether the input need not even be compared with the rows, because nothing that decides them differs."""
+        return (
+            not self._recipe.difference(finished.recipe)
+            and finished.corrected == self._corrections_digests()
+            and finished.config.deciding_values() == self._config.deciding_values()
+            and has_same_files(finished, self._config, self.hashes)
         )
 
     def _plan(self, generation: int, *, base: Plan | None = None, unfinished: Plan | None = None) -> Plan:
@@ -217,8 +230,11 @@ class Planner:
             files=files,
             other_texts=other_texts,
             corrected=corrected,
-            wanted={doc_id: corrections_digest(corrections) for doc_id, corrections in self._corrections.items()},
+            wanted=self._corrections_digests(),
         )
+
+    def _corrections_digests(self) -> dict[str, str]:
+        return {doc_id: corrections_digest(corrections) for doc_id, corrections in self._corrections.items()}
 
     def _check_recipe(self, base: Plan) -> None:
         """Refuse to put rows of two recipes into one collection."""

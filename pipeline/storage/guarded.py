@@ -70,6 +70,16 @@ def names_in(folder: Path) -> list[str]:
         return []
 
 
+def statuses_in(folder: Path) -> dict[str, os.stat_result]:
+    """Return the states of the files in a folder, by name; none if there is no such folder."""
+    found = {}
+    with suppress(FileNotFoundError), folder_of(folder / "*") as opened, os.scandir(opened) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                found[entry.name] = entry.stat()
+    return found
+
+
 def remove_file(path: Path) -> None:
     """Remove a file or a link, if there is one."""
     with suppress(FileNotFoundError, NotADirectoryError), folder_of(path) as folder:

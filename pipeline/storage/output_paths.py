@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from concord.models.regular_files import check_regular, read_regular
 from concord.pipeline.errors import IntegrityError
-from concord.pipeline.storage.guarded import remove_file
+from concord.pipeline.storage.guarded import remove_file, statuses_in
 from concord.pipeline.storage.store_path import ObjectStatus, StorePath, is_store
 
 OutputPath = Path | StorePath
@@ -55,6 +55,14 @@ def list_files(folder: OutputPath, pattern: str) -> Sequence[OutputPath]:
     return sorted(path for path in folder.glob(pattern) if path.is_file())
 
 
+def list_folder(folder: OutputPath) -> dict[str, ObjectStatus]:
+    """Return the states of the files in a folder, by name; asking for each of them takes several times as long."""
+    if isinstance(folder, StorePath):
+        return {path.name: status for path, status in folder.walk() if path.parent == folder}
+    statuses = statuses_in(folder).items()
+    return {name: ObjectStatus(status.st_size, f"{status.st_mtime_ns}-{status.st_ino}") for name, status in statuses}
+
+
 class Listing:
     """Sizes of many files of an output.
 
@@ -68,10 +76,6 @@ class Listing:
     def size(self, path: OutputPath) -> int:
         """Return a file's size in bytes."""
         return self._object(path).st_size if isinstance(path, StorePath) else path.stat().st_size
-
-    def version(self, path: OutputPath) -> str | None:
-        """Return the etag of an object, which changes whenever its bytes do; None for a file in a folder."""
-        return self._object(path).etag if isinstance(path, StorePath) else None
 
     def _object(self, path: StorePath) -> ObjectStatus:
         if path not in self._objects:

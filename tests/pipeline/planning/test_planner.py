@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import orjson
 import pyarrow.parquet as pq
@@ -20,9 +21,11 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import InputError, PlanError, StoreError
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.output import output_folder
+from concord.pipeline.output.manifest import read_commit_record
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
-from concord.pipeline.plan import Plan
+from concord.pipeline.plan import Changes, Plan
 from concord.pipeline.planning import existing_output, planner
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
@@ -101,6 +104,25 @@ def parts(output: Path) -> dict[Path, tuple[int, bytes]]:
 
 
 @pytest.mark.slow
+def test_run_whose_input_is_the_same_reads_no_part_and_each_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl", extra=("a PARSERFAULT",))
+    config = runs.job(source, tmp_path / "out", max_dead_letters=1.0)
+    first = runs.run_job(config)
+
+    def read_none(*_: object, **__: object) -> None:
+        raise AssertionError("a part is read")
+
+    monkeypatch.setattr("concord.pipeline.output.parquet_parts.pq.ParquetFile", read_none)
+    with mock.patch.object(output_folder, "read_commit_record", wraps=read_commit_record) as read:
+        again = runs.run_job(config)
+    assert again.changes == Changes(unchanged=12)
+    assert again.done_before == again.shards == first.shards > 2
+    # Once by the planner and once by the run.
+    assert read.call_count <= 2 * first.shards
+
+
 def test_only_new_and_changed_documents_are_annotated(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = runs.run_job(job(archive))
     before = parts(runs.folder_of(first))
