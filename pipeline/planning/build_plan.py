@@ -114,7 +114,7 @@ def has_same_files(plan: Plan, config: AnnotateConfig, hashes: FileHashes) -> bo
     files, ignored = find_inputs(config.input, output=config.output.path, format=config.reader.format)
     scan = _InputScan(config.reader)
     scan.look_at(files)
-    digests = hashes.hash(scan.states)
+    digests = scan.hash(hashes)
     found = [(file.path, file.format, digests[file.path]) for file in files]
     return ignored == plan.ignored and found == [(file.uri, file.format, file.sha256) for file in plan.sources]
 

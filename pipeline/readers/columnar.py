@@ -116,13 +116,15 @@ class ParquetStream(RowStream):
         try:
             source = open_for_arrow(path)
             self._file = pq.ParquetFile(source, page_checksum_verification=True)
-            _check_columns(self._file.schema_arrow)
-            self._names = self._chosen(self._file.schema_arrow.names)
             self._size = source.size()
             self._group_starts = _group_starts(self._file.metadata, self._size)
             self._stated_rows = self._group_starts[-1]
+            _check_columns(self._file.schema_arrow)
+            self._names = self._chosen(self._file.schema_arrow.names)
         except Exception as error:  # noqa: BLE001 - flipped bytes of a footer raise whatever its strings and numbers do
-            raise _damage(error, "Parquet") from None
+            fault = _damage(error, "Parquet")
+            fault.loss = Loss(records=self._stated_rows) if self._stated_rows else None
+            raise fault from None
         self._group = 0
         self._batches = self._read_groups(0)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from concord_testing import runs
 from concord_testing.broken_files import arrow_stream, parquet
@@ -297,6 +298,12 @@ def test_arrow_file_that_is_cut_counts_like_a_whole_one(source: Path) -> None:
     report = run(source)
 
     assert lost(report) == {"a.arrow": 200 - (report.annotated - 240)}
+
+
+def test_parquet_file_with_doubled_columns_counts_by_its_footer(source: Path) -> None:
+    column = pa.array(["Ada met Karl."] * 3)
+    pq.write_table(pa.Table.from_arrays([column, column], names=["text", "text"]), source / "doubled.parquet")
+    assert lost(run(source)) == {"doubled.parquet": 3}
 
 
 def test_whole_files_are_not_lost(source: Path) -> None:
