@@ -50,9 +50,9 @@ class FileHashes:
     def hash(self, states: Mapping[str, FileState]) -> dict[str, str]:
         """Return the SHA-256, in hex, of files in these states, by path."""
         digests = {
-            path: self._known[path][2]
+            path: entry[2]
             for path, state in states.items()
-            if path in self._known and self._known[path][:2] == state
+            if (entry := self._seen.get(path) or self._known.get(path)) is not None and entry[:2] == state
         }
         unknown = {path: state for path, state in states.items() if path not in digests}
         digests |= zip(unknown, self._hash_files(unknown), strict=True)

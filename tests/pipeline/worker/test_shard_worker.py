@@ -17,6 +17,7 @@ from concord_testing.runs import committed_bytes, job
 
 from concord.models.checkpoint import save_tagger
 from concord.models.data.sentence import Sentence
+from concord.models.data.visible import visible
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ModelError
 from concord.models.registry import build_tagger
@@ -96,7 +97,7 @@ def test_every_document_is_annotated_with_correct_offsets(source: Path, tmp_path
         spans = [token for token in tokens if token["doc_id"] == f"d{number}"]
         assert all(text[token["start_char"] : token["end_char"]] == token["text"] for token in spans)
         covered = {place for token in spans for place in range(token["start_char"], token["end_char"])}
-        assert all(character.isspace() for place, character in enumerate(text) if place not in covered)
+        assert not visible("".join(text[place] for place in range(len(text)) if place not in covered)).strip()
 
 
 def test_output_is_the_same_on_a_second_run_with_a_moved_tagger(
