@@ -59,7 +59,9 @@ def commands(page: str) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines]
 
 
-@pytest.mark.parametrize("page", [*(f"docs/{path.name}" for path in (CHECKOUT / "docs").glob("*.md")), "README.md"])
+@pytest.mark.parametrize(
+    "page", [*(f"docs/{path.name}" for path in sorted((CHECKOUT / "docs").glob("*.md"))), "README.md"]
+)
 def test_commands_have_options_and_read_files_that_exist(page: str) -> None:
     for words in commands(page):
         command: click.Command = main
