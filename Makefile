@@ -54,8 +54,8 @@ $(NODE): %/node_modules/.package-lock.json: %/package-lock.json
 	if command -v npm >/dev/null; then npm ci --prefix $(<D) --ignore-scripts --no-audit --no-fund && touch $@ || \
 		{ rm -rf $(@D); echo "npm cannot install $(<D): the tests that need it are skipped"; }; fi
 
-# The tests of Ray, which mostly wait, come one after the other in one of the three processes.
-TESTS := -m 'not gpu' --numprocesses 3 --dist loadgroup
+# More processes than cores, since many tests wait; those of Ray come one after the other in one of them.
+TESTS := -m 'not gpu' --numprocesses 6 --dist loadgroup
 
 test: $(STAMP) $(NODE)  ## Every test but those that need a GPU
 	$(BIN)/pytest $(TESTS) --durations=30

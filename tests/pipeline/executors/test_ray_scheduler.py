@@ -169,7 +169,8 @@ def test_driver_takes_little_processor_time_for_a_shard_whatever_the_number_of_w
             took[actors] = (time.thread_time() - start) / len(shards)
         assert len(reports) == len(shards)
     assert took[1000] < 0.0015
-    assert took[1000] < 5 * took[10]
+    # A step that looks at every worker for each event would cost a hundred times as much.
+    assert took[1000] < 25 * took[10]
 
 
 def test_slow_storage_of_progress_keeps_the_loop_free(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

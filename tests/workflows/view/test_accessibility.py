@@ -42,7 +42,6 @@ READING = (
     "/document?id=yard&queue=1",
     "/why?id=yard&name=Baxter",
     "/dead-letters",
-    "/report",
 )
 CORRECTING = (
     "/document?id=yard&at=24-35",

@@ -181,6 +181,14 @@ def test_every_page_holds_all_that_it_shows(client: TestClient) -> None:
     assert client.get("/?save=1").headers["content-disposition"] == 'attachment; filename="documents.html"'
 
 
+def test_a_report_that_may_be_a_strangers_is_shown_in_a_sandbox(tmp_path: Path) -> None:
+    output = finished_runs.write_run(tmp_path / "out", viewing.NEWS)
+    (output / "_run" / "report.html").write_text("<script>alert(1)</script>")
+    answer = viewing.open_client(output, tmp_path / "cache").get("/report")
+    assert answer.status_code == 200
+    assert {"sandbox", "default-src 'none'"} <= set(answer.headers["content-security-policy"].split("; "))
+
+
 def test_only_who_knows_the_token_may_read(client: TestClient) -> None:
     stranger = TestClient(client.app, base_url="http://127.0.0.1:7391")
     assert stranger.get("/").status_code == 403
