@@ -29,6 +29,7 @@ def timed(target: str) -> dict[str, Any]:
     started = time.monotonic()
     run = subprocess.run(["make", target], cwd=CHECKOUT, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - started
+    sys.stderr.write(run.stdout)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     counts: Counter[str] = Counter()
     for line in re.findall(r"^=* ?(\d+ .* in [\d.]+s.*?)=*$", run.stdout, flags=re.MULTILINE):
