@@ -54,17 +54,20 @@ $(NODE): %/node_modules/.package-lock.json: %/package-lock.json
 	if command -v npm >/dev/null; then npm ci --prefix $(<D) --ignore-scripts --no-audit --no-fund && touch $@ || \
 		{ rm -rf $(@D); echo "npm cannot install $(<D): the tests that need it are skipped"; }; fi
 
-# More processes than cores, since many tests wait; those of Ray come one after the other in one of them.
-TESTS := -m 'not gpu' --numprocesses 6 --dist loadgroup
+# The tests of Ray, which mostly wait, come one after the other beside the others.
+RAY_LOG := .pytest_ray.log
 
 test: $(STAMP) $(NODE)  ## Every test but those that need a GPU
-	$(BIN)/pytest $(TESTS) --durations=30
+	$(BIN)/pytest -m 'ray and not gpu' --durations=10 >$(RAY_LOG) 2>&1 & \
+	$(BIN)/pytest -m 'not ray and not gpu' --numprocesses 3 --dist worksteal --durations=30; others=$$?; \
+	wait $$!; ray=$$?; cat $(RAY_LOG); exit $$((others | ray))
 
 test-python:  ## The quick tests under another interpreter, as in PYTHON=python3.13, in an environment of its own
 	$(MAKE) quick PYTHON=$(PYTHON) VENV=.venv-$(notdir $(PYTHON))
 
 coverage: $(STAMP) $(NODE)  ## make test with coverage of models and pipeline
-	$(BIN)/pytest $(TESTS) --cov=concord --cov-report=term-missing:skip-covered
+	$(BIN)/pytest -m 'not gpu and not ray' --numprocesses 3 --dist worksteal --cov=concord --cov-report=
+	$(BIN)/pytest -m 'ray and not gpu' --cov=concord --cov-append --cov-report=term-missing:skip-covered
 
 soak: $(STAMP)  ## Disturb runs by random faults for SECONDS (1800), drawn from SEED (1), over INPUT if given
 	PYTHONPATH=tests/support $(BIN)/python benchmarks/bench_soak.py --seconds $(SECONDS) --seed $(SEED) \

@@ -15,12 +15,6 @@ settings.register_profile("concord", deadline=None, suppress_health_check=[Healt
 settings.load_profile("concord")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep the tests of Ray in one process of pytest-xdist, where they share a cluster."""
-    if item.get_closest_marker("ray") is not None:
-        item.add_marker(pytest.mark.xdist_group("ray"))
-
-
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Head]:
     """Give a Ray cluster of two CPUs on loopback, shared by all tests of the session.
