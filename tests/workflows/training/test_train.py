@@ -37,6 +37,11 @@ def concord(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
+def small_encoder(folder: Path) -> Path:
+    (folder / "pretrained").mkdir()
+    return write_encoder(folder / "pretrained", ["the", "in", "of", "a", "to", "##s", "."])
+
+
 def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path) -> None:
     result = concord("train", train_file, "--alias", "live", "--force", "--json")
     assert result.exit_code == 0, result.output
@@ -88,9 +93,7 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
 
 @pytest.mark.encoder
 def test_form_vectors_are_fitted_saved_and_found_again_without_the_encoder(train_file: Path, tmp_path: Path) -> None:
-    pretrained = tmp_path / "pretrained"
-    pretrained.mkdir()
-    write_encoder(pretrained, ["the", "in", "of", "a", "to", "##s", "."])
+    pretrained = small_encoder(tmp_path)
     job = yaml.safe_load(train_file.read_text())
     vectors = {"source": str(pretrained), "sha256": None, "last_layers": 2, "dimension": 4, "table_forms": 9}
     job["profiles"]["small"]["model"]["representation"] = {"form_vectors": vectors}
@@ -111,9 +114,7 @@ def test_form_vectors_are_fitted_saved_and_found_again_without_the_encoder(train
 
 @pytest.mark.encoder
 def test_tuned_encoder_is_registered_with_its_tagger(store: Path, train_file: Path) -> None:
-    pretrained = store / "pretrained"
-    pretrained.mkdir()
-    write_encoder(pretrained, ["the", "in", "of", "a", "to", "##s", "."])
+    pretrained = small_encoder(store)
     job = yaml.safe_load(train_file.read_text())
     profile = job["profiles"]["small"]
     profile["model"]["encoder"] = {"source": str(pretrained), "sha256": None, "tuned": True}
