@@ -44,7 +44,7 @@ class FormVectors(nn.Module):
         self._config = config
         self._most_kept = most_kept
         self._has_encoder = encoder_available(config.encoder)
-        self._rows: dict[str, int] = {}
+        self._frequent: dict[str, Tensor] = {}
         self._kept: dict[str, Tensor] = {}
         for name in ("mean", "projection", "table"):
             self.register_buffer(name, torch.zeros(0, config.dimension))
@@ -82,13 +82,9 @@ class FormVectors(nn.Module):
     def forward(self, forms: Forms) -> Tensor:
         """Return the vectors of words, shape ``(F, D)``; zeros for the padding and for forms that have none."""
         lowered = [word.lower() for word in forms.rows]
-        self._compute([form for form in dict.fromkeys(lowered) if form and form not in self._rows])
-        rows = torch.tensor([self._rows.get(form, -1) for form in lowered])
-        vectors = torch.zeros(len(lowered), self._config.dimension)
-        vectors[rows >= 0] = self.table.cpu()[rows[rows >= 0]]
-        for row, form in enumerate(lowered):
-            if form in self._kept and form not in self._rows:
-                vectors[row] = self._kept[form]
+        self._compute([form for form in dict.fromkeys(lowered) if form and form not in self._frequent])
+        kept, none = self._kept, torch.zeros(self._config.dimension)
+        vectors = torch.stack([self._frequent.get(form, kept.get(form, none)) for form in lowered])
         if self.training:
             vectors[torch.rand(len(lowered)) < self._config.hidden] = 0
         return vectors.to(forms.numbers.device)
@@ -121,4 +117,4 @@ class FormVectors(nn.Module):
 
     def _index(self) -> None:
         spellings = bytes(self.spellings.tolist()).decode()
-        self._rows = {form: row for row, form in enumerate(spellings.split("\n")) if form}
+        self._frequent = dict(zip(filter(None, spellings.split("\n")), self.table.cpu().unbind(), strict=True))
