@@ -33,7 +33,7 @@ from concord.pipeline.parsing.stanza_parser import StanzaParser
 
 ROOT = Path(__file__).resolve().parents[1]
 
-Word = tuple[int, int, str, str | None, str | None, str | None, str | None, int, str]
+Word = tuple[int, int, str, str | None, str | None, str | None, str | None, int | None, str | None]
 
 
 def choose_documents(path: Path, *, words: int) -> list[Document]:

@@ -69,9 +69,21 @@ class ParserConfig(Config):
     """The folder of Stanza's packages; Stanza's default if null. Nothing is ever downloaded."""
     sentence_cap: int = Field(default=200, ge=10)
     """In words; a longer sentence is parsed in pieces marked `continues`."""
+    trees: bool = True
+    """Without, heads and relations are null, and the network that finds them is not loaded."""
+    tags: bool = True
+    """Without, lemmas, parts of speech and features are null as well; the trees, which are made from them, must be
+    left out too."""
     batch_documents: Annotated[int, LabelNeutral] = Field(default=100, ge=1)
     """Documents per bulk call of the parser."""
     device: Annotated[Literal["cpu", "cuda", "auto"], LabelNeutral, OneRun] = "cpu"
+
+    @field_validator("tags")
+    @classmethod
+    def _check_tags(cls, tags: bool, other: ValidationInfo) -> bool:
+        if other.data.get("trees") and not tags:
+            raise ValueError("expected true where trees is true: trees are made from tags; set parser.trees=false too")
+        return tags
 
 
 class TaggerRunConfig(PredictOptions):

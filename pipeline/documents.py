@@ -76,7 +76,10 @@ class DeadLetter:
 
 
 class ParsedWord(NamedTuple):
-    """A syntactic word, with the fields of CoNLL-U. Heads are 1-based in the sentence; the root has head 0."""
+    """A syntactic word, with the fields of CoNLL-U. Heads are 1-based in the sentence; the root has head 0.
+
+    Without trees heads and relations are None, and without tags the lemma, parts of speech and features as well.
+    """
 
     start_char: int
     end_char: int
@@ -86,8 +89,8 @@ class ParsedWord(NamedTuple):
     upos: str | None
     xpos: str | None
     feats: str | None
-    head: int
-    deprel: str
+    head: int | None
+    deprel: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

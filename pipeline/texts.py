@@ -44,7 +44,7 @@ class TextAnnotator:
         """Load a tagger, run with these settings (whose ``model`` is not read), and a parser.
 
         Raises:
-            ModelError: when one of them cannot be loaded, or the tagger learned from another parser's trees.
+            ModelError: when one of them cannot be loaded, or the tagger reads trees that this parser does not make.
             InputError: when the list of terms cannot be read, or has labels that the tagger does not know.
         """
         bound_caches()
@@ -52,11 +52,10 @@ class TextAnnotator:
         if not loaded.vocabulary.scheme.has_entities:
             raise ModelError(f"{tagger.folder}: a tagger of token labels, which does not annotate; use one of entities")
         parser_signature = component_signature(parser_identity(parser))
-        if not settings.accept_parser:
-            check_trees(loaded.name, loaded.trees, parser=parser_signature)
+        check_trees(loaded.name, loaded.trees, parser, signature=parser_signature, accept=settings.accept_parser)
         return cls(
             parse=ParseStage(StanzaParser(parser), batch_documents=parser.batch_documents),
-            tag=TagStage(loaded, settings, terms=read_terms_for(loaded, settings.terms)),
+            tag=TagStage(loaded, settings, terms=read_terms_for(loaded, settings.terms, tags=parser.tags)),
             signature=Signature(
                 parser=parser_signature,
                 tagger=component_signature(run_identity(tagger, settings)),

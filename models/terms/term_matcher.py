@@ -54,7 +54,8 @@ class TermMatcher:
         """Index the terms; ``name`` is what messages call the list."""
         self.name = name
         self._terms = tuple(terms)
-        self._needs_tags = any(term.needs_tags for term in terms)
+        self.needs_tags = any(term.needs_tags for term in terms)
+        """Whether a pattern asks for parts of speech."""
         texts = [(number, term) for number, term in enumerate(terms) if isinstance(term.pattern, str)]
         self._texts = [
             _TextIndex(((number, str(term.pattern)) for number, term in texts if term.ignores_case is fold), fold=fold)
@@ -80,7 +81,7 @@ class TermMatcher:
         Raises:
             PatternError: when a pattern asks for parts of speech, which the sentence lacks.
         """
-        if self._needs_tags and sentence.tags is None:
+        if self.needs_tags and sentence.tags is None:
             raise PatternError(
                 f"{self.name}: a pattern with POS needs parts of speech, which a sentence lacks: "
                 f"{' '.join(sentence.words[:12])!r}; parse the corpus first (concord parse), or leave out POS"

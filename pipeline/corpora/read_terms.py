@@ -24,14 +24,18 @@ def read_terms(path: Path) -> TermMatcher:
     return TermMatcher(terms, name=str(path))
 
 
-def read_terms_for(tagger: Tagger, path: str | None, *, digest: str | None = None) -> TermMatcher | None:
+def read_terms_for(
+    tagger: Tagger, path: str | None, *, tags: bool = True, digest: str | None = None
+) -> TermMatcher | None:
     """Read the list of terms that a tagger is run with; None without one.
 
     Args:
+        tags: whether the words will have parts of speech.
         digest: the SHA-256 that the file has according to the plan of a run.
 
     Raises:
-        InputError: as ``read_terms``; when the file is another one, or has labels that the tagger does not know.
+        InputError: as ``read_terms``; when the file is another one, has labels that the tagger does not know, or asks
+            for parts of speech that the words will not have.
     """
     if path is None:
         return None
@@ -42,6 +46,11 @@ def read_terms_for(tagger: Tagger, path: str | None, *, digest: str | None = Non
         raise InputError(
             f"{path}: expected labels that the tagger knows ({', '.join(tagger.entity_types)}), got "
             f"{', '.join(unknown)}; leave these terms out, or train a tagger with them (concord train, data.terms)"
+        )
+    if terms.needs_tags and not tags:
+        raise InputError(
+            f"{path}: a pattern asks for parts of speech (POS), and this run makes none (parser.tags: false); leave it "
+            "out, or set parser.tags=true"
         )
     return terms
 

@@ -2,7 +2,7 @@
 
 A Doc's text is the raw text: white space beyond one space between two tokens is a token of its own, as in spaCy's
 tokenizer. The words of a multi-word token become one token, annotated like the word that governs the others. The
-root of a sentence is ``ROOT``, as spaCy's own parsers write it.
+root of a sentence is ``ROOT``, as spaCy's own parsers write it. Without trees a Doc has sentences, but no heads.
 """
 
 import importlib
@@ -23,7 +23,7 @@ SPANS_KEY = "entities"
 CONFIDENCE = "confidence"
 ROOT = "ROOT"
 
-_ATTRIBUTES = ("ORTH", "TAG", "POS", "MORPH", "LEMMA", "HEAD", "DEP", "ENT_IOB", "ENT_TYPE")
+_ATTRIBUTES = ("ORTH", "TAG", "POS", "MORPH", "LEMMA", "HEAD", "DEP", "SENT_START", "ENT_IOB", "ENT_TYPE")
 
 
 def require_spacy() -> None:
@@ -79,6 +79,7 @@ class _Columns:
     lemmas: list[str] = field(default_factory=list)
     heads: list[int] = field(default_factory=list)
     deps: list[str] = field(default_factory=list)
+    sent_starts: list[bool] = field(default_factory=list)
 
     def add_gap(self, gap: str) -> None:
         """Add white space: a space after a token belongs to it, any other is a token that depends on a neighbour."""
@@ -94,6 +95,7 @@ class _Columns:
         tokens = group_words(sentence)
         governors = [_governor(words) for words in tokens]
         positions: dict[int, int] = {}
+        is_first = not self.words
         for words, word in zip(tokens, governors, strict=True):
             self.add_gap(text[start : word.start_char])
             positions |= {part.token_id: len(self.words) for part in words}
@@ -102,12 +104,14 @@ class _Columns:
                 tag=word.xpos or "",
                 pos=word.upos or "",
                 morph=word.feats or "",
-                lemma=word.lemma or word.word,
+                lemma=word.lemma or (word.word if word.upos else ""),
                 # Correct for the root; the other heads are set when all tokens of the sentence have positions.
                 head=len(self.words),
-                dep=word.deprel if word.head else ROOT,
+                dep=(word.deprel or "") if word.head else ROOT,
             )
             start = word.end_char
+        # Space before the first sentence belongs to it, and other space to the sentence before.
+        self.sent_starts[0 if is_first else positions[governors[0].token_id]] = True
         for word in governors:
             if word.head:
                 self.heads[positions[word.token_id]] = positions[word.head]
@@ -122,6 +126,7 @@ class _Columns:
         self.lemmas.append(lemma)
         self.heads.append(head)
         self.deps.append(dep)
+        self.sent_starts.append(False)
 
 
 def _user_data(item: ExportItem) -> dict[str, Any]:
@@ -143,7 +148,9 @@ def _doc(item: ExportItem, vocab: Any) -> Any:
     known_pos: Any = importlib.import_module("spacy.parts_of_speech").IDS
     filter_spans: Any = importlib.import_module("spacy.util").filter_spans
     columns.pos = [pos if pos in known_pos else "X" for pos in columns.pos]
-    doc = tokens.Doc(vocab, user_data=_user_data(item), **vars(columns))
+    lacks_trees = any(sentence.tokens[0].head is None for sentence in item.document.sentences)
+    absent = {"heads": None, "deps": None} if lacks_trees else {}
+    doc = tokens.Doc(vocab, user_data=_user_data(item), **(vars(columns) | absent))
     spans = []
     for entity in item.document.entities:
         # The words of a multi-word token are one token here.

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from concord.models.data.sentence import Sentence
 from concord.pipeline.corrections.correction import Mark
-from concord.pipeline.documents import join_pieces
+from concord.pipeline.documents import ParsedWord, join_pieces
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import ShardReport
@@ -48,9 +49,9 @@ class SentenceRow(NamedTuple):
 class TokenRow(NamedTuple):
     """A word: a row of the table tokens, whose columns ``concord schema tokens`` describes.
 
-    Offsets are code points of the raw text, half-open; ``token_id`` is 1-based and ``head`` 0 for the root. ``ner`` is
-    the final label in BIO2 with its probability, ``draft_ner`` that of stage one with its ``uncertainty`` in nats, and
-    ``refined`` says whether stage two gave the label.
+    Offsets are code points of the raw text, half-open; ``token_id`` is 1-based and ``head`` 0 for the root, or None in
+    a run without trees. ``ner`` is the final label in BIO2 with its probability, ``draft_ner`` that of stage one with
+    its ``uncertainty`` in nats, and ``refined`` says whether stage two gave the label.
     """
 
     token_id: int
@@ -62,8 +63,8 @@ class TokenRow(NamedTuple):
     upos: str | None
     xpos: str | None
     feats: str | None
-    head: int
-    deprel: str
+    head: int | None
+    deprel: str | None
     draft_ner: str
     ner: str
     ner_prob: float
@@ -149,6 +150,23 @@ def entity_marks(document: CollectedDocument, text: str) -> list[Mark]:
 def whole_sentences(document: CollectedDocument) -> list[list[CollectedSentence]]:
     """Return the sentences, over-long ones as the list of their pieces."""
     return join_pieces(document.sentences, lambda sentence: sentence.row.continues)
+
+
+def tagger_input(pieces: Sequence[Sequence[ParsedWord | TokenRow]]) -> Sentence:
+    """Return what a tagger reads of a sentence given as the words of its pieces; each piece keeps its own root."""
+    words = [word for piece in pieces for word in piece]
+    heads = relations = None
+    if words[0].head is not None:
+        shifts = accumulate(map(len, pieces[:-1]), initial=0)
+        pairs = [(word, shift) for piece, shift in zip(pieces, shifts, strict=True) for word in piece]
+        heads = tuple(word.head + shift if word.head else 0 for word, shift in pairs)
+        relations = tuple(word.deprel or "" for word in words)
+    return Sentence(
+        words=tuple(word.word for word in words),
+        tags=tuple(word.upos or "X" for word in words) if any(word.upos for word in words) else None,
+        heads=heads,
+        relations=relations,
+    )
 
 
 def sentence_offsets(document: CollectedDocument) -> Iterator[list[tuple[int, int]]]:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 OFFSET_UNIT = "code points of the raw text, half-open"
 ANNOTATED = "annotated"
 
@@ -88,12 +88,12 @@ TOKENS = _schema(
     _END,
     _field("text", pa.string(), "the slice of the raw text; words of one multi-word token may share it"),
     _field("word", pa.string(), "the syntactic word's form, without invisible characters"),
-    _field("lemma", pa.string(), "lemma", nullable=True),
+    _field("lemma", pa.string(), "lemma; this and the next three are null in a run without tags", nullable=True),
     _field("upos", pa.string(), "universal part of speech", nullable=True),
     _field("xpos", pa.string(), "part of speech of the language's own tag set", nullable=True),
     _field("feats", pa.string(), "morphological features, as in CoNLL-U", nullable=True),
-    _field("head", pa.int32(), "token_id of the head, 0 for the root"),
-    _field("deprel", pa.string(), "relation to the head"),
+    _field("head", pa.int32(), "token_id of the head, 0 for the root; null in a run without trees", nullable=True),
+    _field("deprel", pa.string(), "relation to the head; null in a run without trees", nullable=True),
     _field(
         "draft_ner",
         pa.string(),

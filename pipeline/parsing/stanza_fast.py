@@ -69,11 +69,12 @@ def obstacle_to_shortcuts(nlp: Any) -> str | None:
         return "the package's tokenizer uses a dictionary or ignores white space"
     if tokenizer.args["shorthand"] == "la_ittb":
         return "the package's tokenizer has rules of its own"
-    return obstacle_to_networks(nlp.processors["pos"].trainer, nlp.processors["depparse"].trainer)
+    tagger, parser = (getattr(nlp.processors.get(name), "trainer", None) for name in ("pos", "depparse"))
+    return obstacle_to_networks(tagger, parser)
 
 
 class _Tag(NamedTuple):
-    """Names of a word's tags, ``_`` where there is none, and the parser's numbers of upos and xpos."""
+    """Names of a word's tags, ``_`` where there is none, and the numbers of upos and xpos that the parser reads."""
 
     upos: str
     xpos: str
@@ -81,8 +82,8 @@ class _Tag(NamedTuple):
     numbers: tuple[int, ...]
 
 
-class FastStanza(PlainStanza):
-    """The networks of Stanza 1.15 with our own batching, features and tree search."""
+class FastTokenizer(PlainStanza):
+    """The tokenizer of Stanza 1.15 with our own batching, for a pipeline without tagger and parser."""
 
     def __init__(self, nlp: Any) -> None:
         super().__init__(nlp)
@@ -91,17 +92,7 @@ class FastStanza(PlainStanza):
             if network is not None:
                 network.eval()
         self._device = torch.device(nlp.device)
-        self._batch_words = _BATCH_WORDS[self._device.type]
         self._tokenizer = TokenizerNetwork(nlp.processors["tokenize"].trainer, self._device)
-        self._tagger = TaggerNetwork(nlp.processors["pos"], self._device)
-        self._parser = ParserNetwork(nlp.processors["depparse"], self._device)
-        with torch.inference_mode():
-            self._forms = FormTable([self._tagger, self._parser])
-        self._tag_vocabularies = nlp.processors["pos"].vocab
-        self._tag_parts = [_number_of_parts(self._tag_vocabularies[name]) for name in _TAG_COLUMNS]
-        # English has a few hundred tags with features; the bound is for texts that provoke more.
-        self._tag_of = lru_cache(maxsize=1 << 16)(self._tag_of_numbers)
-        self._lemma_number = lru_cache(maxsize=1 << 16)(nlp.processors["depparse"].vocab["lemma"].unit2id)
 
     @override
     def tokenize(self, views: Sequence[str], *, on_batch: OnBatch | None = None) -> list[list[list[Token]]]:
@@ -138,6 +129,27 @@ class FastStanza(PlainStanza):
         document = stanza_document([[{"text": text, "misc": "MWT=Yes"} for text in texts]])
         tokens = self._nlp.processors["mwt"].process(document).sentences[0].tokens
         return {text: [word.text for word in token.words] for text, token in zip(texts, tokens, strict=True)}
+
+
+class FastStanza(FastTokenizer):
+    """The networks of Stanza 1.15 with our own batching, features and tree search; the parser only if it is loaded."""
+
+    def __init__(self, nlp: Any) -> None:
+        super().__init__(nlp)
+        self._batch_words = _BATCH_WORDS[self._device.type]
+        self._tagger = TaggerNetwork(nlp.processors["pos"], self._device)
+        self._parser: ParserNetwork | None = None
+        readers: list[TaggerNetwork | ParserNetwork] = [self._tagger]
+        if "depparse" in nlp.processors:
+            self._parser = ParserNetwork(nlp.processors["depparse"], self._device)
+            readers.append(self._parser)
+            self._lemma_number = lru_cache(maxsize=1 << 16)(nlp.processors["depparse"].vocab["lemma"].unit2id)
+        with torch.inference_mode():
+            self._forms = FormTable(readers)
+        self._tag_vocabularies = nlp.processors["pos"].vocab
+        self._tag_parts = [_number_of_parts(self._tag_vocabularies[name]) for name in _TAG_COLUMNS]
+        # English has a few hundred tags with features; the bound is for texts that provoke more.
+        self._tag_of = lru_cache(maxsize=1 << 16)(self._tag_of_numbers)
 
     @override
     def analyse(
@@ -185,6 +197,8 @@ class FastStanza(PlainStanza):
         for column, parts in zip(_TAG_COLUMNS, self._tag_parts, strict=True):
             part, left = left[: parts or 1], left[parts or 1 :]
             names.append(self._tag_vocabularies[column].id2unit(part if parts else part[0]))
+        if self._parser is None:
+            return _Tag(names[0], names[1], names[2], ())
         vocabularies = self._nlp.processors["depparse"].vocab
         xpos = vocabularies["xpos"].unit2id(names[1])
         numbers_of_xpos = xpos if isinstance(xpos, list) else [xpos]
@@ -210,8 +224,10 @@ class FastStanza(PlainStanza):
         tags: Sequence[_Tag],
         lemmas: Sequence[str],
         sentences: Sequence[Sequence[str]],
-    ) -> list[tuple[int, str]]:
-        """Return head and relation of each word."""
+    ) -> list[tuple[int | None, str | None]]:
+        """Return head and relation of each word, if the parser is loaded."""
+        if self._parser is None:
+            return [(None, None)] * len(rows)
         from stanza.models.common.vocab import ROOT_ID
 
         lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)

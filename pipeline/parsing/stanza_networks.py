@@ -23,16 +23,21 @@ ROOT_FORM = 0
 
 
 def obstacle_to_networks(tagger: Any, parser: Any) -> str | None:
-    """Return why the classes below cannot run a tagger and a parser, given as Stanza's trainers; None if they can."""
+    """Return why the classes below cannot run a tagger and a parser, or None if they can.
+
+    Both are given as Stanza's trainers, or None where they are not run.
+    """
     for name, trainer in (("tagger", tagger), ("parser", parser)):
-        if trainer.args.get("bert_model"):
+        if trainer is not None and trainer.args.get("bert_model"):
             return f"the package's {name} reads a transformer"
+    if tagger is not None and [column.name for column in tagger.model.tag_columns[:3]] != ["upos", "xpos", "feats"]:
+        return "the package's tagger has other columns than upos, xpos and feats"
+    if parser is None:
+        return None
     if type(parser.model).__name__ != "GraphParser" or parser.args.get("reversed"):
         return "the package's parser is not graph-based, or reads in reverse"
     if parser.args.get("use_arc_embedding"):
         return "the package's parser embeds arcs"
-    if [column.name for column in tagger.model.tag_columns[:3]] != ["upos", "xpos", "feats"]:
-        return "the package's tagger has other columns than upos, xpos and feats"
     return None
 
 

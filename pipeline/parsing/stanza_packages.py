@@ -1,6 +1,7 @@
 """Stanza packages on disk: find the files that a configuration names, and identify them; nothing is loaded."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import version
@@ -17,12 +18,11 @@ PARSING_VERSION = 1
 """To be raised whenever the modules of this folder would give other words for the same weights."""
 
 _EMBEDDED_FOLDER = Path(__file__).resolve().parents[2] / "models" / "pretrained" / EMBEDDED_PACKAGE
-_PROCESSORS = ("tokenize", "mwt", "pos", "lemma", "depparse")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StanzaPackage:
-    """A Stanza package on disk: the folder of resources.json, the package's processors, and their files."""
+    """A Stanza package on disk: the folder of resources.json, the processors that are run, and their files."""
 
     folder: Path
     language: str
@@ -36,8 +36,14 @@ def find_package(config: ParserConfig) -> StanzaPackage:
     if config.package == EMBEDDED_PACKAGE:
         if config.language != "en":
             raise ModelError(f"parser.package: {EMBEDDED_PACKAGE} is for language 'en', not {config.language!r}")
-        return _read_package(_EMBEDDED_FOLDER, language="en", name="default")
-    return _read_package(Path(config.directory or _default_directory()), language=config.language, name=config.package)
+        return _read_package(_EMBEDDED_FOLDER, language="en", name="default", processors=_processors(config))
+    folder = Path(config.directory or _default_directory())
+    return _read_package(folder, language=config.language, name=config.package, processors=_processors(config))
+
+
+def _processors(config: ParserConfig) -> list[str]:
+    tags = ["pos", "lemma"] if config.tags else []
+    return ["tokenize", "mwt", *tags, *(["depparse"] if config.trees else [])]
 
 
 def parser_identity(config: ParserConfig) -> ComponentIdentity:
@@ -71,8 +77,8 @@ def _default_directory() -> str:
     return folder
 
 
-def _read_package(folder: Path, *, language: str, name: str) -> StanzaPackage:
-    """Look up a package's processors and files, with those they depend on, in resources.json."""
+def _read_package(folder: Path, *, language: str, name: str, processors: Sequence[str]) -> StanzaPackage:
+    """Look up the files of a package's processors, with those they depend on, in resources.json."""
     index = folder / "resources.json"
     try:
         known: dict[str, Any] = json.loads(index.read_text(encoding="utf-8"))
@@ -82,15 +88,15 @@ def _read_package(folder: Path, *, language: str, name: str) -> StanzaPackage:
         raise _not_installed(folder, language=language, name=name, missing=str(index)) from None
     except (ValueError, KeyError, AttributeError):
         raise _not_installed(folder, language=language, name=name, missing=f"{language!r} in {index}") from None
-    processors, files = [], set()
-    for processor in _PROCESSORS:
+    found, files = [], set()
+    for processor in processors:
         chosen = _model_name(resources, processor, package=name)
         if chosen is None and processor == "mwt":  # many languages have no multi-word tokens
             continue
         if chosen is None:
             missing = f"package {name!r} with a {processor} model for {language!r} in {index}"
             raise _not_installed(folder, language=language, name=name, missing=missing)
-        processors.append(processor)
+        found.append(processor)
         files.add(folder / language / processor / f"{chosen}.pt")
         for needed in resources.get(processor, {}).get(chosen, {}).get("dependencies", []):
             files.add(folder / language / needed["model"] / f"{needed['package']}.pt")
@@ -98,7 +104,7 @@ def _read_package(folder: Path, *, language: str, name: str) -> StanzaPackage:
         if not path.is_file():
             raise _not_installed(folder, language=language, name=name, missing=str(path))
     return StanzaPackage(
-        folder=folder, language=language, name=name, processors=tuple(processors), files=tuple(sorted(files))
+        folder=folder, language=language, name=name, processors=tuple(found), files=tuple(sorted(files))
     )
 
 

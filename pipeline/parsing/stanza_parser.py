@@ -1,5 +1,7 @@
 """The dependency parser; start here. ``StanzaParser`` turns documents into sentences with words, tags and trees.
 
+A configuration may leave out the trees, and the tags with them; their networks are then not loaded.
+
 ``stanza_packages`` finds a Stanza package, which ``stanza_pipeline`` loads. Its networks are run by ``stanza_fast``,
 which makes its own batches (``packed_sentences``) and calls the networks' modules (``stanza_networks``), or by
 ``stanza_plain``, which calls Stanza's processors: slower, and the reference that the fast one must equal word by word.
@@ -16,7 +18,7 @@ from concord.models.checkpoint import pick_device
 from concord.models.options import OnBatch
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
-from concord.pipeline.parsing.stanza_fast import FastStanza, obstacle_to_shortcuts
+from concord.pipeline.parsing.stanza_fast import FastStanza, FastTokenizer, obstacle_to_shortcuts
 from concord.pipeline.parsing.stanza_packages import find_package, identity_of
 from concord.pipeline.parsing.stanza_pipeline import load_pipeline
 from concord.pipeline.parsing.stanza_plain import PlainStanza, WordAnalysis
@@ -57,7 +59,8 @@ class StanzaParser:
         if obstacle is not None:
             logger.warning("Parsing without shortcuts, at a fraction of the speed: %s", obstacle)
         is_fast = shortcuts == "auto" and obstacle is None
-        self._stanza = FastStanza(nlp) if is_fast else PlainStanza(nlp)
+        fast = FastStanza if config.tags else FastTokenizer
+        self._stanza = fast(nlp) if is_fast else PlainStanza(nlp)
 
     def parse(
         self, documents: Sequence[Document], *, on_batch: OnBatch | None = None

@@ -13,12 +13,12 @@ MAX_WORD_LENGTH = 300
 class WordAnalysis(NamedTuple):
     """Output of lemmatizer, tagger and parser for a word, as in ParsedWord; ``head`` is 1-based, 0 for a root."""
 
-    lemma: str | None
-    upos: str | None
-    xpos: str | None
-    feats: str | None
-    head: int
-    deprel: str
+    lemma: str | None = None
+    upos: str | None = None
+    xpos: str | None = None
+    feats: str | None = None
+    head: int | None = None
+    deprel: str | None = None
 
 
 class PlainStanza:
@@ -51,13 +51,17 @@ class PlainStanza:
     def analyse(
         self, sentences: Sequence[Sequence[str]], *, on_batch: OnBatch | None = None
     ) -> list[list[WordAnalysis]]:
-        """Tag, lemmatize and parse sentences given as words; here in one batch, so ``on_batch`` is not called."""
+        """Tag, lemmatize and parse sentences given as words, as far as the pipeline does.
+
+        Here it is one batch, so ``on_batch`` is not called.
+        """
         del on_batch
-        if not sentences:
-            return []
+        if not sentences or "pos" not in self._nlp.processors:
+            return [[WordAnalysis()] * len(sentence) for sentence in sentences]
         document = stanza_document([[{"text": truncate(form)} for form in sentence] for sentence in sentences])
         for name in ("pos", "lemma", "depparse"):
-            document = self._nlp.processors[name].process(document)
+            if name in self._nlp.processors:
+                document = self._nlp.processors[name].process(document)
         return [
             [
                 WordAnalysis(restore_lemma(word.lemma, form), word.upos, word.xpos, word.feats, word.head, word.deprel)

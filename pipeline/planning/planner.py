@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from concord.models.errors import ModelError
-from concord.pipeline.config import AnnotateConfig, TaggerRunConfig
+from concord.pipeline.config import AnnotateConfig, ParserConfig, TaggerRunConfig
 from concord.pipeline.corrections.correction import corrections_digest, current_corrections
 from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.errors import IntegrityError, PlanError
@@ -56,8 +56,13 @@ class Planner:
         self._tagger = tagger
         self._name_documents = name_documents
         self._parser = parser or parser_identity(config.parser)
-        if not config.tagger.accept_parser:
-            check_trees(tagger.name, tagger.trees, parser=component_signature(self._parser))
+        check_trees(
+            tagger.name,
+            tagger.trees,
+            config.parser,
+            signature=component_signature(self._parser),
+            accept=config.tagger.accept_parser,
+        )
         self._identity = run_identity(tagger, config.tagger)
         self._recipe = Recipe.of(config, self._parser, self._identity, SCHEMA_VERSION)
         # A store takes no line at the end of a file, so there are no corrections.
@@ -297,11 +302,22 @@ def run_identity(tagger: ResolvedTagger, settings: TaggerRunConfig) -> Component
     return tagger.identity.model_copy(update={"terms": file_sha256(settings.terms)})
 
 
-def check_trees(name: str, trees: str | None, *, parser: str) -> None:
-    """Raise ModelError if a tagger learned from the trees of another parser than the one of this signature."""
-    if trees not in (None, parser):
+def check_trees(name: str, trees: str | None, parser: ParserConfig, *, signature: str, accept: bool) -> None:
+    """Raise ModelError if a tagger reads trees, and the parser makes none or is not the one that it learned from.
+
+    Args:
+        trees: the source of the trees that the tagger learned from; None if it reads none.
+        signature: of the parser.
+        accept: allow another parser.
+    """
+    if trees is not None and not parser.trees:
         raise ModelError(
-            f"tagger.model: {name} learned from the trees of {trees!r}, this run parses with {parser!r}; its labels "
+            f"tagger.model: {name} reads dependency trees, and this run makes none (parser.trees: false); set "
+            "parser.trees=true (--trees), or choose a tagger that reads words alone, such as entities_en"
+        )
+    if not accept and trees not in (None, signature):
+        raise ModelError(
+            f"tagger.model: {name} learned from the trees of {trees!r}, this run parses with {signature!r}; its labels "
             "would suffer. Choose the same parser under 'parser', or parse the training corpora with this one "
             "(concord parse) and train again; --set tagger.accept_parser=true runs it regardless"
         )

@@ -46,7 +46,10 @@ class Arc:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tree:
-    """A drawing; ``text_y`` and ``tag_y`` are the baselines of words and parts of speech."""
+    """A drawing; ``text_y`` and ``tag_y`` are the baselines of words and parts of speech.
+
+    There are no arcs if the texts were annotated without trees.
+    """
 
     width: int
     height: int
@@ -62,18 +65,19 @@ def draw_tree(tokens: Sequence[TokenRow]) -> Tree:
     spans = {
         number: (min(token.head, number), max(token.head, number))
         for number, token in enumerate(tokens, 1)
-        if 0 < token.head <= len(tokens) and token.head != number
+        if token.head and token.head <= len(tokens) and token.head != number
     }
     levels = _levels(spans.values())
     base = _HEAD_ROOM + _LEVEL * max(levels.values(), default=1)
     arcs = []
     for number, (token, x) in enumerate(zip(tokens, centres, strict=True), 1):
+        relation = token.deprel or ""
         if token.head == 0:
             # Up to the top: no arc of a projective tree passes over the root.
             line = f"M{x} {_HEAD_ROOM}V{base}"
-            arcs.append(Arc(line=line, tip=_tip(x, base), relation=token.deprel, x=x, y=_HEAD_ROOM - 5))
-        elif number in spans:
-            arcs.append(_arc(token, centres[token.head - 1], x, base=base, level=levels[spans[number]]))
+            arcs.append(Arc(line=line, tip=_tip(x, base), relation=relation, x=x, y=_HEAD_ROOM - 5))
+        elif token.head and number in spans:
+            arcs.append(_arc(relation, centres[token.head - 1], x, base=base, level=levels[spans[number]]))
     return Tree(
         width=round(centres[-1] + _column_width(tokens[-1]) / 2) + _MARGIN if centres else 2 * _MARGIN,
         height=base + _TAG_DROP + _FOOT_ROOM,
@@ -120,9 +124,9 @@ def _centres(tokens: Sequence[TokenRow]) -> list[int]:
         before = tokens[number - 2]
         distance = _column_width(before) / 2 + half + _GAP
         if token.head == number - 1:
-            distance = max(distance, text_width(token.deprel, _LABEL_SIZE) + 4 * _OFFSET)
+            distance = max(distance, text_width(token.deprel or "", _LABEL_SIZE) + 4 * _OFFSET)
         if before.head == number:
-            distance = max(distance, text_width(before.deprel, _LABEL_SIZE) + 4 * _OFFSET)
+            distance = max(distance, text_width(before.deprel or "", _LABEL_SIZE) + 4 * _OFFSET)
         centres.append(round(centres[-1] + distance))
     return centres
 
@@ -136,14 +140,14 @@ def _levels(spans: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
     return levels
 
 
-def _arc(token: TokenRow, head: int, dependent: int, *, base: int, level: int) -> Arc:
+def _arc(relation: str, head: int, dependent: int, *, base: int, level: int) -> Arc:
     side = 1 if dependent > head else -1
     start, top = head + side * _OFFSET, base - _LEVEL * level
     line = (
         f"M{start} {base}V{top + _CORNER}q0 {-_CORNER} {side * _CORNER} {-_CORNER}"
         f"H{dependent - side * _CORNER}q{side * _CORNER} 0 {side * _CORNER} {_CORNER}V{base}"
     )
-    return Arc(line=line, tip=_tip(dependent, base), relation=token.deprel, x=round((start + dependent) / 2), y=top - 4)
+    return Arc(line=line, tip=_tip(dependent, base), relation=relation, x=round((start + dependent) / 2), y=top - 4)
 
 
 def _tip(x: int, base: int) -> str:

@@ -51,9 +51,10 @@ def build_worker(plan: Plan) -> "ShardWorker":
             "on none"
         )
     tagger = load_tagger(folder, device=plan.config.tagger.device)
-    terms = read_terms_for(tagger, plan.config.tagger.terms, digest=plan.tagger.terms)
-    parser = StanzaParser(plan.config.parser)
-    on_cpu = partial(_on_cpu, plan.config.parser, parser, tagger)
+    config = plan.config
+    terms = read_terms_for(tagger, config.tagger.terms, tags=config.parser.tags, digest=plan.tagger.terms)
+    parser = StanzaParser(config.parser)
+    on_cpu = partial(_on_cpu, config.parser, parser, tagger)
     return ShardWorker(plan, parser=parser, tagger=tagger, terms=terms, on_cpu=on_cpu)
 
 

@@ -14,7 +14,8 @@ from concord.models.labels import Span, decode_spans
 from concord.models.options import OnBatch, PredictOptions
 from concord.models.outputs import Prediction, Source
 from concord.models.terms.term_matcher import TermMatcher
-from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedDocument, ParsedSentence, join_pieces
+from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedDocument, join_pieces
+from concord.pipeline.output.document_rows import tagger_input
 from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import shortage_errors
 from concord.pipeline.worker.shard_progress import OnShare
@@ -96,7 +97,10 @@ class TagStage:
     def _predict(self, documents: Sequence[ParsedDocument], options: PredictOptions) -> list[tuple[Prediction, ...]]:
         """Return one prediction for each ParsedSentence, by document."""
         joined = [join_pieces(document.sentences, attrgetter("continues")) for document in documents]
-        sentences = [[self._with_terms(_sentence(pieces)) for pieces in document] for document in joined]
+        sentences = [
+            [self._with_terms(tagger_input([piece.words for piece in pieces])) for pieces in document]
+            for document in joined
+        ]
         with shortage_errors():
             predicted = self._tagger.predict_documents(sentences, options, on_batch=self._on_batch)
         return [
@@ -114,20 +118,6 @@ class TagStage:
     def _on_batch(self, done: int, words: int) -> None:
         if self._on_share is not None:
             self._on_share(done / max(1, words), done)
-
-
-def _sentence(pieces: Sequence[ParsedSentence]) -> Sentence:
-    """Convert the pieces of a sentence to the tagger's input; each piece keeps its own root."""
-    words = [word for piece in pieces for word in piece.words]
-    shifts = accumulate((len(piece.words) for piece in pieces[:-1]), initial=0)
-    return Sentence(
-        words=tuple(word.word for word in words),
-        tags=tuple(word.upos or "X" for word in words),
-        heads=tuple(
-            word.head and word.head + shift for piece, shift in zip(pieces, shifts, strict=True) for word in piece.words
-        ),
-        relations=tuple(word.deprel for word in words),
-    )
 
 
 def _with_sources(prediction: Prediction, sentence: Sentence) -> Prediction:

@@ -91,7 +91,7 @@ def preview(config: AnnotateConfig) -> Answer:
         *chain.from_iterable(_named_rows(kind, ids) for kind, ids in report.named.items()),
         ("shards", f"{report.shards - report.done_before:,} to do"),
         ("time", "unknown: no run has been timed here yet" if seconds is None else f"about {seconds:,.0f} s"),
-        ("parser", config.parser.package),
+        ("parser", config.parser.package if config.parser.trees else f"{config.parser.package}, without trees"),
         ("tagger", describe_component(tagger.identity)),
         ("executor", f"ray, {counted(executor.actors, 'actor')}" if executor.kind == "ray" else executor.kind),
     ]

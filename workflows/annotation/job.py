@@ -30,6 +30,7 @@ _OPTION_KEYS = {
     "keep": "output.keep",
     "limit": "limit",
     "rehash": "planning.rehash",
+    "trees": "parser.trees",
 }
 
 

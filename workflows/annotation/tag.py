@@ -36,7 +36,10 @@ def tag_text(text: str, *, model: str | None, device: str | None) -> Answer:
     tagger = find_job_tagger(config)
     from concord.pipeline.texts import TextAnnotator  # imports torch
 
-    [outcome] = TextAnnotator.load(tagger, parser=config.parser, settings=config.tagger).annotate([text])
+    # Of what the parser finds, only a tagger that reads trees needs more than the words.
+    reads_trees = tagger.trees is not None
+    parser = config.parser.model_copy(update={"trees": reads_trees, "tags": reads_trees})
+    [outcome] = TextAnnotator.load(tagger, parser=parser, settings=config.tagger).annotate([text])
     if isinstance(outcome, DeadLetter):
         raise InputError(outcome.message)
     entities = [

@@ -45,6 +45,7 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 )
 @click.option("--keep", type=POSITIVE, help="Number of generations to keep; see concord history.  [default: 1]")
 @click.option("--limit", type=POSITIVE, help="Read only the first records, for a try.")
+@click.option("--trees/--no-trees", default=None, help="Whether to make dependency trees.  [default: trees]")
 @set_option
 @click.option(
     "--rehash",

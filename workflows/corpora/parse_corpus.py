@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import field_validator
 from tqdm import tqdm
 
 from concord.models.config import Config
@@ -35,6 +36,13 @@ class ParseConfig(Config):
     output: str
     """The corpus with trees: ``.conllu``, optionally with ``.gz`` or ``.zst``."""
     parser: ParserConfig = ParserConfig()
+
+    @field_validator("parser")
+    @classmethod
+    def _check_parser(cls, parser: ParserConfig) -> ParserConfig:
+        if not parser.trees:
+            raise ValueError("expected trees: true, since this command adds trees")
+        return parser
 
 
 def read_parse_job(values: Mapping[str, Any], *, overrides: Sequence[str] = ()) -> ParseConfig:

@@ -10,7 +10,12 @@ from concord.models.outputs import Prediction
 from concord.models.terms.term_matcher import TermMatcher
 from concord.pipeline.corrections.correction import Correction, Mark
 from concord.pipeline.corrections.fitting import fit_corrections, paired_marks
-from concord.pipeline.output.document_rows import CollectedDocument, TokenRow, sentence_offsets
+from concord.pipeline.output.document_rows import (
+    CollectedDocument,
+    sentence_offsets,
+    tagger_input,
+    whole_sentences,
+)
 
 if TYPE_CHECKING:
     # Pages read a document's sentences before anyone asks the tagger, and torch takes seconds to import.
@@ -76,21 +81,7 @@ def _words_of(mark: Mark, words: Sequence[tuple[int, int]]) -> list[int]:
 
 def tagged_sentences(document: CollectedDocument) -> list[Sentence]:
     """Return what a tagger reads; the pieces of an over-long sentence are one sentence, each with its own root."""
-    groups: list[list[tuple[TokenRow, int]]] = []
-    for sentence in document.sentences:
-        if not (sentence.row.continues and groups):
-            groups.append([])
-        shift = len(groups[-1])
-        groups[-1] += [(token, token.head and token.head + shift) for token in sentence.tokens]
-    return [
-        Sentence(
-            words=tuple(token.word for token, _ in group),
-            tags=tuple(token.upos or "X" for token, _ in group),
-            heads=tuple(head for _, head in group),
-            relations=tuple(token.deprel for token, _ in group),
-        )
-        for group in groups
-    ]
+    return [tagger_input([piece.tokens for piece in pieces]) for pieces in whole_sentences(document)]
 
 
 def _marks(predictions: Sequence[Prediction], words: Sequence[tuple[int, int]], text: str) -> list[Mark]:

@@ -113,11 +113,12 @@ class ShardRows:
         return first, np.maximum(np.searchsorted(self.starts, ends, side="left"), first + 1)
 
     def head_starts(self) -> pa.Array:
-        """Return the offset of each word's head; -1 for a root."""
-        heads, numbers, starts = (_rows(self.tokens[name]) for name in ("head", "token_id", "start_char"))
+        """Return the offset of each word's head; -1 for a root, -2 in a run without trees."""
+        heads = _rows(pc.fill_null(self.tokens["head"], -1))
+        numbers, starts = (_rows(self.tokens[name]) for name in ("token_id", "start_char"))
         rows = np.arange(self.tokens.num_rows)
-        of_head = starts[np.where(heads == 0, rows, rows - numbers + heads)]
-        return pa.array(np.where(heads == 0, -1, of_head))
+        of_head = starts[np.where(heads > 0, rows - numbers + heads, rows)]
+        return pa.array(np.where(heads > 0, of_head, np.where(heads == 0, -1, -2)))
 
     def context(self, start: int, end: int, *, document: int) -> tuple[int, str]:
         """Return whole words around a stretch, any white space as spaces, after the offset of the first."""

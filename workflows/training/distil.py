@@ -208,7 +208,8 @@ def _label(
         raise InputError("--text: expected a document with a word or more, got none")
     if len(missing) < len(shards):
         info(f"{len(shards) - len(missing):,} of {len(shards):,} shards are labelled already")
-    parser = StanzaParser(ParserConfig()) if any(isinstance(item, Document) for item in items) else None
+    has_texts = any(isinstance(item, Document) for item in items)
+    parser = StanzaParser(ParserConfig(trees=False, tags=False)) if has_texts else None
     started, total = time.monotonic(), sum(_size(item) for number in missing for item in shards[number])
     done = words = 0
     for number in missing:

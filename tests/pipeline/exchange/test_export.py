@@ -35,6 +35,7 @@ from concord.pipeline.exchange.review_queue import Quotas, write_review_queue
 from concord.pipeline.output import parquet_parts
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import read_collection
+from concord.pipeline.output.verify import verify
 from concord.pipeline.worker.source_texts import SourceTexts
 
 if TYPE_CHECKING:
@@ -324,6 +325,40 @@ def test_docbin_merges_the_words_of_a_multi_word_token(output: Path, tmp_path: P
     assert [word.text for word in document] == ["Il", "va", "au", "Louvre", "du", "Roi."]
     assert [word.head.text for word in document] == ["Il", "Il", "va", "au", "Louvre", "du"]
     assert [word.lemma_ for word in document][2] == "a"
+
+
+@pytest.fixture(scope="module")
+def words_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a collection of the same documents without trees and tags."""
+    folder = tmp_path_factory.mktemp("words_alone")
+    parser = {"trees": False, "tags": False}
+    annotate_texts(write_texts(folder / "texts.jsonl", TEXTS), folder / "out", parser=parser)
+    return folder / "out"
+
+
+@pytest.mark.slow
+def test_docbin_without_trees_has_the_same_sentences(words_alone: Path, output: Path, tmp_path: Path) -> None:
+    for source in (output, words_alone):
+        export_collection(source, tmp_path / source.parent.name, to="docbin")
+    whole, alone = (read_docbin(tmp_path / source.parent.name) for source in (output, words_alone))
+    for document, same in zip(whole, alone, strict=True):
+        assert same.text == document.text
+        assert [(span.text, span.label_) for span in same.ents] == [(span.text, span.label_) for span in document.ents]
+        if any(not word.is_space for word in document):
+            assert [sent.text for sent in same.sents] == [sent.text for sent in document.sents]
+            assert not same.has_annotation("DEP")
+        assert not any(word.pos_ or word.lemma_ for word in same if not word.is_space)
+
+
+@pytest.mark.parametrize("to", ["conllu", "jsonl", "brat", "label-studio"])
+def test_collections_without_trees_are_exported(words_alone: Path, tmp_path: Path, to: ExportForm) -> None:
+    name = tmp_path / {"conllu": "a.conllu", "jsonl": "a.jsonl", "brat": "a", "label-studio": "a.json"}[to]
+    assert export_collection(words_alone, name, to=to).documents >= len(EXPORTED) - 2
+    if to == "conllu":
+        rows = [line.split("\t") for line in name.read_text().splitlines() if line[:1].isdigit()]
+        assert {tuple(row[2:9]) for row in rows} == {("_",) * 7}
+        assert {sentence.heads for document in read_corpus(name).documents for sentence in document.sentences} == {None}
+    assert verify(words_alone) == []
 
 
 def test_docbin_is_rejected_at_once_when_spacy_is_missing(

@@ -197,7 +197,7 @@ def test_annotated_tables_are_empty_without_documents() -> None:
     "broken",
     [
         word(0, "Hi")._replace(lemma="\ud800"),
-        word(0, "Hi")._replace(deprel=None),  # type: ignore[arg-type]
+        word(0, "Hi")._replace(word=None),  # type: ignore[arg-type]
     ],
 )
 def test_annotated_tables_refuse_a_value_that_the_schema_does_not_allow(broken: ParsedWord) -> None:

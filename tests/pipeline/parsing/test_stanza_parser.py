@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from concord_testing.finished_runs import null_columns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -95,7 +96,8 @@ def check_tokens(document: ParsedDocument) -> None:
 
 
 def check_tree(sentence: ParsedSentence) -> None:
-    heads = [word.head for word in sentence.words]
+    heads = [word.head for word in sentence.words if word.head is not None]
+    assert len(heads) == len(sentence.words)
     assert sum(head == 0 for head in heads) == 1
     assert all(0 <= head <= len(heads) for head in heads)
     assert all((word.deprel == "root") == (word.head == 0) for word in sentence.words)
@@ -201,6 +203,38 @@ def test_shortcuts_equal_plain_stanza_word_by_word(parser: StanzaParser, plain: 
         assert isinstance(outcome, ParsedDocument)
         for sentence in outcome.sentences:
             check_tree(sentence)
+
+
+LEFT_OUT = {"trees": ["trees"], "tags": ["trees", "tags"]}
+
+
+@pytest.mark.parametrize("left_out", LEFT_OUT.values(), ids=LEFT_OUT)
+def test_what_is_left_out_is_null_and_all_else_stays(parser: StanzaParser, left_out: Sequence[str]) -> None:
+    config = ParserConfig.from_mapping(dict.fromkeys(left_out, False))
+    documents = documents_of([*PROSE, ODD["long_token"], ODD["decomposed"], ODD["empty"]])
+    short = StanzaParser(config).parse(documents)
+    assert short == StanzaParser(config, shortcuts="off").parse(documents)
+    for outcome, whole in zip(short, parser.parse(documents), strict=True):
+        assert isinstance(outcome, ParsedDocument)
+        assert isinstance(whole, ParsedDocument)
+        assert [sentence.words for sentence in outcome.sentences] == [
+            tuple(word._replace(**null_columns(left_out)) for word in sentence.words) for sentence in whole.sentences
+        ]
+
+
+@pytest.mark.parametrize("left_out", LEFT_OUT.values(), ids=LEFT_OUT)
+def test_what_is_left_out_is_not_loaded(left_out: Sequence[str]) -> None:
+    package = stanza_packages.find_package(ParserConfig.from_mapping(dict.fromkeys(left_out, False)))
+    unused = {"trees": {"depparse"}, "tags": {"pos", "lemma"}}
+    assert set(package.processors) == {"tokenize", "mwt", "pos", "lemma", "depparse"}.difference(
+        *(unused[part] for part in left_out)
+    )
+    assert set(stanza_pipeline.load_pipeline(package, device="cpu").processors) == set(package.processors)
+
+
+def test_trees_need_tags() -> None:
+    with pytest.raises(ConfigError, match=r"tags: expected true where trees is true.*set parser.trees=false too"):
+        ParserConfig.from_mapping({"tags": False})
 
 
 @pytest.mark.slow
@@ -333,7 +367,8 @@ def test_parser_identity_equals_that_of_the_loaded_parser(parser: StanzaParser) 
 
 def test_identity_depends_on_settings_that_change_the_parse() -> None:
     digest = parser_identity(ParserConfig()).digest
-    assert parser_identity(ParserConfig(sentence_cap=100)).digest != digest
+    others = [ParserConfig(sentence_cap=100), ParserConfig(trees=False), ParserConfig(trees=False, tags=False)]
+    assert len({digest, *(parser_identity(config).digest for config in others)}) == 4
     assert parser_identity(ParserConfig(batch_documents=7)).digest == digest
 
 

@@ -103,6 +103,13 @@ def test_report_shows_changes_in_context_and_names_that_deviate(finish_run: Fini
     assert "Baxter\u00a0ORG was PER" in page.text["sentences"]
 
 
+def test_report_without_trees_says_so(finish_run: FinishRun) -> None:
+    content = stores.local(write_report(finish_run(NEWS, left_out=["trees", "tags"]))).read_text(encoding="utf-8")
+    assert content.count("No tree: the texts were annotated without trees") == 5
+    assert "words by <b>parser_en" in content
+    assert "Open a sentence" not in content
+
+
 def test_report_draws_entities_and_trees_of_whole_documents(finish_run: FinishRun) -> None:
     page = page_of(finish_run(NEWS))
     assert "On yard yard, 12 words, 5 entities" in page.words("documents")

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord_testing import fakes
+from concord_testing.finished_runs import null_columns
 from concord_testing.runs import job, run_job
 
 TEXTS = {
@@ -45,15 +47,19 @@ _TOKEN = re.compile(r"10\s+000|New\s+York|\S+")
 class MultiWordParser(fakes.FakeParser):
     """Parses as the fake does; some tokens contain white space, others are multi-word tokens of two words."""
 
+    def __init__(self, config: ParserConfig) -> None:
+        super().__init__()
+        self._null = null_columns([part for part in ("trees", "tags") if not getattr(config, part)])
+
     def parse(self, documents: Sequence[Document], **_: Any) -> list[ParsedDocument | DeadLetter]:
         if any("PARSERFAULT" in document.text for document in documents):
             raise RuntimeError("parser fault")
-        return [_parse(document) for document in documents]
+        return [_parse(document, self._null) for document in documents]
 
 
 def build_multi_word_worker(plan: Plan) -> ShardWorker:
     """Build a worker with MultiWordParser."""
-    return ShardWorker(plan, parser=MultiWordParser(), tagger=fakes.FakeTagger())
+    return ShardWorker(plan, parser=MultiWordParser(plan.config.parser), tagger=fakes.FakeTagger())
 
 
 def annotate_texts(source: Path, output: Path, /, **changes: Any) -> RunReport:
@@ -108,14 +114,14 @@ def _all_rows(table: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _parse(document: Document) -> ParsedDocument:
+def _parse(document: Document, null: dict[str, Any]) -> ParsedDocument:
     found: list[ParsedSentence] = []
     words: list[ParsedWord] = []
     continues = False
     for match in _TOKEN.finditer(document.text):
         token = " ".join(match.group().split())
         for form in MULTI_WORD.get(token, (token,)):
-            words.append(_word(match, form, len(words)))
+            words.append(_word(match, form, len(words))._replace(**null))
         is_end = token.endswith(".")
         if is_end or len(words) >= fakes.LONGEST_PIECE:
             found.append(ParsedSentence(words=tuple(words), continues=continues))

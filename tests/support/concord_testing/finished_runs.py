@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from concord.models.labels import decode_spans
 from concord.models.outputs import Prediction
-from concord.pipeline.config import AnnotateConfig, OutputConfig
+from concord.pipeline.config import AnnotateConfig, OutputConfig, ParserConfig
 from concord.pipeline.documents import (
     AnnotatedDocument,
     DeadLetter,
@@ -24,6 +24,12 @@ from concord.pipeline.plan import Piece, Plan, Shard
 from concord.pipeline.worker.commit_stage import CommitStage
 
 THRESHOLD = 0.35
+_COLUMNS = {"trees": ("head", "deprel"), "tags": ("lemma", "upos", "xpos", "feats")}
+
+
+def null_columns(left_out: Sequence[str]) -> dict[str, Any]:
+    """Return None for each field of a word that is null where a parser leaves these parts out."""
+    return dict.fromkeys((name for part in left_out for name in _COLUMNS[part]), None)
 
 
 class _Row(NamedTuple):
@@ -41,6 +47,7 @@ def write_run(
     dead_letters: Sequence[DeadLetter] = (),
     documents_per_shard: int = 2,
     keep_text: bool = False,
+    left_out: Sequence[str] = (),
     **changes: Any,
 ) -> Path:
     """Write a run and return its output folder.
@@ -52,6 +59,7 @@ def write_run(
             entity's confidence is the lowest probability of its words.
         dead_letters: of the first shard.
         keep_text: store the raw texts; the input file does not exist.
+        left_out: what the parser left out: ``trees``, or these and ``tags``.
         changes: fields of the plan with other values.
     """
     groups = [
@@ -62,7 +70,7 @@ def write_run(
         Shard(index=index, pieces=(_piece(len(group) + (len(dead_letters) if index == 0 else 0)),))
         for index, group in enumerate(groups)
     ]
-    plan = _plan(output, shards).model_copy(update=changes)
+    plan = _plan(output, shards, ParserConfig.from_mapping(dict.fromkeys(left_out, False))).model_copy(update=changes)
     folder = OutputFolder(output)
     folder.write_plan(plan)
     stage = CommitStage(
@@ -74,7 +82,7 @@ def write_run(
     )
     positions = count()
     for shard, group in zip(shards, groups, strict=True):
-        annotated = [_annotated(name, sentences, next(positions)) for name, sentences in group]
+        annotated = [_annotated(name, sentences, next(positions), left_out) for name, sentences in group]
         stage.run(shard, [*annotated, *(dead_letters if shard.index == 0 else ())])
     folder.finish(plan)
     return output
@@ -84,10 +92,10 @@ def _piece(records: int) -> Piece:
     return Piece(uri="/data/invented.jsonl", format="jsonl", start=0, end=1000, records=records)
 
 
-def _plan(output: Path, shards: Sequence[Shard]) -> Plan:
+def _plan(output: Path, shards: Sequence[Shard], parser: ParserConfig) -> Plan:
     return Plan(
         schema_version=SCHEMA_VERSION,
-        config=AnnotateConfig(input="/data/invented.jsonl", output=OutputConfig(path=str(output))),
+        config=AnnotateConfig(input="/data/invented.jsonl", output=OutputConfig(path=str(output)), parser=parser),
         parser=ComponentIdentity(name="parser_en", digest="1" * 64),
         tagger=ComponentIdentity(name="entities_en", version="3", digest="2" * 64),
         tagger_folder=str(output.parent / "tagger"),
@@ -98,15 +106,16 @@ def _plan(output: Path, shards: Sequence[Shard]) -> Plan:
     )
 
 
-def _annotated(doc_id: str, sentences: Sequence[str], position: int) -> AnnotatedDocument:
+def _annotated(doc_id: str, sentences: Sequence[str], position: int, left_out: Sequence[str]) -> AnnotatedDocument:
     rows = [[_row(item) for item in sentence.split()] for sentence in sentences]
     text, parsed = "", []
     for sentence in rows:
         words = []
         for number, row in enumerate(sentence, 1):
             text += " " if text and not row.word.startswith("~") else ""
-            words.append(_word(row.word.removeprefix("~"), len(text), number, root=min(2, len(sentence))))
-            text += words[-1].text
+            word = _word(row.word.removeprefix("~"), len(text), number, root=min(2, len(sentence)))
+            words.append(word._replace(**null_columns(left_out)))
+            text += word.text
         parsed.append(ParsedSentence(words=tuple(words)))
     document = Document(
         doc_id=doc_id,

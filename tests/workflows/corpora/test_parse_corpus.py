@@ -9,7 +9,8 @@ from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
 
 from concord.models.checkpoint import load_tagger
-from concord.models.errors import ConfigError
+from concord.models.errors import ConfigError, ModelError
+from concord.nlp import load
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.errors import InputError
@@ -171,6 +172,27 @@ def test_annotate_refuses_another_parser_unless_accepted(bundle: Path, tmp_path:
     assert "--set tagger.accept_parser=true" in refused.output
     assert concord(*command, *other, "--set", "tagger.accept_parser=true").exit_code == 0
     assert concord(*command).exit_code == 0
+
+
+def test_annotate_refuses_to_leave_out_the_trees_that_a_tagger_reads(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("It rained.")
+    accepted = ("--set", "tagger.accept_parser=true")
+    refused = concord("annotate", tmp_path / "text.txt", "-o", tmp_path / "out", "-m", bundle, "--no-trees", *accepted)
+    assert refused.exit_code == 2
+    assert "reads dependency trees, and this run makes none" in refused.output
+    assert "set parser.trees=true (--trees), or choose a tagger" in refused.output
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ModelError, match="reads dependency trees"):
+        load(bundle, settings={"parser.trees": False})
+
+
+def test_a_text_is_tagged_with_the_trees_that_the_tagger_reads(bundle: Path) -> None:
+    assert "[Bergen LOC]" in concord("tag", "Mira Solberg runs the ferry in Bergen.", "-m", bundle).output
+
+
+def test_parse_makes_trees(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="parser: expected trees: true"):
+        read_parse_job({"input": "gold.conll", "output": "trees.conllu"}, overrides=["parser.trees=false"])
 
 
 def test_annotate_refuses_a_tagger_of_gold_trees(tmp_path: Path) -> None:

@@ -162,6 +162,17 @@ def test_diff_compares_sentences_words_and_heads_by_offsets(tmp_path: Path) -> N
     assert (values["tokens"]["differing"]["head"], values["tokens"]["differing"]["deprel"]) == (4, 2)
 
 
+def test_diff_takes_heads_that_were_left_out_for_equal(tmp_path: Path) -> None:
+    documents = {"d": ("Ada met Tom", "They can ~not stay")}
+    first = finished_runs.write_run(tmp_path / "a", documents)
+    second, third = (
+        finished_runs.write_run(tmp_path / name, documents, left_out=["trees", "tags"]) for name in ("b", "c")
+    )
+    differing = {"head": 7, "deprel": 7, "lemma": 7, "upos": 7}
+    assert {name: count for name, count in diff(first, second)["tokens"]["differing"].items() if count} == differing
+    assert not any(diff(second, third)["tokens"]["differing"].values())
+
+
 def test_diff_context_contains_the_whole_words_around_an_entity(tmp_path: Path) -> None:
     long = "x" * 200
     first = finished_runs.write_run(tmp_path / "a", {"d": (f"see {long}Tom{long} now",)})
