@@ -1,8 +1,11 @@
-"""Say where the processor time of a run goes, with this checkout and with another one.
+"""Say where the processor time of a run goes, with this checkout and with another one, or without trees and tags.
 
-Command: python benchmarks/bench_profile.py --other ../old --input $TEXT/us_presidents.jsonl.zst --documents 14
+Commands:
+python benchmarks/bench_profile.py --other ../old --input $TEXT/us_presidents.jsonl.zst --documents 14
+python benchmarks/bench_profile.py --model entities_en_small --input $TEXT/us_presidents.jsonl.zst --documents 2
 
-Each run is ``annotate`` in a process of its own, in one thread. A part's time is without that of parts that run within
+Each run is ``annotate`` in a process of its own, in one thread. Without ``--other`` this checkout takes turns with
+itself: with trees, without them, and without tags as well. A part's time is without that of parts that run within
 it; what a checkout does not have takes no time. Times are microseconds of processor time a word, medians over the
 rounds. What happens once, such as loading models and planning, is reported apart, in seconds.
 """
@@ -27,6 +30,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 PARTS = {
     "reading": ("pipeline.worker.read_stage", "ReadStage", "run"),
     "parse: tokenizer": ("pipeline.parsing.stanza_fast", "FastStanza", "tokenize"),
+    "parse: tokenizer alone": ("pipeline.parsing.stanza_fast", "FastTokenizer", "tokenize"),
     "parse: tagger": ("pipeline.parsing.stanza_fast", "FastStanza", "_tag"),
     "parse: lemmas": ("pipeline.parsing.stanza_fast", "FastStanza", "_lemmatize"),
     "parse: parser": ("pipeline.parsing.stanza_fast", "FastStanza", "_attach"),
@@ -40,6 +44,7 @@ PARTS = {
     "writing": ("pipeline.worker.commit_stage", "CommitStage", "run"),
 }
 ONCE = "once"
+VARIANTS = {"with_trees": {}, "without_trees": {"trees": False}, "without_tags": {"trees": False, "tags": False}}
 
 
 class Stopwatch:
@@ -71,7 +76,7 @@ class Stopwatch:
         return call
 
 
-def work(source: str, model: str) -> None:
+def work(source: str, model: str, parser: str) -> None:
     """Annotate once in this process and print the words and the seconds of each part."""
     from concord.pipeline.annotate import annotate
     from concord.pipeline.config import AnnotateConfig
@@ -92,6 +97,7 @@ def work(source: str, model: str) -> None:
                 "output": str(Path(folder, "output")),
                 "executor": {"kind": "local", "threads": 1},
                 "tagger": {"model": model},
+                "parser": json.loads(parser),
                 "report": False,
             }
         )
@@ -100,10 +106,10 @@ def work(source: str, model: str) -> None:
     print(json.dumps({"words": report.words, "seconds": watch.seconds}))
 
 
-def run(checkout: Path, source: Path, model: str) -> dict[str, Any]:
-    """Annotate with a checkout; return the words and the seconds of each part."""
+def run(checkout: Path, source: Path, model: str, parser: dict[str, bool]) -> dict[str, Any]:
+    """Annotate with a checkout and settings of the parser; return the words and the seconds of each part."""
     surroundings = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--worker", str(source), model]
+    command = [sys.executable, __file__, "--worker", str(source), model, json.dumps(parser)]
     ended = subprocess.run(command, env=surroundings, cwd=checkout, stdout=subprocess.PIPE, text=True, check=True)
     answer: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return answer
@@ -134,36 +140,42 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", type=Path, required=True)
-    parser.add_argument("--other", type=Path, required=True, help="root of the other checkout")
+    parser.add_argument("--other", type=Path, help="root of the other checkout")
     parser.add_argument("--documents", type=int, default=14, help="the first so many of the input")
     parser.add_argument("--model", default="entities_en")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    commit = ["git", "-C", str(arguments.other), "rev-parse", "--short", "HEAD"]
-    runs: dict[str, list[dict[str, Any]]] = {"other": [], "own": []}
-    roots = {"other": arguments.other.resolve(), "own": CHECKOUT}
+    compared: dict[str, tuple[Path, dict[str, bool]]] = {name: (CHECKOUT, own) for name, own in VARIANTS.items()}
+    other = {}
+    if arguments.other is not None:
+        compared = {"before": (arguments.other.resolve(), {}), "after": (CHECKOUT, {})}
+        commit = ["git", "-C", str(arguments.other), "rev-parse", "--short", "HEAD"]
+        other = {"other": subprocess.run(commit, capture_output=True, text=True, check=True).stdout.strip()}
+    first, *later = compared
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in compared}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "documents.jsonl")
         with source.open("w", encoding="utf-8") as lines:
             for doc_id, text in islice(read_texts(arguments.input), arguments.documents):
                 lines.write(json.dumps({"id": doc_id, "text": text}) + "\n")
         for number in range(arguments.rounds):
-            for name in sorted(runs, reverse=number % 2 == 1):
-                runs[name].append(run(roots[name], source, arguments.model))
+            for name in reversed(runs) if number % 2 else runs:
+                root, settings = compared[name]
+                runs[name].append(run(root, source, arguments.model, settings))
                 print(name, json.dumps(describe(runs[name][-1:])), file=sys.stderr, flush=True)
     totals = {
         name: [sum(one["seconds"].values()) - one["seconds"][ONCE] for one in found] for name, found in runs.items()
     }
     report = {
         **environment("bench_profile.py"),
-        "other": subprocess.run(commit, capture_output=True, text=True, check=True).stdout.strip(),
+        **other,
         "config": {"input": arguments.input.name, "documents": arguments.documents, "model": arguments.model},
         "rounds": arguments.rounds,
-        "times_as_fast": quartiles(
-            [before / after for before, after in zip(totals["other"], totals["own"], strict=True)], digits=2
-        ),
-        "before": describe(runs["other"]),
-        "after": describe(runs["own"]),
+        "times_as_fast": {
+            name: quartiles([slow / fast for slow, fast in zip(totals[first], totals[name], strict=True)], digits=2)
+            for name in later
+        },
+        **{name: describe(found) for name, found in runs.items()},
     }
     print(json.dumps(report, indent=1))
 

@@ -150,7 +150,7 @@ def load(
         terms: a list of terms and patterns, one JSON object a line, as ``tagger.terms`` of an annotation job.
         device: cpu, cuda or auto; cpu if None.
         settings: further keys of ``parser`` and ``tagger`` in an annotation job, as ``--set`` takes them:
-            ``{"parser.package": "default"}``.
+            ``{"parser.package": "default"}``; ``{"parser.trees": False}`` is faster, without heads and relations.
 
     Raises:
         ConfigError: for a key or value that does not exist.

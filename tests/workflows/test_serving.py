@@ -182,6 +182,15 @@ def test_a_parser_other_than_that_of_the_manifest_is_refused(model_folder: Path)
         mlflow.pyfunc.load_model(str(model_folder), model_config={"parser": {"sentence_cap": 150}})
 
 
+@pytest.mark.slow
+def test_a_tagger_that_reads_words_alone_is_served_without_trees(
+    model_folder: Path, annotated: dict[str, list[dict[str, Any]]]
+) -> None:
+    configured = {"parser": {"trees": False, "tags": False}}
+    alone = mlflow.pyfunc.load_model(str(model_folder), model_config=configured)
+    assert alone.predict(list(annotated)) == list(annotated.values())
+
+
 @pytest.mark.parametrize(
     ("configured", "message"),
     [
