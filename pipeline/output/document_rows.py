@@ -163,7 +163,7 @@ def tagger_input(pieces: Sequence[Sequence[ParsedWord | TokenRow]]) -> Sentence:
         relations = tuple(word.deprel or "" for word in words)
     return Sentence(
         words=tuple(word.word for word in words),
-        tags=tuple(word.upos or "X" for word in words) if any(word.upos for word in words) else None,
+        tags=tuple(word.upos or "X" for word in words) if heads or any(word.upos for word in words) else None,
         heads=heads,
         relations=relations,
     )
