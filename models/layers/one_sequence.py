@@ -47,14 +47,12 @@ def read_sequence(lstm: nn.LSTM, inputs: Tensor, *, state: LstmState | None = No
     directions, size, steps = 1 + lstm.bidirectional, lstm.hidden_size, len(inputs)
     first = state if state is not None else (inputs.new_zeros(lstm.num_layers * directions, 1, size),) * 2
     states, read = inputs, []
-    for number, weights in enumerate(_ordered_weights(lstm)):
+    for number, weights in enumerate(ordered_weights(lstm)):
         is_reverse = number % directions == 1
         ordered = states.flip(0) if is_reverse else states
         padded = nn.functional.pad(ordered, (0, 0, 0, _padded_length(steps) - steps))[:, None]
         own = [kind[number : number + 1] for kind in first]
-        # Then reverse, batch_sizes, mode, hidden_size, num_layers, has_biases, bidirectional, batch_first and train.
-        options: tuple[object, ...] = (False, [], _LSTM_MODE, size, 1, True, False, False, False)
-        found = torch.ops.aten.mkldnn_rnn_layer(padded, *weights, *own, *options)[0][:steps, 0]
+        found = read_steps(padded, weights, *own)[0][:steps, 0]
         read.append(found.flip(0) if is_reverse else found)
         if len(read) == directions:
             states, read = torch.cat(read, dim=1), []
@@ -67,7 +65,23 @@ def _padded_length(steps: int) -> int:
     return -(-steps // unit) * unit
 
 
-def _ordered_weights(lstm: nn.LSTM) -> list[list[Tensor]]:
+def read_steps(inputs: Tensor, weights: list[Tensor], hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Read B sequences forwards by one direction of a layer, whose weights are those of ``ordered_weights``.
+
+    Args:
+        inputs: shape ``(T, B, D)``.
+        hidden, cell: the states before, each of shape ``(1, B, H)``.
+
+    Returns:
+        the states at each step, ``(T, B, H)``, and hidden and cell states after the last.
+    """
+    # Reverse, batch_sizes, mode, hidden_size, num_layers, has_biases, bidirectional, batch_first and train.
+    options: tuple[object, ...] = (False, [], _LSTM_MODE, hidden.shape[2], 1, True, False, False, False)
+    found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.mkldnn_rnn_layer(inputs, *weights, hidden, cell, *options)[:3]
+    return found
+
+
+def ordered_weights(lstm: nn.LSTM) -> list[list[Tensor]]:
     """Return the four weights of each direction of each layer, the first two in oneDNN's order."""
     weights: list[Tensor] = lstm._flat_weights  # type: ignore[assignment]
     key = weights_key(weights)

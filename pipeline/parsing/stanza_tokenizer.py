@@ -47,7 +47,7 @@ class TokenizerNetwork:
         self._characters = _CharacterTable(trainer)
         self._batch_paragraphs = _BATCH_PARAGRAPHS[device.type]
         self._lstms: list[PiecewiseLSTM] = []
-        if device.type == "cpu" and _reads_by_two_lstms(network):
+        if device.type == "cpu" and torch.backends.mkldnn.is_available() and _reads_by_two_lstms(network):
             lstms = (network.rnn, network.rnn2)
             self._lstms = [PiecewiseLSTM(lstm, warm_up=steps) for lstm, steps in zip(lstms, _WARM_UPS, strict=True)]
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from concord.pipeline.parsing import piecewise_lstm
@@ -30,7 +32,8 @@ def expected_states(lstm: torch.nn.LSTM, inputs: Tensor, lengths: Sequence[int])
 def test_states_are_those_of_whole_sequences(
     forget_bias: float, lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(piecewise_lstm, "_INPUTS_AT_ONCE", 8)
+    monkeypatch.setattr(piecewise_lstm, "_STEPS", 2)
+    monkeypatch.setattr(piecewise_lstm, "_LANES", 3)
     lstm = random_lstm(forget_bias=forget_bias)
     inputs = torch.randn(sum(lengths), 5)
     with torch.inference_mode():
@@ -45,12 +48,13 @@ def test_pieces_that_start_in_a_wrong_state_are_read_again(
     again: list[int] = []
     differing = piecewise_lstm._differing
 
-    def counted(*arguments: Tensor) -> Tensor:
-        wrong = differing(*arguments)  # type: ignore[arg-type]
-        again.append(len(wrong))
+    def counted(start: Tensor, end: Tensor) -> NDArray[np.bool_]:
+        wrong = differing(start, end)
+        again.append(int(np.count_nonzero(wrong)))
         return wrong
 
     monkeypatch.setattr(piecewise_lstm, "_differing", counted)
+    monkeypatch.setattr(piecewise_lstm, "_STEPS", 1)
     lstm = random_lstm(forget_bias=20.0)
     inputs = torch.randn(60, 5)
     with torch.inference_mode():
@@ -62,6 +66,13 @@ def test_pieces_that_start_in_a_wrong_state_are_read_again(
 
 def test_one_piece_needs_no_second_reading() -> None:
     pieces = Pieces([4, 9, 1], piece=10)
-    assert pieces.lengths.tolist() == [9, 4, 1]
-    assert pieces.starts.tolist() == [4, 0, 13]
+    assert pieces.lengths.tolist() == [4, 9, 1]
+    assert pieces.starts.tolist() == [0, 4, 13]
     assert pieces.later.tolist() == []
+
+
+def test_lanes_are_as_many_as_pieces_keep_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(piecewise_lstm, "_STEPS", 2)
+    stretches, firsts = piecewise_lstm._schedule(np.array([1, 6, 3, 4]))
+    assert stretches.tolist() == [[1, 3, 2], [1, 3, 2], [1, 0, 4]]
+    assert firsts.tolist() == [[0, 0, 0], [2, 2, 2], [4, 0, 0]]
