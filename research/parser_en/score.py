@@ -1,0 +1,53 @@
+"""Score a parser on the raw text of treebanks, by the scorer of the CoNLL 2018 shared task, which Stanza uses.
+
+Tokens are scored by ``tokenizer.scores_of``: what is parsed has words alone.
+"""
+
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from stanza.models.common.utils import ud_scores
+
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.documents import Document, ParsedDocument, ParsedWord
+from concord.pipeline.parsing.stanza_parser import StanzaParser
+from research.parser_en.raw_text import labelled, read_documents
+
+_FIRST_COLUMN = ParsedWord._fields.index("word")
+_METRICS = ("Sentences", "Words", "UPOS", "XPOS", "UAS", "LAS")
+
+
+def score(config: ParserConfig, treebanks: Sequence[Path]) -> dict[str, dict[str, float]]:
+    """Return F1 of each metric in percent, by treebank; paragraphs are separated by empty lines."""
+    parser = StanzaParser(config)
+    return {f"{path.parent.name}/{path.name}": _score(parser, path) for path in treebanks}
+
+
+def _score(parser: StanzaParser, path: Path) -> dict[str, float]:
+    documents = [
+        Document(
+            doc_id=str(number),
+            text="\n\n".join(labelled(paragraph)[0].rstrip() for paragraph in paragraphs),
+            source_uri=str(path),
+            source_position=number,
+        )
+        for number, paragraphs in enumerate(read_documents(path))
+    ]
+    lines: list[str] = []
+    for parsed in parser.parse(documents):
+        if not isinstance(parsed, ParsedDocument):
+            raise TypeError(parsed.message)
+        lines += _lines(parsed)
+    gold = pa.input_stream(str(path)).read().decode()
+    found = ud_scores(io.StringIO(gold), io.StringIO("\n".join(lines) + "\n"))
+    return {name: round(100 * found[name].f1, 2) for name in _METRICS}
+
+
+def _lines(parsed: ParsedDocument) -> Iterator[str]:
+    for sentence in parsed.sentences:
+        for number, word in enumerate(sentence.words, start=1):
+            values = (number, *word[_FIRST_COLUMN:], None, None)
+            yield "\t".join("_" if value is None else str(value).replace(" ", "\u00a0") for value in values)
+        yield ""

@@ -1,0 +1,62 @@
+"""What the teacher says of texts: the few most probable tags and heads of each word."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from research.parser_en.student import Labelled
+from research.parser_en.teacher import Teacher, best_trees, unlabelled_batches
+
+_TAGS, _HEADS = 2, 4
+
+
+def label(teacher: Teacher, sentences: Iterable[Sequence[str]], vocabulary: Any) -> Iterator[Labelled]:
+    """Label sentences of words, in another order; those too long for the encoder are left out.
+
+    Args:
+        vocabulary: Stanza's, of the student's labels.
+    """
+    teacher.eval()
+    numbers = {
+        name: np.array(vocabulary[name].map(names), dtype=np.int16)
+        for name, names in zip(("upos", "xpos", "feats", "deprel"), teacher.names, strict=True)
+    }
+    for batch in unlabelled_batches(sentences):
+        yield from _label_batch(teacher, batch, numbers)
+
+
+@torch.inference_mode()
+def _label_batch(
+    teacher: Teacher, sentences: Sequence[Sequence[str]], numbers: dict[str, NDArray[np.int16]]
+) -> Iterator[Labelled]:
+    states = teacher.states(sentences)
+    lengths = [len(words) for words in sentences]
+    upos, xpos, feats = teacher.tag_scores(states)
+    tags = {}
+    for name, scores in (("upos", upos), ("xpos", xpos)):
+        best = scores.softmax(-1).topk(_TAGS)
+        tags[name] = numbers[name][best.indices.numpy()], best.values.numpy()
+    parts = numbers["feats"][feats.argmax(-1).numpy()]
+    arcs = teacher.arc_scores(states, lengths).log_softmax(-1)
+    heads = best_trees(arcs, lengths)
+    relations = numbers["deprel"][teacher.relation_scores(states, heads).argmax(-1).numpy()]
+    probabilities = arcs.exp()
+    # The head of the tree comes first, whether or not it is the most probable one.
+    chosen = probabilities.gather(2, heads[..., None])
+    others = probabilities.scatter(2, heads[..., None], -1.0).topk(min(_HEADS - 1, probabilities.shape[2]))
+    all_heads = torch.cat([heads[..., None], others.indices], 2).to(torch.int16).numpy()
+    all_chances = torch.cat([chosen.clamp(min=1e-4), others.values.clamp(min=0)], 2).numpy()
+    all_heads[all_chances == 0] = 0
+    for row, words in enumerate(sentences):
+        kept = (row, slice(len(words)))
+        yield Labelled(
+            words,
+            (tags["upos"][0][kept], tags["upos"][1][kept]),
+            (tags["xpos"][0][kept], tags["xpos"][1][kept]),
+            parts[kept],
+            (all_heads[kept], all_chances[kept]),
+            relations[kept],
+        )

@@ -1,0 +1,346 @@
+"""The student: tagger and parser of ``parser_en``, trained together on gold trees and on what the teacher labelled.
+
+Both are networks of Stanza, read in batches of our own. Words are form vectors and, in the tagger, spellings. The
+parser reads the tags that the tagger finds in the same step, as it will when they run, not gold ones. From the
+teacher they learn the probabilities of its best few tags and heads.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from stanza.models.common.chuliu_edmonds import chuliu_edmonds_one_root
+from stanza.models.common.pretrain import Pretrain
+from stanza.models.common.utils import simplify_punct
+from stanza.models.common.vocab import ROOT_ID, UNK_ID, VOCAB_PREFIX_SIZE
+from stanza.models.depparse.trainer import GraphTrainer
+from stanza.models.pos.trainer import Trainer as TagTrainer
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence, pad_sequence
+
+from research.parser_en.conllu import Sentence
+
+_BATCH_WORDS = 1_500
+_PAD = -1
+
+
+class Labelled(NamedTuple):
+    """A sentence of T words with the best K values of each label and their probabilities, best first.
+
+    Attributes:
+        upos, xpos, heads: numbers and probabilities, both ``(T, K)``; a head counts from the root, 0.
+        feats: the numbers of the parts of the features, ``(T, parts)``.
+        relations: numbers of the relations to the best heads, ``(T,)``.
+    """
+
+    words: Sequence[str]
+    upos: tuple[NDArray[np.int16], NDArray[np.float32]]
+    xpos: tuple[NDArray[np.int16], NDArray[np.float32]]
+    feats: NDArray[np.int16]
+    heads: tuple[NDArray[np.int16], NDArray[np.float32]]
+    relations: NDArray[np.int16]
+
+
+class Settings(NamedTuple):
+    """How the student is trained.
+
+    Attributes:
+        unknown: probability that a word's form vector is hidden.
+        gold_weight: how often an epoch reads each gold sentence.
+    """
+
+    epochs: int = 6
+    rate: float = 3e-3
+    seed: int = 1
+    unknown: float = 0.03
+    gold_weight: int = 2
+
+
+def gold(sentence: Sentence, vocabulary: Any) -> Labelled:
+    """Return a gold sentence with all probability on its labels."""
+
+    def numbers(name: str, values: Sequence[Any]) -> NDArray[np.int16]:
+        return np.array(vocabulary[name].map(values), dtype=np.int16)
+
+    def certain(values: NDArray[np.int16]) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
+        return values[:, None], np.ones((len(values), 1), dtype=np.float32)
+
+    return Labelled(
+        sentence.words,
+        certain(numbers("upos", sentence.upos)),
+        certain(numbers("xpos", sentence.xpos)),
+        numbers("feats", sentence.feats),
+        certain(np.array(sentence.heads, dtype=np.int16)),
+        numbers("deprel", sentence.relations),
+    )
+
+
+class Batch(NamedTuple):
+    """Sentences, the longest first, and their labels, padded with -1; probabilities with 0."""
+
+    forms: list[str]
+    rows: Tensor
+    lengths: list[int]
+    upos: tuple[Tensor, Tensor]
+    xpos: tuple[Tensor, Tensor]
+    feats: Tensor
+    heads: tuple[Tensor, Tensor]
+    relations: Tensor
+
+
+def _batch(sentences: Sequence[Labelled]) -> Batch:
+    sentences = sorted(sentences, key=lambda each: -len(each.words))
+    numbers: dict[str, int] = {}
+    rows = [torch.tensor([numbers.setdefault(word, len(numbers)) for word in s.words]) for s in sentences]
+
+    def padded(columns: Sequence[NDArray[Any]], value: float) -> Tensor:
+        width = max(column.shape[1] if column.ndim > 1 else 0 for column in columns)
+        tensors = []
+        for column in columns:
+            tensor = torch.from_numpy(column)
+            tensor = tensor.float() if column.dtype == np.float32 else tensor.long()
+            if width:
+                tensor = functional.pad(tensor, (0, width - tensor.shape[1]), value=value)
+            tensors.append(tensor)
+        return pad_sequence(tensors, batch_first=True, padding_value=value)
+
+    def soft(name: str) -> tuple[Tensor, Tensor]:
+        columns = [getattr(sentence, name) for sentence in sentences]
+        return padded([column[0] for column in columns], _PAD), padded([column[1] for column in columns], 0.0)
+
+    return Batch(
+        [form for [[form]] in simplify_punct([[[form]] for form in numbers])],
+        pad_sequence(rows, batch_first=True),
+        [len(sentence.words) for sentence in sentences],
+        soft("upos"),
+        soft("xpos"),
+        padded([sentence.feats for sentence in sentences], _PAD),
+        soft("heads"),
+        padded([sentence.relations for sentence in sentences], _PAD),
+    )
+
+
+class Student(nn.Module):
+    """The networks of a tagger and a parser of Stanza, read together."""
+
+    def __init__(self, tagger: Any, parser: Any, pretrain: Pretrain, *, unknown: float = 0.0) -> None:
+        super().__init__()
+        self.tagger, self.parser = tagger, parser
+        self._pretrain = pretrain
+        self._unknown = unknown
+
+    def forward(self, batch: Batch) -> tuple[dict[str, Tensor], list[Tensor], Tensor, Tensor]:
+        """Return the scores of upos and xpos ``(N, tags)`` and of the features' parts, and the parser's states.
+
+        The last two are the parser's states ``(B, 1 + T, 2H)`` and the mask of the words ``(B, T)``.
+        """
+        tagger, parser = self.tagger, self.parser
+        vectors = self._form_numbers(batch.forms)
+        characters = self._characters(batch.forms)
+        rows = batch.rows
+        inputs = [tagger.trans_pretrained(tagger.pretrained_emb(vectors))[rows], characters[rows]]
+        states = self._run(tagger, "tagger", torch.cat(inputs, 2), batch.lengths)
+        hidden = torch.relu(tagger.upos_hid(tagger.drop(states.data)))
+        dropped = tagger.drop(hidden)
+        scores = {"upos": tagger.upos_clf(dropped), "xpos": tagger.tag_clf["xpos"](dropped)}
+        parts = [part(dropped) for part in tagger.tag_clf["feats"]]
+        found = {name: self._padded(each.detach().argmax(1), states) for name, each in scores.items()}
+        tags = sum(
+            getattr(parser, f"{name}_emb")(functional.pad(each, (1, 0), value=ROOT_ID)) for name, each in found.items()
+        )
+        with_root = torch.cat([torch.tensor([ROOT_ID]), vectors])
+        words = parser.trans_pretrained(parser.pretrained_emb(with_root))[functional.pad(rows + 1, (1, 0))]
+        lengths = [1 + length for length in batch.lengths]
+        parsed = self._run(parser, "parser", torch.cat([words, tags], 2), lengths)
+        mask = torch.arange(rows.shape[1]) < torch.tensor(batch.lengths)[:, None]
+        return scores, parts, pad_packed_sequence(parsed, batch_first=True)[0], mask
+
+    def _form_numbers(self, forms: Sequence[str]) -> Tensor:
+        numbers = torch.tensor(self._pretrain.vocab.map([form.lower() for form in forms]))
+        if self.training:
+            numbers[torch.rand(len(numbers)) < self._unknown] = UNK_ID
+        return numbers
+
+    def _characters(self, forms: Sequence[str]) -> Tensor:
+        tagger = self.tagger
+        spelled = [torch.tensor(tagger.vocab["char"].map(form)) for form in forms]
+        order = sorted(range(len(forms)), key=lambda number: -len(spelled[number]))
+        padded = pad_sequence([spelled[number] for number in order], batch_first=True)
+        lengths = [len(spelled[number]) for number in order]
+        found = tagger.charmodel(padded, None, order, [len(forms)], lengths)
+        vectors: Tensor = tagger.trans_char(tagger.drop(found.data))
+        return vectors
+
+    def _run(self, network: Any, name: str, inputs: Tensor, lengths: list[int]) -> PackedSequence:
+        packed = pack_padded_sequence(inputs, lengths, batch_first=True)
+        data = network.drop(network.worddrop(packed.data, network.drop_replacement))
+        start = tuple(
+            getattr(network, f"{name}lstm_{part}_init").expand(-1, len(lengths), -1).contiguous() for part in "hc"
+        )
+        states, _ = getattr(network, f"{name}lstm")(PackedSequence(data, packed.batch_sizes), lengths, hx=start)
+        return PackedSequence(states.data, packed.batch_sizes)
+
+    @staticmethod
+    def _padded(values: Tensor, like: PackedSequence) -> Tensor:
+        return pad_packed_sequence(PackedSequence(values, like.batch_sizes), batch_first=True)[0]
+
+    def arc_scores(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Return the score of each head for each word, shape ``(B, T, 1 + T)``."""
+        parser = self.parser
+        scores = parser.unlabeled(parser.drop(states), parser.drop(states)).squeeze(3)[:, 1:]
+        scores = scores.masked_fill(~functional.pad(mask, (1, 0), value=True)[:, None], -math.inf)
+        places = torch.arange(states.shape[1])
+        found: Tensor = scores.masked_fill(places[1:, None] == places, -math.inf)
+        return found
+
+    def relation_scores(self, states: Tensor, heads: Tensor) -> Tensor:
+        """Return the scores of the relations to given heads, shape ``(B, T, relations)``."""
+        parser = self.parser
+        scorer = parser.deprel
+        dropped = parser.drop(states), parser.drop(states)
+        words = scorer.dropout(scorer.hidden_func(scorer.W1(dropped[0][:, 1:])))
+        parents = scorer.dropout(scorer.hidden_func(scorer.W2(dropped[1])))
+        words, parents = functional.pad(words, (0, 1), value=1.0), functional.pad(parents, (0, 1), value=1.0)
+        chosen = parents.gather(1, heads[..., None].expand(-1, -1, parents.shape[2]))
+        bilinear = scorer.scorer.W_bilin
+        products = torch.einsum("bti,ijr,btj->btr", words, bilinear.weight, chosen)
+        scores: Tensor = products + bilinear.bias
+        return scores
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the sum of the mean losses of tags, features, heads and relations."""
+        scores, parts, states, mask = self(batch)
+
+        def packed(values: Tensor) -> Tensor:
+            return pack_padded_sequence(values, batch.lengths, batch_first=True).data
+
+        losses = [_soft_loss(scores[n], *map(packed, each)) for n, each in (("upos", batch.upos), ("xpos", batch.xpos))]
+        feats = packed(batch.feats)
+        losses += [0.25 * functional.cross_entropy(part, feats[:, n]) for n, part in enumerate(parts)]
+        arcs = self.arc_scores(states, mask)[mask]
+        losses.append(_soft_loss(arcs, batch.heads[0][mask], batch.heads[1][mask]))
+        relations = self.relation_scores(states, batch.heads[0][..., 0].clamp(min=0))[mask]
+        losses.append(functional.cross_entropy(relations, batch.relations[mask] - VOCAB_PREFIX_SIZE))
+        return torch.stack(losses).sum()
+
+    @torch.inference_mode()
+    def accuracy(self, sentences: Sequence[Labelled]) -> dict[str, float]:
+        """Return the accuracy of tags and the attachment scores on sentences with gold labels, in percent."""
+        self.eval()
+        right = dict.fromkeys(("upos", "xpos", "feats", "uas", "las"), 0)
+        words = 0
+        for group in batches(sentences, words=3_000):
+            batch = _batch(group)
+            scores, parts, states, mask = self(batch)
+            words += sum(batch.lengths)
+            for name, each in (("upos", batch.upos), ("xpos", batch.xpos)):
+                best = pack_padded_sequence(each[0][..., 0], batch.lengths, batch_first=True).data
+                right[name] += int((scores[name].argmax(1) == best).sum())
+            feats = pack_padded_sequence(batch.feats, batch.lengths, batch_first=True).data
+            right["feats"] += int((torch.stack([p.argmax(1) for p in parts], 1) == feats).all(1).sum())
+            arcs = self.arc_scores(states, mask).log_softmax(-1).numpy()
+            heads = torch.zeros_like(batch.rows)
+            for row, length in enumerate(batch.lengths):
+                square = np.full((1 + length, 1 + length), -math.inf)
+                square[1:] = arcs[row, :length, : 1 + length]
+                heads[row, :length] = torch.as_tensor(chuliu_edmonds_one_root(square)[1:])
+            same = (heads == batch.heads[0][..., 0]) & mask
+            relations = self.relation_scores(states, heads).argmax(-1) + VOCAB_PREFIX_SIZE
+            right["uas"] += int(same.sum())
+            right["las"] += int((same & (relations == batch.relations)).sum())
+        return {name: round(100 * count / words, 2) for name, count in right.items()}
+
+
+def _soft_loss(scores: Tensor, numbers: Tensor, probabilities: Tensor) -> Tensor:
+    """Return the mean cross entropy with distributions that are given by their largest values."""
+    logs = scores.log_softmax(-1).gather(1, numbers.clamp(min=0))
+    weights = probabilities / probabilities.sum(1, keepdim=True)
+    return -(weights * logs.masked_fill(weights == 0, 0.0)).sum(1).mean()
+
+
+def batches(sentences: Sequence[Labelled], *, words: int = _BATCH_WORDS) -> list[list[Labelled]]:
+    """Return sentences of about the same length in batches of about so many words."""
+    found: list[list[Labelled]] = [[]]
+    for sentence in sorted(sentences, key=lambda each: len(each.words)):
+        if found[-1] and (1 + len(found[-1])) * len(sentence.words) > words:
+            found.append([])
+        found[-1].append(sentence)
+    return found
+
+
+def build(
+    vocabularies: Mapping[str, Any], configs: Mapping[str, dict[str, Any]], pretrain: Pretrain
+) -> tuple[Any, Any]:
+    """Return Stanza's trainers of a new tagger and a new parser."""
+    tagger = TagTrainer(args=configs["pos"], vocab=vocabularies["pos"], pretrain=pretrain, device="cpu")
+    parser = GraphTrainer(args=configs["depparse"], vocab=vocabularies["depparse"], pretrain=pretrain, device="cpu")
+    return tagger, parser
+
+
+def train(
+    trainers: tuple[Any, Any],
+    pretrain: Pretrain,
+    sentences: tuple[Sequence[Labelled], Sequence[Labelled], Sequence[Labelled]],
+    settings: Settings,
+    output: Path,
+) -> Student:
+    """Train on gold and silver sentences, report the accuracy on the dev ones and save after each epoch; resumable."""
+    gold_part, silver, dev = sentences
+    torch.manual_seed(settings.seed)
+    tagger, parser = trainers
+    student = Student(tagger.model, parser.model, pretrain, unknown=settings.unknown)
+    parameters = [each for each in student.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=settings.rate, betas=(0.9, 0.95), weight_decay=1e-5)
+    every = [*silver, *(list(gold_part) * settings.gold_weight)]
+    steps = settings.epochs * len(batches(every))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (1 + step) / 300) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
+    )
+    first, state = 1, output / "state.pt"
+    if state.exists():
+        saved = torch.load(state, weights_only=True)
+        student.load_state_dict(saved["student"])
+        optimizer.load_state_dict(saved["optimizer"])
+        schedule.load_state_dict(saved["schedule"])
+        first = 1 + saved["epoch"]
+    for epoch in range(first, 1 + settings.epochs):
+        draw = np.random.default_rng((settings.seed, epoch))
+        total = 0.0
+        student.train()
+        for number, group in enumerate(_shuffled(every, draw), start=1):
+            loss = student.loss(_batch(group))
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            schedule.step()
+            total += loss.item()
+            if number % 200 == 0:
+                click.echo(f"epoch {epoch}, batch {number}: loss {total / 200:.3f}")
+                total = 0.0
+        click.echo(f"epoch {epoch}: {student.accuracy(dev)}")
+        torch.save(
+            {
+                "student": student.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "schedule": schedule.state_dict(),
+                "epoch": epoch,
+            },
+            state,
+        )
+        tagger.save(str(output / "pos.pt"))
+        parser.save(str(output / "depparse.pt"))
+    return student
+
+
+def _shuffled(sentences: Sequence[Labelled], draw: np.random.Generator) -> Iterator[list[Labelled]]:
+    order = [sentences[number] for number in draw.permutation(len(sentences))]
+    groups = batches(order)
+    for number in draw.permutation(len(groups)):
+        yield groups[number]
