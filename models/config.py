@@ -27,7 +27,7 @@ class OneRun:
 class Config(BaseModel):
     """A frozen, strict configuration that rejects unknown keys and suggests the nearest known one."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", protected_namespaces=(), defer_build=True)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, where: str = "") -> Self:

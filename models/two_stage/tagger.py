@@ -8,8 +8,10 @@ result. Doc-UANet adds the document memory, read once: before the last layer or,
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +25,7 @@ from concord.models.decoders.softmax import SoftmaxDistribution, joint_probabili
 from concord.models.layers.attention import capture_outputs
 from concord.models.layers.one_sequence import weights_key
 from concord.models.layers.variational_lstm import LstmSample
-from concord.models.options import OnBatch, PredictOptions
+from concord.models.options import OnBatch, Precision, PredictOptions
 from concord.models.outputs import AttentionWeights, Draft, Refined
 from concord.models.tagger import Call, Tagger
 from concord.models.terms.contradictions import find_contradictions, leave_matches_to_stage_two
@@ -200,7 +202,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
         for part, batch in first.tagger.batches(windows, batch_words=options.batch_words):
             if work.on_batch is not None:
                 work.on_batch(0, words)
-            with self.autocast(options.precision):
+            with self._small_networks(options.precision):
                 output = first(batch)
             labels, is_sure = output.distribution.mode(), output.is_sure(batch, gate)
             for contradiction in find_contradictions(batch, labels, self.vocabulary):
@@ -222,8 +224,9 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
         options, table, memory, certain = work.options, work.table, work.memory, work.certain
         uncertain: list[_UncertainWindow] = []
         for part, batch in self.batches(windows, batch_words=options.batch_words, on_batch=work.on_batch):
-            features = self.encoder_features(batch)
             with self.autocast(options.precision):
+                features = self.encoder_features(batch)
+            with self._small_networks(options.precision):
                 draft = self._draft(batch, features, samples=options.samples)
             words = KeptWords.of(part, batch.mask.shape[1])
             if certain is not None:
@@ -266,7 +269,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             stored = [item.features for item in items if item.features is not None]
             features = _pad(stored) if stored else None
             contents = memory.read(_window_rows(part, batch)) if memory is not None else None
-            with self.autocast(work.options.precision):
+            with self._small_networks(work.options.precision):
                 logits = self.refine_network(batch, features, probabilities, contents)
             stage_two = self.refine_network.decoder(logits, batch.mask)
             merged = merge_stages(probabilities, uncertainty, stage_two, threshold)
@@ -274,6 +277,10 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             table.write_spans(
                 part, merged.labels, self.vocabulary, partial(span_probability, samples, stage_two, merged.refined)
             )
+
+    def _small_networks(self, precision: Precision) -> AbstractContextManager[Any]:
+        """Return the context in which all but the encoder computes: on a CPU bfloat16 would slow it down."""
+        return self.autocast("fp32" if self.device.type == "cpu" else precision)
 
     def draft_states(self, batch: Batch) -> Tensor:
         """Return stage one's mean states over the weight samples, as the memory stores them, ``(B, T, 2 * hidden)``."""

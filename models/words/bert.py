@@ -5,6 +5,7 @@ Words are split exactly as by its ``BertTokenizer``; states are those of its ``B
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ Lengths = Sequence[tuple[int, int]]
 
 
 class Bert:
-    """The network of a BERT encoder, in float32, for inference only."""
+    """The network of a BERT encoder for inference only, in float32; its products in bfloat16 where autocast is on."""
 
     def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
         """Store the weights, by their names in model.safetensors; the values are those of config.json."""
@@ -83,7 +84,17 @@ class Bert:
         return torch.cat(attended)
 
     def _project(self, name: str, states: Tensor) -> Tensor:
-        return linear(states, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"])
+        weights = self._rounded if torch.is_autocast_enabled(self._device.type) else self._weights
+        return linear(states, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+    @cached_property
+    def _rounded(self) -> dict[str, Tensor]:
+        """The weights of products in bfloat16, which autocast would round in every pass."""
+        return {
+            name: value.bfloat16()
+            for name, value in self._weights.items()
+            if name.startswith("encoder.") and "LayerNorm" not in name
+        }
 
     def _normalize(self, name: str, states: Tensor) -> Tensor:
         weight, bias = (self._weights[f"{name}.LayerNorm.{kind}"] for kind in ("weight", "bias"))

@@ -157,15 +157,13 @@ def test_memory_holds_what_the_first_pass_labelled(build: Build, sentence: Calla
     assert torch.equal(before.probability[~both], after.probability[~both])
 
 
-def test_bf16_predictions_are_close_to_fp32(tagger: Any, random_documents: Draw) -> None:
+def test_bf16_leaves_all_but_the_encoder_of_two_stages_in_fp32_on_a_cpu(tagger: Any, random_documents: Draw) -> None:
     documents = random_documents(4, documents=2)
     for gate in (middle_gate(tagger, documents), EVERY_SENTENCE):
         exact = tagger.tabulate(documents, PredictOptions(gate=gate, threshold=-1.0))
         rough = tagger.tabulate(documents, PredictOptions(gate=gate, threshold=-1.0, precision="bf16"))
-        same = exact.first == rough.first
-        assert same.float().mean() > 0.5
-        assert torch.allclose(exact.uncertainty[same], rough.uncertainty[same], atol=0.05)
-        assert torch.allclose(exact.probability[same], rough.probability[same], atol=0.05)
+        assert torch.equal(exact.first, rough.first)
+        assert torch.equal(exact.probability, rough.probability)
 
 
 def test_map_of_states_is_their_least_squares_fit(build: Build) -> None:

@@ -65,6 +65,19 @@ def test_states_and_subwords_of_the_default_encoder_are_those_of_transformers() 
     check_against_transformers(find_encoder(EncoderConfig().source), vocabulary=30_000, longest=200)
 
 
+def test_states_in_bfloat16_are_close_to_those_in_float32(folder: Path) -> None:
+    found = read(folder)
+    assert found is not None
+    rows = [[5, 6, 7, 8], [9, 10]]
+    with torch.inference_mode():
+        exact = found[0].states(rows)[-1]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rough = found[0].states(rows)[-1]
+    assert rough.dtype == torch.float32
+    assert not torch.equal(exact, rough)
+    assert torch.allclose(exact, rough, atol=0.1)
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [
