@@ -48,10 +48,11 @@ if not TYPE_CHECKING:  # a type checker shall find unknown names
             raise AttributeError(f"module 'concord' has no attribute {name!r}")
         from importlib import import_module
 
-        from concord._environment import set_environment
+        from concord._environment import collection_paused, set_environment
 
         set_environment()
-        return getattr(import_module(_LAZY[name]), name)
+        with collection_paused():
+            return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

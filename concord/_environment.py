@@ -1,6 +1,9 @@
-"""Environment variables that torch, Ray, MLflow and Hugging Face read once, when they are imported."""
+"""What is set before the heavy imports: environment variables, which libraries read once, and garbage collection."""
 
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from concord.pipeline.threads import wait_passively
 
@@ -14,3 +17,19 @@ def set_environment() -> None:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     wait_passively()
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Import and load without garbage collection, which would visit again and again what was loaded before."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not gc.get_freeze_count():
+            # Both together make all objects old ones, of which the next collections visit none.
+            gc.freeze()
+            gc.unfreeze()
+        if was_enabled:
+            gc.enable()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from concord._environment import collection_paused
 from concord.doc import Doc, docs_from_rows
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter
 from concord.pipeline.identity import ResolvedTagger
@@ -159,8 +160,9 @@ def load(
     """
     paths = {name: None if path is None else str(path) for name, path in (("model", model), ("terms", terms))}
     config = read_text_config({**paths, "device": device}, settings)
-    tagger = find_job_tagger(config)
-    return Nlp(TextAnnotator.load(tagger, parser=config.parser, settings=config.tagger), tagger)
+    with collection_paused():
+        tagger = find_job_tagger(config)
+        return Nlp(TextAnnotator.load(tagger, parser=config.parser, settings=config.tagger), tagger)
 
 
 def _batches(items: Iterable[ItemT], size: int) -> Iterator[tuple[int, list[ItemT]]]:

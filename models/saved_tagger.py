@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,6 +52,13 @@ def read_saved(folder: Path) -> SavedTagger:
             raise ModelError(f"{other}: expected a file of a saved tagger, got a device, a FIFO or a link to nothing")
     if not path.exists():
         raise ModelError(f"{path}: no such file; expected a folder written by `concord train`")
+    status = path.stat()
+    return _read_config(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=2)
+def _read_config(path: Path, modified: int, size: int) -> SavedTagger:
+    del modified, size  # part of the cache key: a changed file is read again
     return SavedTagger.read_json(path)
 
 

@@ -12,7 +12,7 @@ import torch
 from concord.models.checkpoint import load_tagger, pick_device, save_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError, ModelError
-from concord.models.saved_tagger import CONFIG_NAME, WEIGHTS_NAME, tagger_digest
+from concord.models.saved_tagger import CONFIG_NAME, WEIGHTS_NAME, read_saved, tagger_digest
 from concord.models.tagger import Tagger
 from concord.models.two_stage.tagger import TwoStageTagger
 
@@ -66,6 +66,15 @@ def test_save_tagger_saves_a_changed_threshold(build: Build, tmp_path: Path) -> 
     tagger.set_threshold(0.123)
     save_tagger(tagger, tmp_path)
     assert load_tagger(tmp_path).threshold == 0.123
+
+
+def test_configuration_is_parsed_once_until_it_changes(saved: Path) -> None:
+    first = read_saved(saved)
+    assert read_saved(saved) is first
+    path = saved / CONFIG_NAME
+    path.write_text(path.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    assert read_saved(saved) is not first
+    assert read_saved(saved) == first
 
 
 def test_save_tagger_replaces_both_files(build: Build, saved: Path) -> None:

@@ -1,5 +1,6 @@
 """The command line. Only click is imported until a command runs, so that ``--help`` is immediate."""
 
+import gc
 import logging
 import sys
 
@@ -68,4 +69,6 @@ def main() -> None:
       143  terminated
     """
     set_environment()
+    # Modules and models are some hundred thousand objects that stay, and would be visited every 700.
+    gc.set_threshold(50_000)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
