@@ -7,6 +7,7 @@
     python -m research.parser_en student WORK --treebank EWT
     python -m research.parser_en pack WORK -o models/pretrained/parser_en
     python -m research.parser_en score EWT/test.conllu
+    python -m research.parser_en faults GUM/dev.conllu
 
 WORK is a folder of what was made. EWT is a folder with train.conllu and dev.conllu, compressed or not; --tokens names a
 file of sentences of tokens, one a line with its label.
@@ -24,6 +25,7 @@ import click
 import torch
 from stanza.models.common.pretrain import Pretrain
 from stanza.models.depparse.transition.model import SubtreeCombination
+from stanza.models.lemma.trainer import Trainer as Lemmatizer
 from stanza.models.pos.vocab import MultiVocab
 
 from concord.pipeline.config import ParserConfig
@@ -31,6 +33,7 @@ from concord.pipeline.documents import Document
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from research.parser_en import raw_text, silver, student, teacher, tokenizer
 from research.parser_en.conllu import Sentence, read_sentences
+from research.parser_en.faults import count_faults
 from research.parser_en.forms import make_pretrain
 from research.parser_en.pack import pack as write_package
 from research.parser_en.score import score as score_package
@@ -38,14 +41,18 @@ from research.parser_en.score import score as score_package
 EARLIER = Path(__file__).resolve().parents[2] / "models" / "pretrained" / "parser_en"
 _TEXTS_AT_ONCE = 8
 _LONGEST = 100
-_FORMS, _DIMENSION = 30_000, 100
-_TAGGER = {"hidden_dim": 128, "deep_biaff_hidden_dim": 128, "transformed_dim": 64, "dropout": 0.25}
+_FORMS, _DIMENSION = 25_000, 128
+_TAGGER = {"hidden_dim": 160, "deep_biaff_hidden_dim": 128, "transformed_dim": 100, "dropout": 0.25}
 _PARSER = {"hidden_dim": 128, "deep_biaff_hidden_dim": 80, "transformed_dim": 100, "dropout": 0.2}
-_BOTH = {"word_emb_dim": 0, "pretrain": True, "word_dropout": 0.05}
+_BOTH = {"word_emb_dim": 50, "pretrain": True, "word_dropout": 0.05}
 
 WORK = click.argument("work", type=click.Path(path_type=Path, file_okay=False))
 TREEBANK = click.option("--treebank", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
 TOKENS = click.option("--tokens", type=click.Path(path_type=Path, exists=True, dir_okay=False), multiple=True)
+
+PACKAGE = click.option(
+    "--package", type=click.Path(exists=True, file_okay=False), help="Folder of a package; else the bundled one."
+)
 
 
 @click.group(help=__doc__)
@@ -104,7 +111,7 @@ def label(work: Path, treebank: Path, tokens: Sequence[Path], text: Sequence[Pat
     trained = teacher.Teacher(saved["names"], saved["shapes"])
     trained.load_state_dict(saved["model"])
     with (work / "silver.pickle").open("wb") as file:
-        pickle.dump(list(silver.label(trained, distinct, _vocabularies()["depparse"])), file)
+        pickle.dump(list(silver.label(trained, distinct, _vocabularies()["depparse"], _lemmatizer())), file)
 
 
 @main.command("student")
@@ -136,13 +143,22 @@ def pack(work: Path, output: Path) -> None:
 
 @main.command("score")
 @click.argument("treebanks", type=click.Path(path_type=Path, exists=True, dir_okay=False), nargs=-1)
-@click.option(
-    "--package", type=click.Path(exists=True, file_okay=False), help="Folder of a package; else the bundled one."
-)
+@PACKAGE
 def score(treebanks: Sequence[Path], package: str | None) -> None:
     """Print the scores of a package on the raw text of treebanks."""
-    config = ParserConfig() if package is None else ParserConfig(package="compact", directory=package)
-    click.echo(json.dumps(score_package(config, treebanks), indent=1))
+    click.echo(json.dumps(score_package(_parser(package), treebanks), indent=1))
+
+
+@main.command("faults")
+@click.argument("treebank", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@PACKAGE
+def faults(treebank: Path, package: str | None) -> None:
+    """Print the faults of a package's sentence ends on the raw text of a treebank."""
+    click.echo(json.dumps(count_faults(_parser(package), treebank), indent=1))
+
+
+def _parser(package: str | None) -> ParserConfig:
+    return ParserConfig() if package is None else ParserConfig(package="compact", directory=package)
 
 
 def _part(treebank: Path, part: str) -> Path:
@@ -183,6 +199,10 @@ def _vocabularies() -> dict[str, Any]:
     for name in ("upos", "xpos", "feats"):
         found["depparse"][name] = found["pos"][name]
     return found
+
+
+def _lemmatizer() -> Lemmatizer:
+    return Lemmatizer(model_file=str(next((EARLIER / "en" / "lemma").glob("*.pt"))))
 
 
 def _config(processor: str, changed: dict[str, Any]) -> dict[str, Any]:

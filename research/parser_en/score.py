@@ -26,15 +26,7 @@ def score(config: ParserConfig, treebanks: Sequence[Path]) -> dict[str, dict[str
 
 
 def _score(parser: StanzaParser, path: Path) -> dict[str, float]:
-    documents = [
-        Document(
-            doc_id=str(number),
-            text="\n\n".join(labelled(paragraph)[0].rstrip() for paragraph in paragraphs),
-            source_uri=str(path),
-            source_position=number,
-        )
-        for number, paragraphs in enumerate(read_documents(path))
-    ]
+    documents, _ = documents_of(path)
     lines: list[str] = []
     for parsed in parser.parse(documents):
         if not isinstance(parsed, ParsedDocument):
@@ -43,6 +35,18 @@ def _score(parser: StanzaParser, path: Path) -> dict[str, float]:
     gold = pa.input_stream(str(path)).read().decode()
     found = ud_scores(io.StringIO(gold), io.StringIO("\n".join(lines) + "\n"))
     return {name: round(100 * found[name].f1, 2) for name in _METRICS}
+
+
+def documents_of(path: Path) -> tuple[list[Document], list[set[int]]]:
+    """Return the texts of a treebank's documents, and where their sentences end."""
+    documents, ends = [], []
+    for number, paragraphs in enumerate(read_documents(path)):
+        pairs = [labelled(paragraph) for paragraph in paragraphs]
+        text = "\n\n".join(text.rstrip() for text, _ in pairs)
+        labels = "00".join(labels[: len(text.rstrip())] for text, labels in pairs)
+        documents.append(Document(doc_id=str(number), text=text, source_uri=str(path), source_position=number))
+        ends.append({1 + place for place, label in enumerate(labels) if label in "24"})
+    return documents, ends
 
 
 def _lines(parsed: ParsedDocument) -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from stanza.models.lemma.trainer import Trainer as Lemmatizer
 
 from research.parser_en.student import Labelled
 from research.parser_en.teacher import Teacher, best_trees, unlabelled_batches
@@ -13,11 +14,14 @@ from research.parser_en.teacher import Teacher, best_trees, unlabelled_batches
 _TAGS, _HEADS = 2, 4
 
 
-def label(teacher: Teacher, sentences: Iterable[Sequence[str]], vocabulary: Any) -> Iterator[Labelled]:
+def label(
+    teacher: Teacher, sentences: Iterable[Sequence[str]], vocabulary: Any, lemmatizer: Lemmatizer
+) -> Iterator[Labelled]:
     """Label sentences of words, in another order; those too long for the encoder are left out.
 
     Args:
         vocabulary: Stanza's, of the student's labels.
+        lemmatizer: a dictionary of words and tags.
     """
     teacher.eval()
     numbers = {
@@ -25,7 +29,10 @@ def label(teacher: Teacher, sentences: Iterable[Sequence[str]], vocabulary: Any)
         for name, names in zip(("upos", "xpos", "feats", "deprel"), teacher.names, strict=True)
     }
     for batch in unlabelled_batches(sentences):
-        yield from _label_batch(teacher, batch, numbers)
+        for found in _label_batch(teacher, batch, numbers):
+            tags = vocabulary["upos"].unmap(found.upos[0][:, 0].tolist())
+            lemmas = lemmatizer.predict_dict(list(zip(found.words, tags, strict=True)))
+            yield found._replace(lemmas=np.array(vocabulary["lemma"].map(lemmas), dtype=np.int16))
 
 
 @torch.inference_mode()
@@ -59,4 +66,5 @@ def _label_batch(
             parts[kept],
             (all_heads[kept], all_chances[kept]),
             relations[kept],
+            np.zeros(len(words), dtype=np.int16),
         )

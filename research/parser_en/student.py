@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stanza.models.common.chuliu_edmonds import chuliu_edmonds_one_root
 from stanza.models.common.pretrain import Pretrain
 from stanza.models.common.utils import simplify_punct
-from stanza.models.common.vocab import ROOT_ID, UNK_ID, VOCAB_PREFIX_SIZE
+from stanza.models.common.vocab import PAD_ID, ROOT_ID, UNK_ID, VOCAB_PREFIX_SIZE
 from stanza.models.depparse.trainer import GraphTrainer
 from stanza.models.pos.trainer import Trainer as TagTrainer
 from torch import Tensor, nn
@@ -37,6 +37,7 @@ class Labelled(NamedTuple):
         upos, xpos, heads: numbers and probabilities, both ``(T, K)``; a head counts from the root, 0.
         feats: the numbers of the parts of the features, ``(T, parts)``.
         relations: numbers of the relations to the best heads, ``(T,)``.
+        lemmas: numbers of the lemmas, ``(T,)``.
     """
 
     words: Sequence[str]
@@ -45,6 +46,7 @@ class Labelled(NamedTuple):
     feats: NDArray[np.int16]
     heads: tuple[NDArray[np.int16], NDArray[np.float32]]
     relations: NDArray[np.int16]
+    lemmas: NDArray[np.int16]
 
 
 class Settings(NamedTuple):
@@ -78,6 +80,7 @@ def gold(sentence: Sentence, vocabulary: Any) -> Labelled:
         numbers("feats", sentence.feats),
         certain(np.array(sentence.heads, dtype=np.int16)),
         numbers("deprel", sentence.relations),
+        numbers("lemma", sentence.lemmas),
     )
 
 
@@ -92,6 +95,7 @@ class Batch(NamedTuple):
     feats: Tensor
     heads: tuple[Tensor, Tensor]
     relations: Tensor
+    lemmas: Tensor
 
 
 def _batch(sentences: Sequence[Labelled]) -> Batch:
@@ -123,6 +127,7 @@ def _batch(sentences: Sequence[Labelled]) -> Batch:
         padded([sentence.feats for sentence in sentences], _PAD),
         soft("heads"),
         padded([sentence.relations for sentence in sentences], _PAD),
+        padded([sentence.lemmas for sentence in sentences], PAD_ID),
     )
 
 
@@ -144,8 +149,11 @@ class Student(nn.Module):
         vectors = self._form_numbers(batch.forms)
         characters = self._characters(batch.forms)
         rows = batch.rows
-        inputs = [tagger.trans_pretrained(tagger.pretrained_emb(vectors))[rows], characters[rows]]
-        states = self._run(tagger, "tagger", torch.cat(inputs, 2), batch.lengths)
+        words = torch.tensor(tagger.vocab["word"].map(batch.forms))
+        inputs = torch.cat(
+            [tagger.word_emb(words), tagger.trans_pretrained(tagger.pretrained_emb(vectors)), characters], 1
+        )
+        states = self._run(tagger, "tagger", inputs[rows], batch.lengths)
         hidden = torch.relu(tagger.upos_hid(tagger.drop(states.data)))
         dropped = tagger.drop(hidden)
         scores = {"upos": tagger.upos_clf(dropped), "xpos": tagger.tag_clf["xpos"](dropped)}
@@ -154,10 +162,12 @@ class Student(nn.Module):
         tags = sum(
             getattr(parser, f"{name}_emb")(functional.pad(each, (1, 0), value=ROOT_ID)) for name, each in found.items()
         )
-        with_root = torch.cat([torch.tensor([ROOT_ID]), vectors])
-        words = parser.trans_pretrained(parser.pretrained_emb(with_root))[functional.pad(rows + 1, (1, 0))]
+        root = torch.tensor([ROOT_ID])
+        read = parser.trans_pretrained(parser.pretrained_emb(torch.cat([root, vectors])))
+        read = torch.cat([read, parser.word_emb(torch.cat([root, words]))], 1)[functional.pad(rows + 1, (1, 0))]
+        lemmas = parser.lemma_emb(functional.pad(batch.lemmas, (1, 0), value=ROOT_ID))
         lengths = [1 + length for length in batch.lengths]
-        parsed = self._run(parser, "parser", torch.cat([words, tags], 2), lengths)
+        parsed = self._run(parser, "parser", torch.cat([read, lemmas, tags], 2), lengths)
         mask = torch.arange(rows.shape[1]) < torch.tensor(batch.lengths)[:, None]
         return scores, parts, pad_packed_sequence(parsed, batch_first=True)[0], mask
 

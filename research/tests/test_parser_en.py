@@ -32,7 +32,15 @@ TREE = """# newdoc id = a
 
 """
 SENTENCES = [
-    Sentence(("Dogs", "bark", "."), ("NOUN", "VERB", "PUNCT"), ("NNS", "VBP", "."), ("_",) * 3, [2, 0, 2], _)
+    Sentence(
+        ("Dogs", "bark", "."),
+        ("NOUN", "VERB", "PUNCT"),
+        ("NNS", "VBP", "."),
+        ("_",) * 3,
+        [2, 0, 2],
+        _,
+        ("dog", "bark", "."),
+    )
     for _ in [("nsubj", "root", "punct")]
 ] * 6
 
