@@ -45,7 +45,7 @@ from concord.pipeline.parsing.tokens import (
 _FAST_VERSION = "1.15."
 _TAG_COLUMNS = ("upos", "xpos", "feats")
 # Small batches win on a CPU (caches, padding), large ones on a GPU.
-_BATCH_WORDS = {"cpu": 1_000, "cuda": 8_000}
+_BATCH_WORDS = {"cpu": 2_000, "cuda": 8_000}
 # Pairs of words, by sentence and with padding, per word of a batch: the parser scores each pair.
 _PAIRS_PER_WORD = 100
 

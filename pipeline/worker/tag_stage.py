@@ -21,7 +21,7 @@ from concord.pipeline.worker.memory import shortage_errors
 from concord.pipeline.worker.shard_progress import OnShare
 
 _COMPARED_WORDS = 2_000
-"""Words of a shard that a bf16 run also labels in fp32, to report how many labels differ."""
+"""Words of a shard, at most a tenth of them, that a bf16 run also labels in fp32, to report how many labels differ."""
 
 
 class DocumentTagger(Protocol):
@@ -86,8 +86,9 @@ class TagStage:
         ]
         if self._options.precision == "fp32":
             return annotated
-        words = accumulate(document.words for document in documents)
-        compared = 1 + bisect_left(list(words), _COMPARED_WORDS)  # as many documents as it takes, at most all
+        words = list(accumulate(document.words for document in documents))
+        # As many documents as it takes, one at least.
+        compared = 1 + bisect_left(words, min(_COMPARED_WORDS, words[-1] // 10))
         references = self._predict(documents[:compared], self._options.model_copy(update={"precision": "fp32"}))
         return [
             *(replace(document, in_fp32=reference) for document, reference in zip(annotated, references, strict=False)),
