@@ -2,9 +2,9 @@
 
 Command: python benchmarks/bench_precision.py --corpora ../shared/data/labelled --rounds 3
 
-The dev parts of five corpora are tagged with one thread, by each in turns. Medium is torch's setting of that name, which
-lets oneDNN round the factors of any product of matrices to bfloat16. Types are those of bench_calibration.py, scores F1
-in percent, times microseconds of processor time a word.
+The dev parts of five corpora are tagged with one thread, by each in turns. Medium is torch's setting of that name,
+which lets oneDNN round the factors of any product of matrices to bfloat16. Types are those of bench_calibration.py,
+scores F1 in percent, times microseconds of processor time a word.
 """
 
 import argparse

@@ -27,13 +27,13 @@ def tagger_class(name: str) -> type[Tagger]:
     Raises:
         ConfigError: for an unknown name, with the nearest known one; for an entry point that is no tagger of its name.
     """
+    if name in _bundled():  # first: to find plugins, the metadata of every installed package is read
+        module = importlib.import_module(f"concord.models.taggers.{name}")
+        return next(value for value in vars(module).values() if _is_tagger(value, name))
     if name not in available():
         nearest = difflib.get_close_matches(name, available(), n=1)
         hint = f"did you mean {nearest[0]!r}?" if nearest else f"known taggers: {', '.join(available())}"
         raise ConfigError(f"tagger: unknown tagger {name!r}; {hint}")
-    if name in _bundled():
-        module = importlib.import_module(f"concord.models.taggers.{name}")
-        return next(value for value in vars(module).values() if _is_tagger(value, name))
     plugin = _plugins()[name]
     try:
         tagger_type = plugin.load()

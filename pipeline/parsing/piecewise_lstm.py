@@ -83,7 +83,10 @@ class _Direction:
         """Read pieces until each starts in the state in which the one before it ends."""
         start = self._found.new_zeros(2, len(pieces.lengths), self._found.shape[1])
         later = pieces.later
-        if warm_up and len(later):
+        if not len(later):
+            self._read(pieces.starts, pieces.lengths, start)
+            return
+        if warm_up:
             start[:, later] = self._read(pieces.starts[later] - warm_up, np.full(len(later), warm_up), start[:, later])
         end, rows = start.clone(), np.arange(len(pieces.lengths))
         while len(rows):
