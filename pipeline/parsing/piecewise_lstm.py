@@ -14,11 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from concord.models.layers.one_sequence import ordered_weights, read_steps
+from concord.models.layers.one_sequence import ordered_weights, read_sequence, read_steps
 
 _LANES = 16
 # Steps that are read at once; those of a piece and of a warm-up are multiples.
 _STEPS = 50
+# Steps of a single sequence that are sooner read at once.
+_SHORT = 8 * _STEPS
 _PIECE = 64 * _STEPS
 # How far states may differ and count as equal, for cells in relation to their size; rounding makes a tenth of it.
 _TOLERANCE = 1e-5
@@ -62,6 +64,8 @@ class PiecewiseLSTM:
 
     def run(self, inputs: Tensor, pieces: Pieces) -> Tensor:
         """Return the states at each step, shape ``(N, 2H)``, for inputs of shape ``(N, D)``."""
+        if len(pieces.lengths) == 1 and len(inputs) <= _SHORT:
+            return read_sequence(self._lstm, inputs)
         found = inputs.new_empty(len(inputs) + 1, 2 * self._lstm.hidden_size)  # the last row is for no step
         for warm_up, order, weights, own in zip(
             self._warm_up, pieces.orders, ordered_weights(self._lstm), found.chunk(2, 1), strict=True

@@ -34,6 +34,7 @@ def test_states_are_those_of_whole_sequences(
 ) -> None:
     monkeypatch.setattr(piecewise_lstm, "_STEPS", 2)
     monkeypatch.setattr(piecewise_lstm, "_LANES", 3)
+    monkeypatch.setattr(piecewise_lstm, "_SHORT", 10)
     lstm = random_lstm(forget_bias=forget_bias)
     inputs = torch.randn(sum(lengths), 5)
     with torch.inference_mode():
