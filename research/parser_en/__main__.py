@@ -14,7 +14,6 @@ file of sentences of tokens, one a line with its label.
 """
 
 import json
-import pickle
 import random
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -31,6 +30,7 @@ from stanza.models.pos.vocab import MultiVocab
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import Document
 from concord.pipeline.parsing.stanza_parser import StanzaParser
+from concord.workflows.corpora.corpora import read_corpora
 from research.parser_en import raw_text, silver, student, teacher, tokenizer
 from research.parser_en.conllu import Sentence, read_sentences
 from research.parser_en.faults import count_faults
@@ -71,9 +71,7 @@ def train_tokenizer(work: Path, treebank: Path, tokens: Sequence[Path], hidden: 
     """Train the tokenizer on paragraphs of the treebank and on text made of tokens."""
     draw = random.Random(1)
     paragraphs = list(raw_text.read_paragraphs(_part(treebank, "train")))
-    made = [
-        one for path in tokens for document in raw_text.read_tokens(path) for one in raw_text.joined(document, draw)
-    ]
+    made = [one for document in _documents(tokens) for one in raw_text.joined(document, draw)]
     # Texts whose paragraphs are not marked are one paragraph.
     runs = list(raw_text.merged(raw_text.read_documents(_part(treebank, "train")), draw))
     raw_text.write(work, "train", [*paragraphs, *paragraphs, *runs, *made])
@@ -100,7 +98,7 @@ def train_teacher(work: Path, treebank: Path) -> None:
 def label(work: Path, treebank: Path, tokens: Sequence[Path], text: Sequence[Path], words: int) -> None:
     """Let the teacher label sentences of tokens and of texts, and make the form vectors."""
     sentences = chain(
-        (raw_text.split_compounds(s) for path in tokens for document in raw_text.read_tokens(path) for s in document),
+        (raw_text.split_compounds(sentence) for document in _documents(tokens) for sentence in document),
         chain.from_iterable(_split(path, words) for path in text),
     )
     distinct = [sentence for sentence in dict.fromkeys(sentences) if 0 < len(sentence) <= _LONGEST]
@@ -110,8 +108,8 @@ def label(work: Path, treebank: Path, tokens: Sequence[Path], text: Sequence[Pat
     saved = torch.load(work / "teacher.pt", weights_only=True)
     trained = teacher.Teacher(saved["names"], saved["shapes"])
     trained.load_state_dict(saved["model"])
-    with (work / "silver.pickle").open("wb") as file:
-        pickle.dump(list(silver.label(trained, distinct, _vocabularies()["depparse"], _lemmatizer())), file)
+    labelled = list(silver.label(trained, distinct, _vocabularies()["depparse"], _lemmatizer()))
+    student.write_labelled(work / "silver.npz", labelled)
 
 
 @main.command("student")
@@ -125,8 +123,7 @@ def train_student(work: Path, treebank: Path, epochs: int) -> None:
     trainers = student.build(
         vocabularies, {"pos": _config("pos", _TAGGER), "depparse": _config("depparse", _PARSER)}, pretrain
     )
-    with (work / "silver.pickle").open("rb") as file:
-        labelled = pickle.load(file)
+    labelled = student.read_labelled(work / "silver.npz")
     parts = [
         [student.gold(each, vocabularies["depparse"]) for each in _sentences(treebank, n)] for n in ("train", "dev")
     ]
@@ -159,6 +156,11 @@ def faults(treebank: Path, package: str | None) -> None:
 
 def _parser(package: str | None) -> ParserConfig:
     return ParserConfig() if package is None else ParserConfig(package="compact", directory=package)
+
+
+def _documents(tokens: Sequence[Path]) -> list[list[Sequence[str]]]:
+    """Read sentences of words by document, whatever their labels."""
+    return [[sentence.words for sentence in found] for found in read_corpora(map(str, tokens), labels={})]
 
 
 def _part(treebank: Path, part: str) -> Path:

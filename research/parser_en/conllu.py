@@ -1,6 +1,6 @@
-"""Sentences with tags and trees, read from CoNLL-U and written to it."""
+"""Sentences with all columns of CoNLL-U, of which Concord's own reader keeps what a tagger needs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ class Sentence(NamedTuple):
     feats: Sequence[str]
     heads: Sequence[int]
     relations: Sequence[str]
-    lemmas: Sequence[str] = ()
+    lemmas: Sequence[str]
 
 
 def read_sentences(path: Path) -> Iterator[Sentence]:
@@ -33,23 +33,3 @@ def read_sentences(path: Path) -> Iterator[Sentence]:
                 columns[1], columns[3], columns[4], columns[5], list(map(int, columns[6])), columns[7], columns[2]
             )
             rows = []
-
-
-def write_sentences(path: Path, sentences: Iterable[Sentence]) -> None:
-    """Write sentences as CoNLL-U."""
-    with path.open("w", encoding="utf-8") as file:
-        for sentence in sentences:
-            lemmas = sentence.lemmas or sentence.words
-            columns = zip(
-                sentence.words,
-                lemmas,
-                sentence.upos,
-                sentence.xpos,
-                sentence.feats,
-                sentence.heads,
-                sentence.relations,
-                strict=True,
-            )
-            for number, (word, lemma, upos, xpos, feats, head, relation) in enumerate(columns, start=1):
-                file.write(f"{number}\t{word}\t{lemma}\t{upos}\t{xpos}\t{feats}\t{head}\t{relation}\t_\t_\n")
-            file.write("\n")

@@ -109,24 +109,6 @@ def write(folder: Path, part: str, paragraphs: Iterable[Paragraph]) -> None:
         (folder / f"{part}.{suffix}").write_text("\n\n".join(trimmed) + "\n", encoding="utf-8")
 
 
-def read_tokens(path: Path) -> Iterator[list[list[str]]]:
-    """Read the documents of a corpus of tokens: sentences of tokens."""
-    sentences: list[list[str]] = []
-    tokens: list[str] = []
-    for line in [*pa.input_stream(str(path)).read().decode().splitlines(), ""]:
-        if line.startswith("-DOCSTART-"):
-            if sentences:
-                yield sentences
-            sentences = []
-        elif line:
-            tokens.append(line.split("\t")[0])
-        elif tokens:
-            sentences.append(tokens)
-            tokens = []
-    if sentences:
-        yield sentences
-
-
 def joined(sentences: Iterable[Sequence[str]], draw: random.Random) -> Iterator[Paragraph]:
     """Write tokens as text, in paragraphs of a few sentences; quotation marks go with what they enclose.
 

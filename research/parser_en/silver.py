@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from stanza.models.lemma.trainer import Trainer as Lemmatizer
+from torch.nn import functional
 
 from research.parser_en.student import Labelled
-from research.parser_en.teacher import Teacher, best_trees, unlabelled_batches
+from research.parser_en.teacher import Teacher, readable_batches
 
 _TAGS, _HEADS = 2, 4
 
@@ -28,33 +29,30 @@ def label(
         name: np.array(vocabulary[name].map(names), dtype=np.int16)
         for name, names in zip(("upos", "xpos", "feats", "deprel"), teacher.names, strict=True)
     }
-    for batch in unlabelled_batches(sentences):
+    for batch in readable_batches(sentences, lambda words: words):
         for found in _label_batch(teacher, batch, numbers):
             tags = vocabulary["upos"].unmap(found.upos[0][:, 0].tolist())
             lemmas = lemmatizer.predict_dict(list(zip(found.words, tags, strict=True)))
             yield found._replace(lemmas=np.array(vocabulary["lemma"].map(lemmas), dtype=np.int16))
 
 
-@torch.inference_mode()
 def _label_batch(
     teacher: Teacher, sentences: Sequence[Sequence[str]], numbers: dict[str, NDArray[np.int16]]
 ) -> Iterator[Labelled]:
-    states = teacher.states(sentences)
-    lengths = [len(words) for words in sentences]
-    upos, xpos, feats = teacher.tag_scores(states)
+    upos_scores, xpos_scores, feats_scores = (found := teacher.read(sentences)).tags
     tags = {}
-    for name, scores in (("upos", upos), ("xpos", xpos)):
+    for name, scores in (("upos", upos_scores), ("xpos", xpos_scores)):
         best = scores.softmax(-1).topk(_TAGS)
         tags[name] = numbers[name][best.indices.numpy()], best.values.numpy()
-    parts = numbers["feats"][feats.argmax(-1).numpy()]
-    arcs = teacher.arc_scores(states, lengths).log_softmax(-1)
-    heads = best_trees(arcs, lengths)
-    relations = numbers["deprel"][teacher.relation_scores(states, heads).argmax(-1).numpy()]
-    probabilities = arcs.exp()
+    parts = numbers["feats"][feats_scores.argmax(-1).numpy()]
+    relations = numbers["deprel"][found.relations.numpy()]
+    heads = found.heads[..., None]
+    # Short sentences have fewer heads to choose from.
+    probabilities = functional.pad(found.arcs.exp(), (0, _HEADS))
     # The head of the tree comes first, whether or not it is the most probable one.
-    chosen = probabilities.gather(2, heads[..., None])
-    others = probabilities.scatter(2, heads[..., None], -1.0).topk(min(_HEADS - 1, probabilities.shape[2]))
-    all_heads = torch.cat([heads[..., None], others.indices], 2).to(torch.int16).numpy()
+    chosen = probabilities.gather(2, heads)
+    others = probabilities.scatter(2, heads, -1.0).topk(_HEADS - 1)
+    all_heads = torch.cat([heads, others.indices], 2).to(torch.int16).numpy()
     all_chances = torch.cat([chosen.clamp(min=1e-4), others.values.clamp(min=0)], 2).numpy()
     all_heads[all_chances == 0] = 0
     for row, words in enumerate(sentences):

@@ -14,7 +14,6 @@ import click
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from stanza.models.common.chuliu_edmonds import chuliu_edmonds_one_root
 from stanza.models.common.pretrain import Pretrain
 from stanza.models.common.utils import simplify_punct
 from stanza.models.common.vocab import PAD_ID, ROOT_ID, UNK_ID, VOCAB_PREFIX_SIZE
@@ -25,8 +24,10 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from research.parser_en.conllu import Sentence
+from research.parser_en.learning import batches, best_heads, descend
 
 _BATCH_WORDS = 1_500
+_READ_WORDS = 3_000
 _PAD = -1
 
 
@@ -82,6 +83,32 @@ def gold(sentence: Sentence, vocabulary: Any) -> Labelled:
         numbers("deprel", sentence.relations),
         numbers("lemma", sentence.lemmas),
     )
+
+
+def write_labelled(path: Path, sentences: Sequence[Labelled]) -> None:
+    """Write sentences whose labels have K values each, those of all sentences in one array a column."""
+    columns = zip(*(_columns(sentence) for sentence in sentences), strict=True)
+    words = "\n".join(word for sentence in sentences for word in sentence.words)
+    np.savez(
+        path,
+        *map(np.concatenate, columns),
+        lengths=[len(sentence.words) for sentence in sentences],
+        words=np.frombuffer(words.encode(), dtype=np.uint8),
+    )
+
+
+def read_labelled(path: Path) -> list[Labelled]:
+    """Read what ``write_labelled`` wrote."""
+    with np.load(path) as saved:
+        ends = np.cumsum(saved["lengths"])[:-1]
+        words = np.split(np.array(saved["words"].tobytes().decode().split("\n"), dtype=object), ends)
+        names = [name for name in saved.files if name.startswith("arr_")]
+        rows = zip(words, *(np.split(saved[name], ends) for name in names), strict=True)
+        return [Labelled(tuple(row[0]), row[1:3], row[3:5], row[5], row[6:8], *row[8:]) for row in rows]
+
+
+def _columns(sentence: Labelled) -> tuple[NDArray[Any], ...]:
+    return (*sentence.upos, *sentence.xpos, sentence.feats, *sentence.heads, sentence.relations, sentence.lemmas)
 
 
 class Batch(NamedTuple):
@@ -245,7 +272,7 @@ class Student(nn.Module):
         self.eval()
         right = dict.fromkeys(("upos", "xpos", "feats", "uas", "las"), 0)
         words = 0
-        for group in batches(sentences, words=3_000):
+        for group in _batches(sentences, words=_READ_WORDS):
             batch = _batch(group)
             scores, parts, states, mask = self(batch)
             words += sum(batch.lengths)
@@ -254,12 +281,7 @@ class Student(nn.Module):
                 right[name] += int((scores[name].argmax(1) == best).sum())
             feats = pack_padded_sequence(batch.feats, batch.lengths, batch_first=True).data
             right["feats"] += int((torch.stack([p.argmax(1) for p in parts], 1) == feats).all(1).sum())
-            arcs = self.arc_scores(states, mask).log_softmax(-1).numpy()
-            heads = torch.zeros_like(batch.rows)
-            for row, length in enumerate(batch.lengths):
-                square = np.full((1 + length, 1 + length), -math.inf)
-                square[1:] = arcs[row, :length, : 1 + length]
-                heads[row, :length] = torch.as_tensor(chuliu_edmonds_one_root(square)[1:])
+            heads = best_heads(self.arc_scores(states, mask), batch.lengths)
             same = (heads == batch.heads[0][..., 0]) & mask
             relations = self.relation_scores(states, heads).argmax(-1) + VOCAB_PREFIX_SIZE
             right["uas"] += int(same.sum())
@@ -274,14 +296,8 @@ def _soft_loss(scores: Tensor, numbers: Tensor, probabilities: Tensor) -> Tensor
     return -(weights * logs.masked_fill(weights == 0, 0.0)).sum(1).mean()
 
 
-def batches(sentences: Sequence[Labelled], *, words: int = _BATCH_WORDS) -> list[list[Labelled]]:
-    """Return sentences of about the same length in batches of about so many words."""
-    found: list[list[Labelled]] = [[]]
-    for sentence in sorted(sentences, key=lambda each: len(each.words)):
-        if found[-1] and (1 + len(found[-1])) * len(sentence.words) > words:
-            found.append([])
-        found[-1].append(sentence)
-    return found
+def _batches(sentences: Sequence[Labelled], *, words: int = _BATCH_WORDS) -> list[list[Labelled]]:
+    return batches(sentences, lambda sentence: len(sentence.words), words=words)
 
 
 def build(
@@ -308,7 +324,7 @@ def train(
     parameters = [each for each in student.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=settings.rate, betas=(0.9, 0.95), weight_decay=1e-5)
     every = [*silver, *(list(gold_part) * settings.gold_weight)]
-    steps = settings.epochs * len(batches(every))
+    steps = settings.epochs * len(_batches(every))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (1 + step) / 300) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
     )
@@ -324,13 +340,7 @@ def train(
         total = 0.0
         student.train()
         for number, group in enumerate(_shuffled(every, draw), start=1):
-            loss = student.loss(_batch(group))
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimizer.step()
-            schedule.step()
-            total += loss.item()
+            total += descend(student.loss(_batch(group)), optimizer, schedule, clip_norm=1.0)
             if number % 200 == 0:
                 click.echo(f"epoch {epoch}, batch {number}: loss {total / 200:.3f}")
                 total = 0.0
@@ -351,6 +361,6 @@ def train(
 
 def _shuffled(sentences: Sequence[Labelled], draw: np.random.Generator) -> Iterator[list[Labelled]]:
     order = [sentences[number] for number in draw.permutation(len(sentences))]
-    groups = batches(order)
+    groups = _batches(order)
     for number in draw.permutation(len(groups)):
         yield groups[number]

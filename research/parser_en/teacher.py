@@ -8,24 +8,27 @@ annotate archives, and is not part of Concord.
 import math
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import click
-import numpy as np
 import torch
-from stanza.models.common.chuliu_edmonds import chuliu_edmonds_one_root
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from concord.models.words.encoder_config import EncoderConfig, find_encoder
 from research.parser_en.conllu import Sentence
+from research.parser_en.learning import batches, best_heads, descend
+
+ItemT = TypeVar("ItemT")
 
 _LAST_LAYERS = 4
 _BATCH_WORDS = 1_000
-_MOST_SUBWORDS = 500
+_READ_WORDS = 3_000
+# Words of a sentence that the encoder, which takes 512 subwords, surely reads whole.
+_MOST_WORDS = 124
 _TAG_COLUMNS = ("upos", "xpos", "feats")
 
 
@@ -126,38 +129,35 @@ class Teacher(nn.Module):
             _loss(scores, _numbers(names, column))
             for scores, names, column in zip(self.tag_scores(states), self.names, columns, strict=False)
         ]
-        heads = pad_sequence(
-            [torch.tensor(sentence.heads) for sentence in sentences], batch_first=True, padding_value=-1
-        )
+        heads = _heads(sentences)
         relations = _numbers(self.names[-1], [sentence.relations for sentence in sentences])
         losses.append(_loss(self.arc_scores(states, lengths), heads))
         losses.append(_loss(self.relation_scores(states, heads.clamp(min=0)), relations))
         return torch.stack(losses).sum()
 
     @torch.inference_mode()
-    def label(self, sentences: Sequence[Sequence[str]]) -> Iterator[Sentence]:
-        """Label sentences of words; the trees are the best with one root."""
+    def read(self, sentences: Sequence[Sequence[str]]) -> "Reading":
+        """Tag and parse sentences of words; the trees are the best with one root."""
         states = self.states(sentences)
         lengths = [len(words) for words in sentences]
-        tags = [scores.argmax(-1).tolist() for scores in self.tag_scores(states)]
-        heads = best_trees(self.arc_scores(states, lengths).log_softmax(-1), lengths)
-        relations = self.relation_scores(states, heads).argmax(-1).tolist()
-        for row, words in enumerate(sentences):
-            names = [
-                [each[number] for number in column[row][: len(words)]]
-                for each, column in zip(self.names, [*tags, relations], strict=True)
-            ]
-            yield Sentence(words, names[0], names[1], names[2], heads[row, : len(words)].tolist(), names[3])
+        arcs = self.arc_scores(states, lengths).log_softmax(-1)
+        heads = best_heads(arcs, lengths)
+        return Reading(self.tag_scores(states), arcs, heads, self.relation_scores(states, heads).argmax(-1))
 
 
-def best_trees(arcs: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Return the heads of the best trees with one root by scores of shape ``(B, T, 1 + T)``; shape ``(B, T)``."""
-    trees = []
-    for length, scores in zip(lengths, arcs.double().numpy(), strict=True):
-        square = np.full((1 + length, 1 + length), -math.inf)
-        square[1:] = scores[:length, : 1 + length]
-        trees.append(torch.as_tensor(chuliu_edmonds_one_root(square)[1:]))
-    return pad_sequence(trees, batch_first=True)
+class Reading(NamedTuple):
+    """What the teacher finds in B sentences of at most T words.
+
+    Attributes:
+        tags: the scores of each column's tags, ``(B, T, tags)``.
+        arcs: the logarithms of the probabilities of heads, ``(B, T, 1 + T)``.
+        heads, relations: of the best trees, ``(B, T)``.
+    """
+
+    tags: list[Tensor]
+    arcs: Tensor
+    heads: Tensor
+    relations: Tensor
 
 
 def _layer(inputs: int, outputs: int) -> nn.Sequential:
@@ -178,6 +178,11 @@ def _numbers(names: Sequence[str], column: Sequence[Sequence[str]]) -> Tensor:
     return pad_sequence(rows, batch_first=True, padding_value=-1)
 
 
+def _heads(sentences: Sequence[Sentence]) -> Tensor:
+    rows = [torch.tensor(sentence.heads) for sentence in sentences]
+    return pad_sequence(rows, batch_first=True, padding_value=-1)
+
+
 def shape(word: str) -> str:
     """Return a word's case: runs of capitals, small letters and digits, as in ``Xx``; at most six."""
     pattern = re.sub(r"\d+", "0", re.sub(r"[^\W\d_]+", lambda run: _case(run.group()), word))
@@ -192,18 +197,6 @@ def _case(letters: str) -> str:
     return "Xx" if letters[0].isupper() and letters[1:].islower() else ("X" if len(letters) == 1 else "i")
 
 
-def batches(sentences: Sequence[Sentence], *, words: int = _BATCH_WORDS) -> list[list[Sentence]]:
-    """Return sentences of about the same length in batches of about so many words."""
-    found: list[list[Sentence]] = []
-    batch: list[Sentence] = []
-    for sentence in sorted(sentences, key=lambda each: len(each.words)):
-        if batch and (1 + len(batch)) * len(sentence.words) > words:
-            found.append(batch)
-            batch = []
-        batch.append(sentence)
-    return [*found, batch] if batch else found
-
-
 def train(sentences: Sequence[Sentence], dev: Sequence[Sentence], settings: Settings) -> Teacher:
     """Train on sentences with gold tags and trees, and report the scores of each epoch."""
     torch.manual_seed(settings.seed)
@@ -216,57 +209,43 @@ def train(sentences: Sequence[Sentence], dev: Sequence[Sentence], settings: Sett
     others = [each for name, each in teacher.named_parameters() if not name.startswith("encoder.")]
     groups = [{"params": encoder, "lr": settings.encoder_rate}, {"params": others, "lr": settings.rate}]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.01)
-    steps = settings.epochs * len(batches(sentences))
+    steps = settings.epochs * len(_batches(sentences))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, step / (0.06 * steps)) * max(0.0, (steps - step) / steps)
     )
     for epoch in range(1, 1 + settings.epochs):
         teacher.train()
-        jittered = sorted(sentences, key=lambda each: draw.random())
-        parts = batches(jittered)
+        parts = _batches(draw.sample(sentences, len(sentences)))
         draw.shuffle(parts)
-        total = 0.0
-        for batch in parts:
-            loss = teacher.loss(batch)
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(teacher.parameters(), 5.0)
-            optimizer.step()
-            schedule.step()
-            total += loss.item()
+        total = sum(descend(teacher.loss(batch), optimizer, schedule, clip_norm=5.0) for batch in parts)
         click.echo(f"epoch {epoch}: loss {total / len(parts):.3f}, {scores(teacher, dev)}")
     return teacher
 
 
-def label_all(teacher: Teacher, sentences: Iterable[Sequence[str]]) -> Iterator[Sentence]:
-    """Label sentences of words that the encoder can read whole, some thousand at once; in another order."""
-    teacher.eval()
-    for batch in unlabelled_batches(sentences):
-        yield from teacher.label(batch)
-
-
-def unlabelled_batches(sentences: Iterable[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
-    """Yield sentences that the encoder can read whole, those of about the same length together."""
-    unlabelled = [Sentence(words, (), (), (), (), ()) for words in sentences if len(words) < _MOST_SUBWORDS // 4]
-    for batch in batches(unlabelled, words=3_000):
-        yield [sentence.words for sentence in batch]
+def readable_batches(items: Iterable[ItemT], words_of: Callable[[ItemT], Sequence[str]]) -> Iterator[list[ItemT]]:
+    """Yield what has sentences that the encoder can read whole, those of about the same length together."""
+    readable = [item for item in items if len(words_of(item)) <= _MOST_WORDS]
+    yield from batches(readable, lambda item: len(words_of(item)), words=_READ_WORDS)
 
 
 def scores(teacher: Teacher, gold: Sequence[Sentence]) -> dict[str, float]:
-    """Return the accuracy of tags and the attachment scores, in percent, on given words."""
-    found = {id(s.words): s for s in label_all(teacher, [sentence.words for sentence in gold])}
-    right = dict.fromkeys(["upos", "xpos", "feats", "uas", "las"], 0)
+    """Return the accuracy of tags and the attachment scores without subtypes, in percent, on given words."""
+    teacher.eval()
+    right = dict.fromkeys([*_TAG_COLUMNS, "uas", "las"], 0)
     words = 0
-    for sentence in gold:
-        if (other := found.get(id(sentence.words))) is None:
-            continue
-        words += len(sentence.words)
-        for name in _TAG_COLUMNS:
-            right[name] += sum(map(str.__eq__, getattr(sentence, name), getattr(other, name)))
-        arcs = [a == b for a, b in zip(sentence.heads, other.heads, strict=True)]
-        right["uas"] += sum(arcs)
-        right["las"] += sum(
-            arc and a.split(":")[0] == b.split(":")[0]
-            for arc, a, b in zip(arcs, sentence.relations, other.relations, strict=True)
-        )
+    plain = [name.split(":")[0] for name in teacher.names[-1]]
+    plain_numbers = _numbers(plain, [plain])[0]
+    for batch in readable_batches(gold, lambda sentence: sentence.words):
+        found = teacher.read([sentence.words for sentence in batch])
+        words += sum(len(sentence.words) for sentence in batch)
+        for name, names, tags in zip(_TAG_COLUMNS, teacher.names, found.tags, strict=False):
+            right[name] += int((tags.argmax(-1) == _numbers(names, [getattr(s, name) for s in batch])).sum())
+        arcs = found.heads == _heads(batch)
+        relations = _numbers(plain, [[name.split(":")[0] for name in s.relations] for s in batch])
+        right["uas"] += int(arcs.sum())
+        right["las"] += int((arcs & (plain_numbers[found.relations] == relations)).sum())
     return {name: round(100 * count / words, 2) for name, count in right.items()}
+
+
+def _batches(sentences: Sequence[Sentence]) -> list[list[Sentence]]:
+    return batches(sentences, lambda sentence: len(sentence.words), words=_BATCH_WORDS)

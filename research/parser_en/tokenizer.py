@@ -1,7 +1,7 @@
 """Training of the tokenizer of ``parser_en``: Stanza's network on paragraphs as they stand in the corpora.
 
 Stanza's own training joins sentences drawn from everywhere; a paragraph as it is shows what follows an abbreviation or
-a closing quotation mark. A larger tokenizer may teach a smaller one by its probabilities.
+a closing quotation mark.
 """
 
 import math
@@ -17,8 +17,10 @@ from stanza.models import tokenizer as stanza_tokenizer
 from stanza.models.tokenization.data import TokenizationDataset
 from stanza.models.tokenization.trainer import Trainer
 from stanza.models.tokenization.vocab import Vocab
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
+
+from research.parser_en.learning import descend
 
 _FEATURES = "space_before,capitalized,numeric,end_of_para,start_of_para,labeled_field,phone_id,date_pattern,currency"
 _END_OF_PARAGRAPH = _FEATURES.split(",").index("end_of_para")
@@ -33,20 +35,16 @@ class Settings(NamedTuple):
     """Size and training of a tokenizer.
 
     Attributes:
-        options: more arguments of Stanza's training, as on its command line.
         unit_dropout: probability that a character is replaced by the unknown one.
         cut: probability that the last mark of a text is dropped.
-        teacher_weight: of the teacher's probabilities in the loss, from 0 to 1.
     """
 
     hidden: int
     steps: int
     rate: float = 4e-3
     seed: int = 1
-    options: Sequence[str] = ()
     unit_dropout: float = 0.05
     cut: float = 0.1
-    teacher_weight: float = 0.7
 
 
 class _Text(NamedTuple):
@@ -57,17 +55,17 @@ class _Text(NamedTuple):
     features: NDArray[np.float32]
 
 
-def train(folder: Path, settings: Settings, output: Path, *, teacher: Trainer | None = None) -> Trainer:
+def train(folder: Path, settings: Settings, output: Path) -> Trainer:
     """Train on ``train.txt`` and ``train.lab`` of a folder, report scores on ``dev`` and save."""
     arguments = stanza_tokenizer.parse_args(
-        ["--lang=en", "--cpu", "--use_mwt", "--dropout=0.2", f"--hidden_dim={settings.hidden}", *settings.options]
+        ["--lang=en", "--cpu", "--use_mwt", "--dropout=0.2", f"--hidden_dim={settings.hidden}"]
     )
     arguments["feat_funcs"] = _FEATURES.split(",")
     arguments["feat_dim"] = len(arguments["feat_funcs"])
     arguments["num_dict_feat"] = 0
     torch.manual_seed(settings.seed)
     draw = np.random.default_rng(settings.seed)
-    texts = _read(arguments, folder, "train", teacher.vocab if teacher else None)
+    texts = _read(arguments, folder, "train", None)
     arguments["vocab_size"] = len(texts.vocab)
     trainer = Trainer(args=arguments, vocab=texts.vocab)
     model = trainer.model
@@ -81,18 +79,7 @@ def train(folder: Path, settings: Settings, output: Path, *, teacher: Trainer | 
         units, labels, features, lengths = batch
         scores = model(units, features, lengths)
         loss = functional.cross_entropy(scores.flatten(0, 1), labels.flatten(), ignore_index=-1)
-        if teacher is not None:
-            teacher.model.eval()
-            with torch.no_grad():
-                expected = teacher.model(units, features, lengths).softmax(-1)
-            soft = -(expected * scores.log_softmax(-1)).sum(-1)[labels >= 0].mean()
-            loss = settings.teacher_weight * soft + (1 - settings.teacher_weight) * loss
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        total += loss.item()
+        total += descend(loss, optimizer, schedule, clip_norm=1.0)
         if step % 250 == 0 or step == settings.steps:
             click.echo(f"step {step}: loss {total / 250:.4f}, {scores_of(trainer, folder, 'dev')}")
             total = 0.0

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from stanza.models.common.pretrain import Pretrain, PretrainedWordVocab
@@ -14,7 +15,7 @@ from concord.pipeline.documents import Document, ParsedDocument
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from research.parser_en import __main__ as commands
 from research.parser_en import raw_text, student
-from research.parser_en.conllu import Sentence, read_sentences, write_sentences
+from research.parser_en.conllu import Sentence, read_sentences
 from research.parser_en.pack import pack
 
 TREE = """# newdoc id = a
@@ -84,12 +85,22 @@ def test_tokens_become_text(tokens: Sequence[str], found: Sequence[str]) -> None
     assert [part.replace("“", '"').replace("”", '"') for part in parts] == found
 
 
-def test_sentences_are_read_as_written(tmp_path: Path) -> None:
-    """What is written as CoNLL-U is read again."""
-    write_sentences(tmp_path / "a.conllu", SENTENCES[:1])
-    [found] = read_sentences(tmp_path / "a.conllu")
-    assert found.words == SENTENCES[0].words
-    assert found.heads == SENTENCES[0].heads
+def test_sentences_have_the_syntactic_words(treebank: Path) -> None:
+    """Multi-word tokens are left out."""
+    found = list(read_sentences(treebank))
+    assert [sentence.words for sentence in found] == [("do", "n't", "go", "."), ("Stay",), ("Here",)]
+    assert found[0].heads == [3, 3, 0, 3]
+
+
+def test_labelled_sentences_are_read_as_written(tmp_path: Path) -> None:
+    """What is written is read again."""
+    vocabulary = commands._vocabularies()["depparse"]
+    labelled = [student.gold(sentence, vocabulary) for sentence in SENTENCES[:2]]
+    student.write_labelled(tmp_path / "a.npz", labelled)
+    found = student.read_labelled(tmp_path / "a.npz")
+    assert [sentence.words for sentence in found] == [sentence.words for sentence in labelled]
+    for one, other in zip(found, labelled, strict=True):
+        assert all(map(np.array_equal, student._columns(one), student._columns(other)))
 
 
 def test_soft_labels_of_certain_heads_are_gold_ones(trained: tuple[Any, Path]) -> None:
