@@ -97,7 +97,7 @@ def test_parser_can_be_stopped_between_batches() -> None:
     parser.parse([document], on_batch=lambda done, words: seen.append((done, words)))
     assert seen[0] == (0, 0)
     assert seen[-1] == (6_000, 6_000)
-    assert len({done for done, _ in seen}) > 5
+    assert len({done for done, _ in seen}) > 3
 
     def stop(done: int, words: int) -> None:
         if done:
