@@ -74,11 +74,11 @@ def obstacle_to_shortcuts(nlp: Any) -> str | None:
 
 
 class _Tag(NamedTuple):
-    """Names of a word's tags, ``_`` where there is none, and the numbers of upos and xpos that the parser reads."""
+    """Names of a word's tags, and the numbers of upos and xpos that the parser reads."""
 
-    upos: str
-    xpos: str
-    feats: str
+    upos: str | None
+    xpos: str | None
+    feats: str | None
     numbers: tuple[int, ...]
 
 
@@ -150,6 +150,7 @@ class FastStanza(FastTokenizer):
         self._tag_parts = [_number_of_parts(self._tag_vocabularies[name]) for name in _TAG_COLUMNS]
         # English has a few hundred tags with features; the bound is for texts that provoke more.
         self._tag_of = lru_cache(maxsize=1 << 16)(self._tag_of_numbers)
+        self._lemma_of = lru_cache(maxsize=1 << 16)(self._lemma_in_dictionary)
 
     @override
     def analyse(
@@ -179,9 +180,7 @@ class FastStanza(FastTokenizer):
         arcs = self._attach(rows, tags, lemmas, forms)
         originals = (form for sentence in sentences for form in sentence)
         for form, tag, lemma, (head, relation) in zip(originals, tags, lemmas, arcs, strict=True):
-            yield WordAnalysis(
-                restore_lemma(lemma, form), _or_none(tag.upos), _or_none(tag.xpos), _or_none(tag.feats), head, relation
-            )
+            yield WordAnalysis(restore_lemma(lemma, form), tag.upos, tag.xpos, tag.feats, head, relation)
 
     def _tag(self, rows: NDArray[np.int64], sentences: Sequence[Sequence[str]], layout: PackedSentences) -> list[_Tag]:
         """Return the tags of each word."""
@@ -198,21 +197,24 @@ class FastStanza(FastTokenizer):
             part, left = left[: parts or 1], left[parts or 1 :]
             names.append(self._tag_vocabularies[column].id2unit(part if parts else part[0]))
         if self._parser is None:
-            return _Tag(names[0], names[1], names[2], ())
+            return _Tag(*map(_or_none, names), numbers=())
         vocabularies = self._nlp.processors["depparse"].vocab
         xpos = vocabularies["xpos"].unit2id(names[1])
         numbers_of_xpos = xpos if isinstance(xpos, list) else [xpos]
-        return _Tag(names[0], names[1], names[2], (vocabularies["upos"].unit2id(names[0]), *numbers_of_xpos))
+        return _Tag(*map(_or_none, names), numbers=(vocabularies["upos"].unit2id(names[0]), *numbers_of_xpos))
+
+    def _lemma_in_dictionary(self, form: str, upos: str | None) -> str:
+        [lemma] = self._nlp.processors["lemma"].trainer.predict_dict([(form, upos)])
+        return lemma or "_"
 
     def _lemmatize(self, sentences: Sequence[Sequence[str]], tags: Sequence[_Tag]) -> list[str]:
         """Return each word's lemma, ``_`` where there is none."""
         processor = self._nlp.processors["lemma"]
         words = [form for sentence in sentences for form in sentence]
         if processor.config.get("dict_only"):
-            pairs = [(form, _or_none(tag.upos)) for form, tag in zip(words, tags, strict=True)]
-            return [lemma or "_" for lemma in processor.trainer.predict_dict(pairs)]
+            return [self._lemma_of(form, tag.upos) for form, tag in zip(words, tags, strict=True)]
         fields = (
-            {"text": form, "upos": tag.upos, "xpos": tag.xpos, "feats": tag.feats}
+            {"text": form, "upos": tag.upos or "_", "xpos": tag.xpos or "_", "feats": tag.feats or "_"}
             for form, tag in zip(words, tags, strict=True)
         )
         document = stanza_document([list(islice(fields, len(sentence))) for sentence in sentences])

@@ -43,8 +43,7 @@ class TokenSpan(NamedTuple):
     is_multi_word: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """A syntactic word; it has the offsets of its whole token if it is not a slice of it."""
 
     start: int
@@ -52,8 +51,7 @@ class Word:
     form: str
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A token of the raw text and its words, at least one."""
 
     start: int
