@@ -196,12 +196,13 @@ class FastStanza(FastTokenizer):
         for column, parts in zip(_TAG_COLUMNS, self._tag_parts, strict=True):
             part, left = left[: parts or 1], left[parts or 1 :]
             names.append(self._tag_vocabularies[column].id2unit(part if parts else part[0]))
+        upos, xpos, feats = map(_or_none, names)
         if self._parser is None:
-            return _Tag(*map(_or_none, names), numbers=())
+            return _Tag(upos, xpos, feats, ())
         vocabularies = self._nlp.processors["depparse"].vocab
-        xpos = vocabularies["xpos"].unit2id(names[1])
-        numbers_of_xpos = xpos if isinstance(xpos, list) else [xpos]
-        return _Tag(*map(_or_none, names), numbers=(vocabularies["upos"].unit2id(names[0]), *numbers_of_xpos))
+        number = vocabularies["xpos"].unit2id(names[1])
+        numbers_of_xpos = number if isinstance(number, list) else [number]
+        return _Tag(upos, xpos, feats, (vocabularies["upos"].unit2id(names[0]), *numbers_of_xpos))
 
     def _lemma_in_dictionary(self, form: str, upos: str | None) -> str:
         [lemma] = self._nlp.processors["lemma"].trainer.predict_dict([(form, upos)])
