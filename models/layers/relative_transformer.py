@@ -162,10 +162,13 @@ class TwoStreamEncoder(RelativeTransformer):
         return super().attentions() | {"drafts": self.label_attention.dropout}
 
 
-class LayeredTwoStreamEncoder(RelativeTransformer):
-    """Two streams in every layer, as the paper writes them (Ye et al., 2021, eq. 9, 12 and 13).
+Join = Callable[[int, list[Tensor]], list[Tensor]]
 
-    The words h attend to words and to the labels l, and both are updated::
+
+class LayeredTwoStreamEncoder(RelativeTransformer):
+    """One or two streams in every layer, as the paper writes them (Ye et al., 2021, eq. 9, 12 and 13).
+
+    The words h attend to words and, with ``labelled``, to the labels l, and both are updated::
 
         h' = FeedForward(LayerNorm(h + Linear(Attention(h, h))))
         l' = FeedForward(LayerNorm(l + Linear(Attention(h, l))))
@@ -173,15 +176,19 @@ class LayeredTwoStreamEncoder(RelativeTransformer):
     As in Transformer-XL, the feed-forward network has a residual connection and a norm of its own.
     """
 
-    def __init__(self, config: TwoStreamConfig) -> None:
+    def __init__(self, config: TwoStreamConfig, *, labelled: bool = True) -> None:
         super().__init__(config, projected=True)
-        self.labels = nn.ModuleList(RelativeLayer(config, projected=True) for _ in range(config.layers))
+        self.labels = nn.ModuleList(RelativeLayer(config, projected=True) for _ in range(labelled * config.layers))
 
-    def read_labels(self, words: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Run all layers; return the states of words and of labels, all ``(B, T, width)``."""
-        for word_layer, label_layer in zip((*self.lower, self.last), self.labels, strict=True):
-            words, labels = word_layer(words, mask), label_layer(labels, mask, queries=words)
-        return words, labels
+    def run(self, streams: list[Tensor], mask: Tensor, join: Join | None = None) -> list[Tensor]:
+        """Run all layers on words and, if it is labelled, labels; return their states, all ``(B, T, width)``.
+
+        Before each layer, ``join`` returns the streams that it reads, by its number from 0 and the streams so far.
+        """
+        for number, layer in enumerate((*self.lower, self.last)):
+            words, *labels = streams if join is None else join(number, streams)
+            streams = [layer(words, mask), *(self.labels[number](stream, mask, queries=words) for stream in labels)]
+        return streams
 
     @override
     def attentions(self) -> dict[str, nn.Module]:

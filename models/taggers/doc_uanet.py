@@ -1,13 +1,12 @@
 """Doc-UANet: UANet with a document memory (Ye et al., 2021, section III-C).
 
 As in the released code, the memory is read once, by the word stream before the last two-stream layer, or, with
-``label_stream: paper``, by the words' representations before the first; unlike in the code, a batch may contain several
-documents. Only this memory makes labels agree across a document: there is no vote or rule.
+``label_stream: paper``, by the words' representations, to join the streams before every layer; unlike in the code, a
+batch may contain several documents. Only this memory makes labels agree across a document: there is no vote or rule.
 """
 
 from typing import ClassVar
 
-from pydantic import Field, ValidationInfo, field_validator
 from typing_extensions import override
 
 from concord.models.tagger import TaggerConfig
@@ -18,18 +17,7 @@ from concord.models.two_stage.tagger import TwoStageTagger
 class DocUaNetConfig(TwoStageConfig):
     """Sizes of Doc-UANet."""
 
-    memory: MemoryConfig = Field(default=MemoryConfig(), validate_default=True)
-
-    @field_validator("memory")
-    @classmethod
-    def _sentence_labels_have_an_effect(cls, memory: MemoryConfig, info: ValidationInfo) -> MemoryConfig:
-        values = info.data
-        if memory.labels and values.get("label_stream") == "paper" and not values.get("sentence_labels", True):
-            raise ValueError(
-                "expected labels: false beside label_stream: paper and sentence_labels: false, because the memory's "
-                "labels take the place of the sentence's there, so that sentence_labels has no effect"
-            )
-        return memory
+    memory: MemoryConfig = MemoryConfig()
 
     @property
     @override

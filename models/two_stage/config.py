@@ -12,7 +12,8 @@ from concord.models.tagger import TaggerConfig
 from concord.models.words.representation import WordRepresentationConfig
 
 MemoryKey = Literal["lower", "exact"]
-LabelStream = Literal["released", "paper"]
+Form = Literal["released", "paper"]
+"""Where the released code and the text of Ye et al. (2021) differ: the one or the other."""
 
 
 class MemoryConfig(Config):
@@ -28,6 +29,9 @@ class MemoryConfig(Config):
     """Whether a word reads the drafts of these. False is "- document label"; with both off there is no memory."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout on the reading weights."""
+    value_gradient: Form = "paper"
+    """Whether training reaches the label embedding through the drafts in memory, as in the `paper`; in the `released`
+    code the memory holds them detached, so that only the sentence's own drafts train it. Labels are the same."""
 
 
 class FirstPassConfig(Config):
@@ -60,12 +64,12 @@ class TwoStageConfig(TaggerConfig):
     label_dimension: int = Field(default=400, ge=1)
     """Dimensions of a label embedding."""
     two_stream: TwoStreamConfig = TwoStreamConfig()
-    label_stream: LabelStream = "released"
+    label_stream: Form = "released"
     """Where stage two attends to labels: `released`, in the last layer alone, before which the memory is read; `paper`,
-    in every layer, which updates them like words (Ye et al., 2021, eq. 9). What the memory returns then takes the place
-    of both streams (eq. 12 and 13): a word reads its own slot too, and the memory's labels stand for the sentence's,
-    which cannot be switched off beside them. How the memory is read and drafts are embedded stays the released code's,
-    except for `label_embedding`."""
+    in every layer, which updates them like words (Ye et al., 2021, eq. 9). The words' representations then read the
+    memory (eq. 10), and what they read is joined to both streams before every layer (eq. 12 and 13). How the memory is
+    addressed and drafts are embedded stays the released code's, except for `label_embedding`; that a word skips its own
+    slot is of the code, and nothing that the paper asks for."""
     decoder: DecoderName = "softmax"
     """The decoder of stage two. A CRF decodes the whole sentence, and uncertain words take its labels."""
     threshold: float = 0.35
@@ -77,8 +81,3 @@ class TwoStageConfig(TaggerConfig):
     def document_memory(self) -> MemoryConfig | None:
         """The document memory; None for a tagger without one."""
         return None
-
-    @property
-    def reads_own_slot(self) -> bool:
-        """Whether a word reads its own slot of a document memory, whose results then take the place of both streams."""
-        return self.label_stream == "paper"

@@ -1,8 +1,7 @@
 """The document memory: stage one's results at the other occurrences of each word (Ye et al., 2021, section III-C).
 
-Words of a document that share a key read each other: hidden states serve as keys, embeddings of drafts as values. A
-word reads its own slot only where the memory's results take its place, as in the paper, not in its code; no word
-reads another document.
+Words of a document that share a key read each other: hidden states serve as keys, embeddings of drafts as values. No
+word reads its own slot or another document.
 """
 
 from collections import defaultdict
@@ -43,17 +42,14 @@ class DocumentMemory:
         labels: int,
         device: torch.device,
         first: Sequence[int] = (),
-        own: bool = False,
     ) -> None:
         """Index the words of documents and allocate memory for states of ``hidden`` dimensions and for ``labels``.
 
-        The words of the rows ``first`` are read before other occurrences; with ``own`` a word reads its own slot too.
+        The words of the rows ``first`` are read before other occurrences.
         """
         self.index = occurrence_index(documents, key=config.key, slots=config.slots)
         if first:
             _read_first(self.index, number_words(documents, config.key), first)
-        if own:
-            self.index = torch.cat([torch.arange(len(self.index))[:, None], self.index], dim=1)
         # Only words that another word can read are stored.
         readable = torch.zeros(len(self.index), dtype=torch.bool)
         readable[self.index[self.index >= 0]] = True

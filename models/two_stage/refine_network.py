@@ -25,8 +25,8 @@ class RefineNetwork(nn.Module):
     """Its own word representation, draft labels, two streams, softmax or CRF.
 
     If it reads draft labels neither from the sentence nor from the memory, it has one stream and no label embedding.
-    What the memory returns joins both streams before the last layer, as in the released code. With the label stream of
-    the paper it is both streams, from the first layer on (eq. 12 and 13); a word's slots then include its own.
+    What the memory returns joins both streams before the last layer, as in the released code. In the form of the paper
+    it joins them before every layer, each of which has a join of its own (eq. 12 and 13).
     """
 
     def __init__(self, config: TwoStageConfig, vocabulary: Vocabulary, encoder_width: int | None) -> None:
@@ -42,27 +42,31 @@ class RefineNetwork(nn.Module):
             self.label_embedding = nn.Parameter(torch.empty(labels, config.label_dimension))
             nn.init.uniform_(self.label_embedding, -1.0, 1.0)
             self.labels_in = nn.Linear(config.label_dimension, width)
-            streams = LayeredTwoStreamEncoder if config.label_stream == "paper" else TwoStreamEncoder
-            self.encoder = streams(config.two_stream)
+        if config.label_stream == "paper":
+            self.encoder = LayeredTwoStreamEncoder(config.two_stream, labelled=reads_labels)
         else:
-            self.encoder = RelativeTransformer(config.two_stream, projected=config.label_stream == "paper")
+            self.encoder = (TwoStreamEncoder if reads_labels else RelativeTransformer)(config.two_stream)
         self.dropout = nn.Dropout(config.two_stream.dropout)
         self.output = nn.Linear((1 + reads_labels) * width, labels)
         self.reader: MemoryReader | None = None
         if memory is not None:
-            hidden = 2 * config.lstm.hidden
+            self._detaches_values = memory.value_gradient == "released"
             self.reader = MemoryReader(
                 width=width,
-                hidden=hidden,
+                hidden=2 * config.lstm.hidden,
                 dropout=memory.dropout,
                 contexts=memory.contexts,
                 labels=memory.labels,
-                defaults=not config.reads_own_slot,
             )
-            if not config.reads_own_slot:
+            joins_labels = memory.labels and config.sentence_labels
+            if config.label_stream == "paper":
+                layers = range(config.two_stream.layers)
+                self.join_words = nn.ModuleList(nn.Linear(2 * width, width) for _ in layers if memory.contexts)
+                self.join_labels = nn.ModuleList(nn.Linear(2 * width, width) for _ in layers if joins_labels)
+            else:
                 if memory.contexts:
                     self.merge_words = nn.Linear(2 * width, width)
-                if memory.labels and config.sentence_labels:
+                if joins_labels:
                     self.merge_labels = nn.Linear(2 * width, width)
         self.decoder = SoftmaxOrCrf(config.decoder, vocabulary.labels, vocabulary.scheme)
 
@@ -94,17 +98,26 @@ class RefineNetwork(nn.Module):
         self, words: Tensor, labels: Tensor | None, mask: Tensor, memory: MemoryContents | None
     ) -> Tensor:
         context, remembered = self._recall(words, memory)
-        words = words if context is None else context
-        labels = labels if remembered is None else remembered
-        if labels is not None and isinstance(self.encoder, LayeredTwoStreamEncoder):
-            return torch.cat(self.encoder.read_labels(words, labels, mask), dim=-1)
-        return self.encoder(words, mask)
+        labels = remembered if labels is None else labels
+
+        def join(layer: int, streams: list[Tensor]) -> list[Tensor]:
+            words, *labels = streams
+            if context is not None:
+                words = self.join_words[layer](torch.cat([words, context], dim=-1))
+            if remembered is not None and self._config.sentence_labels:
+                labels = [self.join_labels[layer](torch.cat([*labels, remembered], dim=-1))]
+            return [words, *labels]
+
+        streams = [words] if labels is None else [words, labels]
+        return torch.cat(cast(LayeredTwoStreamEncoder, self.encoder).run(streams, mask, join), dim=-1)
 
     def _recall(self, words: Tensor, memory: MemoryContents | None) -> tuple[Tensor | None, Tensor | None]:
         """Return what words read in the memory: contexts and labels, each None where it is not read."""
         if self.reader is None or memory is None:
             return None, None
         drafts = self.embed_drafts(memory.probabilities) if self.reader.reads_labels else None
+        if drafts is not None and self._detaches_values:
+            drafts = drafts.detach()
         found: tuple[Tensor | None, Tensor | None] = self.reader(words, memory.hidden.detach(), drafts, memory.slots)
         return found
 
@@ -128,24 +141,12 @@ class MemoryReader(nn.Module):
 
     There is one head, scaled by the root of the width. The same weights sum up contexts (projected keys) and labels
     (projected values). Either of the two may be switched off; the keys address the slots all the same. A word without
-    a slot reads ``default_context`` and ``default_label`` instead: learned vectors, or zeros with ``defaults=False``,
-    for a memory in which each word has its own slot. Eq. 10 has neither the scale nor the projections of query and
-    value, and sums the states themselves; here they are those of the released code, whichever the label stream.
+    a slot reads learned vectors instead, ``default_context`` and ``default_label``. Eq. 10 has neither the scale nor
+    the projections of query and value, and sums the states themselves; here they are those of the released code,
+    whichever the label stream.
     """
 
-    default_context: Tensor
-    default_label: Tensor
-
-    def __init__(
-        self,
-        *,
-        width: int,
-        hidden: int,
-        dropout: float,
-        contexts: bool = True,
-        labels: bool = True,
-        defaults: bool = True,
-    ) -> None:
+    def __init__(self, *, width: int, hidden: int, dropout: float, contexts: bool = True, labels: bool = True) -> None:
         """Build the projections from stage one's states, ``hidden`` wide, to streams and drafts, ``width`` wide."""
         super().__init__()
         self.reads_contexts, self.reads_labels = contexts, labels
@@ -154,11 +155,10 @@ class MemoryReader(nn.Module):
         if labels:
             self.value = nn.Linear(width, width)
         self.dropout = nn.Dropout(dropout)
-        for name, is_read in (("default_context", contexts), ("default_label", labels)):
-            if is_read and defaults:
-                self.register_parameter(name, nn.Parameter(torch.randn(width)))
-            elif is_read:
-                self.register_buffer(name, torch.zeros(width), persistent=False)
+        if contexts:
+            self.default_context = nn.Parameter(torch.randn(width))
+        if labels:
+            self.default_label = nn.Parameter(torch.randn(width))
         self._scale = width**0.5
 
     def forward(

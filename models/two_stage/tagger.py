@@ -4,7 +4,8 @@ Stage one (Ye et al., 2021, section III-A) is a variational LSTM with a softmax;
 probability whose entropy, in nats, is the uncertainty. Stage two (section III-B) has word representations of its own
 and reads the draft labels as the expected label embedding under the detached mean probability. A draft is replaced
 only where its uncertainty exceeds the threshold, so a sentence without such a word skips stage two, with the same
-result. Doc-UANet adds the document memory, read once: before the last layer or, in the form of the paper, the first.
+result. Doc-UANet adds the document memory, read once: before the last layer or, in the form of the paper, the first,
+where it is then joined to the streams before every layer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -313,7 +314,6 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             labels=len(self.vocabulary.labels),
             device=self.device,
             first=first,
-            own=self.config.reads_own_slot,
         )
 
     def _fill_memory(self, batch: Batch, hidden: Tensor, probabilities: Tensor) -> DocumentMemory | None:

@@ -72,6 +72,22 @@ def test_paper_profiles_of_a_crf_decode_without_constraints() -> None:
     assert constrained == {"bilstm_crf": False, "dependency_aware": False, "structured_refinement": False}
 
 
+@pytest.mark.parametrize(
+    ("tagger", "key", "released"),
+    [
+        ("structured_refinement", "representation.characters.dropout", 0.5),
+        ("doc_uanet", "memory.value_gradient", "released"),
+    ],
+)
+def test_released_profile_differs_from_the_paper_by_what_its_code_adds(tagger: str, key: str, released: object) -> None:
+    found = {}
+    for profile in ("paper", "released"):
+        job = read_train_job(CONF / f"train/{tagger}.yaml", profile=profile)
+        found[profile] = flatten(tagger_class(tagger).config_class.from_mapping(job.model).model_dump(mode="json"))
+    assert found["released"] == {**found["paper"], key: released}
+    assert found["paper"][key] != released
+
+
 def test_the_example_job_lists_every_key_with_its_default() -> None:
     job = read_yaml(CONF / "annotate/nightly.yaml")
     complete = AnnotateConfig(input="", output=OutputConfig(path="")).model_dump()

@@ -36,6 +36,7 @@ ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "doc_uanet",
         {"label_stream": "paper", "sentence_labels": False, **NO_LABELS},
     ),
+    "document-label-stream-sentence-label": ("doc_uanet", {"label_stream": "paper", "sentence_labels": False}),
     "crf": ("uanet", {"decoder": "crf"}),
     "label-crf": ("uanet", {"sentence_labels": False, "decoder": "crf"}),
     "document-label": ("doc_uanet", NO_LABELS),

@@ -73,17 +73,6 @@ def test_key_lower_ignores_case_and_digits_and_exact_does_not() -> None:
     assert occurrence_index(documents, key="exact", slots=2).tolist() == exact
 
 
-def test_own_slot_is_read_and_stored_on_request() -> None:
-    words = [["a", "b", "A", "a"]]
-    memory = DocumentMemory(words, MemoryConfig(slots=2), hidden=2, labels=1, device=CPU, first=[3], own=True)
-    assert memory.index.tolist() == [[0, 3, 2], [1, -1, -1], [2, 3, 0], [3, 0, 2]]
-    states = torch.arange(8.0).view(4, 2)
-    memory.write(torch.arange(4), states, torch.zeros(4, 1))
-    contents = memory.read(torch.tensor([[1, -1]]))
-    assert torch.equal(contents.hidden[contents.slots[0, 0, 0]], states[1])
-    assert contents.slots[0, 1].tolist() == [-1, -1, -1]
-
-
 @pytest.fixture
 def reader() -> MemoryReader:
     torch.manual_seed(2)

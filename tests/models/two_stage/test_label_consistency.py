@@ -120,7 +120,7 @@ def test_memory_resolves_types_that_drafts_can_only_guess(outcome: Callable[[str
 
 
 @pytest.mark.slow
-def test_memory_resolves_types_as_both_streams_of_every_layer() -> None:
+def test_memory_resolves_types_beside_both_streams_of_every_layer() -> None:
     found = train_and_tag("doc_uanet", seed=2, label_stream="paper")
     assert 0.42 < found.draft_accuracy() < 0.58
     assert found.accuracy() >= 0.99

@@ -1,4 +1,4 @@
-"""Two streams in every layer: the paper's formulas, and the memory as the input of the first layer."""
+"""Two streams in every layer: the paper's formulas, and the memory beside the sentence before each layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
-from concord.models.errors import ConfigError
 from concord.models.layers.relative_transformer import LayeredTwoStreamEncoder, RelativeLayer, TwoStreamConfig
 from concord.models.two_stage.config import TwoStageConfig
 from concord.models.two_stage.document_memory import MemoryContents
@@ -20,7 +19,7 @@ CONFIG = TwoStreamConfig(heads=HEADS, head_dimension=WIDTH, layers=2, dropout=0.
 
 def attend(layer: RelativeLayer, queries: Tensor, states: Tensor) -> Tensor:
     """Attend from one sentence of words to states, both ``(T, heads * width)``, head by head and word by word."""
-    attention, rates = layer.attention, 10_000 ** (-torch.arange(0, WIDTH, 2) / WIDTH).double()
+    attention, rates = layer.attention, 10_000 ** (-torch.arange(0, WIDTH, 2) / WIDTH).to(queries)
     query, key, value = (
         (inputs @ matrix.weight.T).unflatten(1, (HEADS, WIDTH))
         for inputs, matrix in ((queries, attention.query), (states, attention.key), (states, attention.value))
@@ -50,7 +49,6 @@ def remember(tagger: Any, document: list[Sentence]) -> tuple[Batch, Tensor, Memo
     draft = tagger._draft(batch, None, samples=None)
     memory = tagger._fill_memory(batch, draft.hidden, draft.probabilities)
     rows = (batch.mask.flatten().cumsum(0) - 1).view(batch.mask.shape).masked_fill(~batch.mask, -1)
-    assert torch.equal(memory.slots(rows)[:, :, 0], rows), "a word does not read its own slot"
     return batch, draft.probabilities, memory.read(rows)
 
 
@@ -61,7 +59,7 @@ def test_words_and_labels_are_updated_in_every_layer_as_in_equation_9() -> None:
     words, labels = torch.randn(2, 2, 5, HEADS * WIDTH, dtype=torch.float64)
     lengths = [5, 3]
     mask = torch.arange(5) < torch.tensor(lengths)[:, None]
-    found = encoder.read_labels(words, labels, mask)
+    found = encoder.run([words, labels], mask)
     for row, length in enumerate(lengths):
         h, y = words[row, :length], labels[row, :length]
         for word_layer, label_layer in zip((*encoder.lower, encoder.last), encoder.labels, strict=True):
@@ -72,48 +70,48 @@ def test_words_and_labels_are_updated_in_every_layer_as_in_equation_9() -> None:
             assert torch.allclose(stream[row, :length], expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("sentence_labels", [True, False])
+@pytest.mark.parametrize(("contexts", "labels"), [(True, True), (True, False), (False, True)])
 @torch.inference_mode()
-def test_streams_of_equations_12_and_13_carry_the_memory_from_the_first_layer_on(
-    build: Callable[..., Any], documents: list[list[Sentence]]
+def test_memory_streams_join_those_of_the_sentence_before_every_layer(
+    build: Callable[..., Any],
+    documents: list[list[Sentence]],
+    contexts: bool,
+    labels: bool,
+    sentence_labels: bool,
 ) -> None:
-    tagger = build("doc_uanet", label_stream="paper")
-    network = tagger.refine_network
+    memory = {"contexts": contexts, "labels": labels}
+    sizes = {"two_stream": CONFIG.model_dump(), "sentence_labels": sentence_labels, "memory": memory}
+    tagger = build("doc_uanet", label_stream="paper", **sizes)
+    network, reader = tagger.refine_network, tagger.refine_network.reader
     batch, probabilities, contents = remember(tagger, documents[0])
     x = network.words_in(network.representation(batch, None))
-    drafts = network.embed_drafts(contents.probabilities)
-    # Equation 10 reads by the words' own representations.
-    h, y = network.reader(x, contents.hidden, drafts, contents.slots)
-    for word_layer, label_layer in zip(
-        (*network.encoder.lower, network.encoder.last), network.encoder.labels, strict=True
-    ):
-        h, y = word_layer(h, batch.mask), label_layer(y, batch.mask, queries=h)
-    expected = network.output(torch.cat([h, y], dim=-1))
     found = network(batch, None, probabilities, contents)
-    assert torch.allclose(found[batch.mask], expected[batch.mask], atol=1e-6)
-
-
-@torch.inference_mode()
-def test_without_labels_the_memory_is_the_only_stream_from_the_first_layer_on(
-    build: Callable[..., Any], documents: list[list[Sentence]]
-) -> None:
-    tagger = build("doc_uanet", label_stream="paper", sentence_labels=False, memory={"labels": False})
-    network = tagger.refine_network
-    batch, probabilities, contents = remember(tagger, documents[0])
-    x = network.words_in(network.representation(batch, None))
-    streams, _ = network.reader(x, contents.hidden, None, contents.slots)
     for row, length in enumerate(batch.lengths.tolist()):
-        h = streams[row, :length]
-        for layer in (*network.encoder.lower, network.encoder.last):
-            attention = layer.attention(h[None], h[None], batch.mask[row : row + 1, :length])[0]
-            h = layer.attention_norm(h + layer.projection(attention))
-            h = layer.feed_forward_norm(h + layer.feed_forward(h))
-        found = network(batch, None, probabilities, contents)[row, :length]
-        assert torch.allclose(found, network.output(h), atol=1e-6)
-
-
-def test_the_sentence_labels_cannot_be_switched_off_beside_those_of_the_memory(build: Callable[..., Any]) -> None:
-    with pytest.raises(ConfigError, match=r"memory: expected labels: false .* sentence_labels: false"):
-        build("doc_uanet", label_stream="paper", sentence_labels=False)
+        h = x[row, :length]
+        y: Any = network.embed_drafts(probabilities[row, :length]) if sentence_labels else None
+        # Equation 10 reads once, by the words' own representations.
+        context, remembered = [], []
+        for place in range(length):
+            slots = [slot for slot in contents.slots[row, place].tolist() if slot >= 0]
+            keys = reader.key(contents.hidden[slots])
+            weights = (keys @ reader.query(h[place]) / h.shape[1] ** 0.5).softmax(0)
+            if contexts:
+                context.append(weights @ keys if slots else reader.default_context)
+            if labels:
+                values = reader.value(network.embed_drafts(contents.probabilities[slots]))
+                remembered.append(weights @ values if slots else reader.default_label)
+        if labels and not sentence_labels:
+            y = torch.stack(remembered)
+        for number, word_layer in enumerate((*network.encoder.lower, network.encoder.last)):
+            if contexts:
+                h = network.join_words[number](torch.cat([h, torch.stack(context)], dim=-1))
+            if labels and sentence_labels:
+                y = network.join_labels[number](torch.cat([y, torch.stack(remembered)], dim=-1))
+            y = y if y is None else update(network.encoder.labels[number], h, y)
+            h = update(word_layer, h, h)
+        expected = network.output(h if y is None else torch.cat([h, y], dim=-1))
+        assert torch.allclose(found[row, :length], expected, atol=1e-5)
 
 
 def test_configurations_of_earlier_releases_have_the_released_stream(build: Callable[..., Any]) -> None:

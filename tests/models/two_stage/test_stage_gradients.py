@@ -55,6 +55,23 @@ def test_loss_of_stage_two_does_not_reach_stage_one(name: str, build: Build, doc
     assert bool((embedding != 0).any(dim=1).all())
 
 
+@pytest.mark.parametrize("form", ["paper", "released"])
+def test_memory_trains_the_label_embedding_in_the_form_of_the_paper_alone(
+    form: str, build: Build, documents: list[list[Sentence]]
+) -> None:
+    # Without labels of the sentence only those in memory could train their embedding.
+    tagger = build("doc_uanet", **STILL, sentence_labels=False, memory={"value_gradient": form, "dropout": 0.0})
+    other = build("doc_uanet", **STILL, sentence_labels=False, memory={"dropout": 0.0})
+    loss = tagger.loss(encode(tagger, documents))
+    assert torch.equal(loss, other.loss(encode(other, documents)))
+    loss.backward()
+    assert (tagger.refine_network.label_embedding.grad is not None) == (form == "paper")
+    reader = tagger.refine_network.reader
+    assert reader is not None
+    assert reader.value.weight.grad is not None
+    assert bool(reader.value.weight.grad.any())
+
+
 @TAGGERS
 def test_stage_one_learns_only_from_its_own_loss(name: str, build: Build, documents: list[list[Sentence]]) -> None:
     tagger = build(name, **STILL)
