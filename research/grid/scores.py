@@ -46,7 +46,9 @@ def lenient_scores(gold: Labels, predicted: Labels) -> Scores:
 
     An entity has the type of its ``B-``. It ends with the next ``E-`` of whatever type, or before the next ``B-`` or
     ``S-``; other labels in between are skipped. One that is open at the end of the sentence is its first word alone. So
-    malformed entities count, which the strict score drops. Both scores are equal where no entity is malformed.
+    malformed entities count, which the strict score drops. But one that ends after its first word, before a ``B-`` or
+    ``S-``, is never right: NCRF++ writes it from ``i`` to ``i``, and an ``S-`` as ``i`` alone. Both scores are equal
+    where no entity is malformed.
     """
     counts = Scores()
     for wanted, found in zip(gold, predicted, strict=True):
@@ -55,19 +57,20 @@ def lenient_scores(gold: Labels, predicted: Labels) -> Scores:
     return counts
 
 
-def _lenient_spans(labels: Sequence[str]) -> Iterator[Span]:
+def _lenient_spans(labels: Sequence[str]) -> Iterator[tuple[int, int | None, str]]:
+    """Yield the first word, the last word and the type of each entity; no last word where NCRF++ writes none."""
     start, open_kind = 0, ""
     for place, label in enumerate(labels):
         prefix, kind = split_label(label)
         if open_kind and prefix in {"B", "S", "E"}:
-            yield Span(start, place + 1 if prefix == "E" else place, open_kind)
+            yield start, place if prefix == "E" else place - 1, open_kind
             open_kind = ""
         if prefix == "S":
-            yield Span(place, place + 1, kind)
+            yield place, None, kind
         elif prefix == "B":
             start, open_kind = place, kind
     if open_kind:
-        yield Span(start, start + 1, open_kind)
+        yield start, None, open_kind
 
 
 def bootstrap_p(differences: np.ndarray) -> float:
