@@ -80,7 +80,7 @@ format: $(STAMP)  ## Format and sort imports
 bench: $(STAMP)  ## Print the benchmarks' commands
 	@grep -h '^Command:' benchmarks/bench_*.py
 
-grid: $(STAMP)  ## Train what the grid of results lacks, on the corpora in $(CORPORA), and write research/results.md
+grid: $(STAMP)  ## Train what the grid of results lacks, on the corpora in $(CORPORA), and write docs/results.md
 	$(BIN)/python -m research.grid run --data $(CORPORA)
 	$(BIN)/python -m research.grid pack
 	$(BIN)/python -m research.grid render

@@ -1,4 +1,4 @@
-"""The figures of the papers, drawn from plain values as PNG or SVG."""
+"""The figures of the papers, drawn from plain values as PNG or SVG, and the picture of the page of results."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,8 +8,25 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator, StrMethodFormatter
 
 from concord.workflows.evaluation.plots import BLUE, GREY, ORANGE, new_figure, save_figure, saved_panels
+from research.grid.claims import PooledAnswer
 
 _CELL_INCHES = 0.26
+
+
+def draw_answers(answers: Sequence[PooledAnswer], path: Path) -> None:
+    """Draw the pooled difference of each question with its interval, and the difference on each corpus."""
+    figure = new_figure((9.0, 1.2 + 0.36 * len(answers)), "points of F1, pooled over corpora, with 95 % intervals")
+    axes = figure.subplots()
+    for place, found in enumerate(answers):
+        corpora = [difference.mean for difference in found.corpora.values()]
+        axes.plot(corpora, [place] * len(corpora), color=GREY, marker="|", markersize=9, linestyle="")
+        color, difference = BLUE if found.answer in {"yes", "no"} else ORANGE, found.difference
+        axes.plot([difference.low, difference.high], [place, place], color=color, linewidth=2)
+        axes.plot(difference.mean, place, color=color, marker="o")
+    axes.axvline(0.0, color=GREY, linewidth=0.8)
+    axes.set_yticks(range(len(answers)), [found.question for found in answers], fontsize="small")
+    axes.invert_yaxis()
+    save_figure(figure, path)
 
 
 def draw_threshold(values: Mapping[str, Any], path: Path, *, title: str) -> None:

@@ -1,8 +1,13 @@
-"""Claims about the taggers, answered by resampling documents and seeds of two rows, and corrected for their number."""
+"""Claims about the taggers, answered by resampling documents and seeds of two rows, and corrected for their number.
+
+The answers to one question on several corpora are pooled.
+"""
 
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 
@@ -18,6 +23,7 @@ FINE_RESAMPLES = 100_000
 """For a small p, of which 10,000 resamples have few on the rarer side of 0: correction multiplies the error."""
 FEWEST_SEEDS = 3
 ALPHA = 0.05
+_QUANTILE = NormalDist().inv_cdf(1 - ALPHA / 2)
 EARLIER = "†"
 """Marks what comes from records of an earlier configuration."""
 
@@ -29,6 +35,8 @@ class Answer:
     claim: ClaimConfig
     place: str
     """Title of the table."""
+    corpus: str
+    """Folder of its corpus."""
     figure: str = ""
     answer: str = ""
     p: float | None = None
@@ -44,9 +52,71 @@ def answer_claims(grid: GridConfig, records: Mapping[str, Record]) -> list[Answe
     return [
         answer
         if answer.p is None or answer.difference is None
-        else _decide(answer, answer.difference, answer.p, next(corrected))
+        else replace(answer, corrected=(own := next(corrected)), answer=_decide(answer.difference, answer.p, own))
         for answer in answers
     ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PooledAnswer:
+    """The answer to one question over all corpora on which it could be tested."""
+
+    question: str
+    corpora: Mapping[str, Difference]
+    """Folder of a corpus -> the difference there."""
+    difference: Difference
+    p: float
+    corrected: float
+    """The p-value among those of all questions."""
+    answer: str
+    is_earlier: bool
+
+
+def pool_answers(answers: Sequence[Answer]) -> list[PooledAnswer]:
+    """Pool the tested answers to each question by the inverse of their variance, as of corpora with one true effect.
+
+    The variance is that of a normal distribution with the answer's interval. Tables of one corpus share its documents,
+    so their differences count as one: the mean, with the mean of the deviations, as if they were fully correlated.
+    p-values are those of a normal distribution, corrected over the questions (Holm, 1979).
+    """
+    asked: dict[str, list[Answer]] = {}
+    for answer in answers:
+        if answer.claim.question is not None and answer.p is not None:
+            asked.setdefault(answer.claim.question, []).append(answer)
+    pooled = [_pool(question, found) for question, found in asked.items()]
+    return [
+        replace(found, corrected=corrected, answer=_decide(found.difference, found.p, corrected))
+        for found, corrected in zip(pooled, holm([found.p for found in pooled]), strict=True)
+    ]
+
+
+def _pool(question: str, answers: Sequence[Answer]) -> PooledAnswer:
+    by_corpus: defaultdict[str, list[Difference]] = defaultdict(list)
+    for answer in answers:
+        if answer.difference is not None:
+            by_corpus[answer.corpus].append(answer.difference)
+    corpora = {corpus: _mean(differences) for corpus, differences in by_corpus.items()}
+    weights = [_deviation(found) ** -2 for found in corpora.values()]
+    mean = float(np.average([found.mean for found in corpora.values()], weights=weights))
+    deviation = sum(weights) ** -0.5
+    return PooledAnswer(
+        question=question,
+        corpora=corpora,
+        difference=Difference(mean=mean, low=mean - _QUANTILE * deviation, high=mean + _QUANTILE * deviation),
+        p=2 * NormalDist().cdf(-abs(mean) / deviation),
+        corrected=1.0,
+        answer="",
+        is_earlier=any(answer.is_earlier for answer in answers),
+    )
+
+
+def _mean(differences: Sequence[Difference]) -> Difference:
+    mean, low, high = (statistics.mean(values) for values in zip(*map(astuple, differences), strict=True))
+    return Difference(mean=mean, low=low, high=high)
+
+
+def _deviation(difference: Difference) -> float:
+    return (difference.high - difference.low) / (2 * _QUANTILE)
 
 
 def compare(better: RowRecords, worse: RowRecords, *, measure: str) -> tuple[Difference, float]:
@@ -98,7 +168,7 @@ def _recall(sums: np.ndarray) -> np.ndarray:
 
 
 def _examine(claim: ClaimConfig, table: TableConfig, grid: GridConfig, records: Mapping[str, Record]) -> Answer:
-    answer = Answer(claim=claim, place=table.title)
+    answer = Answer(claim=claim, place=table.title, corpus=grid.corpora[table.corpus].folder)
     if claim.untestable is not None:
         return replace(answer, answer=f"not testable: {claim.untestable}")
     rows = {row.own_key: row for row in table.rows}
@@ -129,15 +199,11 @@ def _test(answer: Answer, better: RowRecords, worse: RowRecords) -> Answer:
     return replace(answer, p=p)
 
 
-def _decide(answer: Answer, difference: Difference, p: float, corrected: float) -> Answer:
+def _decide(difference: Difference, p: float, corrected: float) -> str:
     side = "yes" if difference.mean > 0 else "no"
     if corrected < ALPHA:
-        decided = side
-    elif p < ALPHA:
-        decided = f"undecided; {side} if asked alone"
-    else:
-        decided = "undecided"
-    return replace(answer, answer=decided, corrected=corrected)
+        return side
+    return f"undecided; {side} if asked alone" if p < ALPHA else "undecided"
 
 
 def _uncertainty_ratio(answer: Answer, found: RowRecords) -> Answer:

@@ -3,8 +3,8 @@
 ``run`` trains what has no record yet, or one of an earlier configuration, and ``status`` says what that is. It may be
 stopped, killed and started again at any moment, and an interrupted training is resumed after its last epoch. Several
 processes may share the folders, since each locks the run it works on.
-``pack`` moves new records into the packed file. ``render`` writes the page from the records alone; a cell without runs
-says so.
+``pack`` moves new records into the packed file. ``render`` writes the page of results with its picture, and that of all
+claims, from the records alone; a cell without runs says so.
 """
 
 import shutil
@@ -30,7 +30,7 @@ PATH = click.Path(path_type=Path)
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True})
 def main() -> None:
-    """Train the grid of results, pack its records, write its page."""
+    """Train the grid of results, pack its records, write its pages."""
 
 
 results_option = click.option("--results", type=PATH, default=PACKED, help="The packed records, a file.")
@@ -130,16 +130,27 @@ def pack(conf: Path, results: Path, work: Path) -> None:
 
 
 @main.command()
-@click.option("--output", "-o", type=PATH, default=Path("research/results.md"))
+@click.option(
+    "--output", "-o", type=PATH, default=Path("docs/results.md"), help="The page; its picture lies beside it."
+)
+@click.option("--claims", type=PATH, default=Path("research/claims.md"), help="The page of all claims.")
 @grid_option
 @results_option
 @work_option
 @report_errors(as_json=False)
-def render(output: Path, conf: Path, results: Path, work: Path) -> None:
-    """Write the page of results."""
-    from research.grid.page import render_page
+def render(output: Path, claims: Path, conf: Path, results: Path, work: Path) -> None:
+    """Write the page of results, its picture, and the page of all claims."""
+    from research.grid.claims import answer_claims, pool_answers
+    from research.grid.page import render_claims, render_page
+    from research.plots import draw_answers
 
     grid = read_grid(conf)
-    records = list(read_records(results, work, current_in(grid)).values())
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(render_page(grid, records), encoding="utf-8")
+    records = read_records(results, work, current_in(grid))
+    answers = answer_claims(grid, records)
+    pooled, picture = pool_answers(answers), output.with_suffix(".png")
+    for path in (output, claims):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(render_page(grid, records, pooled, picture=picture.name), encoding="utf-8")
+    claims.write_text(render_claims(grid, records, answers), encoding="utf-8")
+    if pooled:
+        draw_answers(pooled, picture)

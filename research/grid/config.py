@@ -93,8 +93,6 @@ class TableConfig(Config):
     seeds: tuple[int, ...] = (1, 2, 3)
     rows: tuple[RowConfig, ...]
     notes: tuple[str, ...] = ()
-    papers: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
-    """Columns of the papers' figures: title -> key of a row -> figure, as printed."""
 
     def run(self, row: RowConfig, seed: int) -> Run:
         """Return the run of a row."""
@@ -120,6 +118,8 @@ class ClaimConfig(Config):
     """The paper's figure for `uncertainty`."""
     untestable: str | None = None
     """Why it cannot be tested here."""
+    question: str | None = None
+    """What the page of results asks about all corpora of the claims with this question, pooled; None if nothing."""
 
 
 class RevisionConfig(Config):
@@ -140,7 +140,7 @@ class ReproductionConfig(Config):
     about: str
     """What it shows."""
     status: Literal["reproduced", "in kind", "not"]
-    """`in kind` is the same measurement on other data, or by a command instead of a figure on this page."""
+    """`in kind` is the same measurement on other data, or by a command instead of a figure of ours."""
     where: str
     """The place here or the command; for `not`, the reason."""
 
@@ -151,6 +151,8 @@ class GridConfig(Config):
     corpora: Mapping[str, CorpusConfig]
     tables: Mapping[str, TableConfig]
     claims: tuple[ClaimConfig, ...] = ()
+    papers: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
+    """What the papers print: corpus -> key of a row -> figure."""
     missing: Mapping[str, str] = Field(default_factory=dict)
     """Corpora of the papers that are not available -> why."""
     revisions: Mapping[str, RevisionConfig] = Field(default_factory=dict)

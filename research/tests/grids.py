@@ -24,10 +24,10 @@ GRID = {
                 {"tagger": "bilstm_softmax", "key": "wide", "set": ["model.lstm.hidden=8"]},
                 {"tagger": "doc_uanet", "not_applicable": "no documents"},
             ],
-            "papers": {"CoNLL-03 test": {"wide": "91.2"}},
         },
         "more": {"title": "More", "corpus": "alone", "profile": "small", "seeds": [1], "rows": [{"tagger": "uanet"}]},
     },
+    "papers": {"CoNLL-03": {"wide": "91.2"}},
     "claims": [
         {"text": "Wide is better", "tables": ["main"], "better": "wide", "worse": "bilstm_softmax"},
         {"text": "Gold helps", "tables": ["main"], "untestable": "needs a licence"},

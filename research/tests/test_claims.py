@@ -1,12 +1,14 @@
 """Claims: which counts they compare, when they are answered, and how their p-values are corrected."""
 
+import math
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 import pytest
 
-from concord.models.evaluation.significance import paired_bootstrap
-from research.grid.claims import FINE_RESAMPLES, RESAMPLES, Answer, answer_claims, compare
+from concord.models.evaluation.significance import Difference, paired_bootstrap
+from research.grid.claims import FINE_RESAMPLES, RESAMPLES, Answer, answer_claims, compare, pool_answers
 from research.grid.config import ClaimConfig, GridConfig, Measure, RowConfig
 from research.grid.rows import RowRecords, row_records
 from research.tests.grids import record, small_grid
@@ -152,3 +154,42 @@ def test_a_training_scored_on_another_corpus_has_no_floor() -> None:
     assert row_records(table, table.rows[1], {}, grid).floor == (50.0, None)
     elsewhere = table.rows[1].model_copy(update={"scored_on": "alone"})
     assert row_records(table, elsewhere, {}, grid).floor is None
+
+
+def asked(corpus: str, mean: float, half: float, **values: Any) -> Answer:
+    """Return a tested answer whose interval is `half` to both sides."""
+    difference = Difference(mean=mean, low=mean - half, high=mean + half)
+    found = {"claim": claim(question="Does it help?"), "p": 0.5, "difference": difference, **values}
+    return Answer(place=corpus, corpus=corpus, **found)
+
+
+def test_pooled_answer_weighs_corpora_by_the_inverse_of_their_variance() -> None:
+    (found,) = pool_answers([asked("one", 1.0, 1.96), asked("two", 4.0, 3.92)])
+    # Standard errors of 1 and 2: weights of 4 to 1, and a variance of 1 / (1 + 1 / 4).
+    assert found.difference.mean == pytest.approx(1.6)
+    assert found.difference.high - found.difference.mean == pytest.approx(1.96 * 0.8**0.5, rel=1e-4)
+    assert found.p == pytest.approx(math.erfc(1.6 / 0.8**0.5 / 2**0.5), rel=1e-3)
+    assert (found.answer, found.corrected) == ("undecided", found.p)
+    assert set(found.corpora) == {"one", "two"}
+
+
+def test_tables_of_one_corpus_count_as_one_in_a_pooled_answer() -> None:
+    (found,) = pool_answers([asked("one", 1.0, 0.4), asked("one", 2.0, 0.8)])
+    for difference in (found.corpora["one"], found.difference):
+        assert astuple(difference) == pytest.approx((1.5, 0.9, 2.1))
+    assert found.answer == "yes"
+
+
+def test_pooled_answers_leave_out_what_was_not_tested_and_are_corrected_for_their_number() -> None:
+    other = claim(question="Is it fast?")
+    answers = [
+        asked("one", 0.5, 0.4),
+        asked("two", 9.0, 0.1, p=None),
+        asked("three", 9.0, 0.1, claim=claim()),
+        asked("one", 0.0, 1.0, claim=other, is_earlier=True),
+    ]
+    helps, fast = pool_answers(answers)
+    assert set(helps.corpora) == {"one"}
+    assert helps.corrected == pytest.approx(2 * helps.p)
+    assert (helps.answer, fast.answer) == ("yes", "undecided")
+    assert (helps.is_earlier, fast.is_earlier) == (False, True)

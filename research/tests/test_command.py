@@ -114,15 +114,16 @@ def test_run_leaves_a_run_to_the_process_that_locks_it(tmp_path: Path, monkeypat
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-def test_render_writes_the_page_from_packed_and_new_records(tmp_path: Path) -> None:
-    page = tmp_path / "docs/page.md"
-    options = ["--grid", str(write_grid(tmp_path)), "-o", str(page)]
+def test_render_writes_the_pages_from_packed_and_new_records(tmp_path: Path) -> None:
+    page, claims = tmp_path / "docs/page.md", tmp_path / "claims.md"
+    options = ["--grid", str(write_grid(tmp_path)), "-o", str(page), "--claims", str(claims)]
     assert call("render", tmp_path, *options).exit_code == 0
-    assert "| wide |  |  | 0 |  | not run |" in page.read_text()
+    assert "| wide | not run |" in page.read_text()
+    assert "| Wide is better | Ours |" in claims.read_text()
     write_record(tmp_path / "work", record("wide", 1, [5, 5]))
     assert call("render", tmp_path, *options).exit_code == 0
     rendered = page.read_text()
-    assert "| wide | argmax | 1.50 M | 1 |  | 50.0 |" in rendered
+    assert "| wide | 50.0 | 50.0 | 90.0 |" in rendered
     result = call("pack", tmp_path)
     assert "grid.jsonl: 1 new record\n" in result.stderr
     call("render", tmp_path, *options)
@@ -131,17 +132,20 @@ def test_render_writes_the_page_from_packed_and_new_records(tmp_path: Path) -> N
 
 def test_render_names_a_broken_record(tmp_path: Path) -> None:
     (tmp_path / "grid.jsonl").write_text('{"run": "ours')
-    result = call("render", tmp_path, "--grid", str(write_grid(tmp_path)), "-o", str(tmp_path / "page.md"))
+    pages = ["-o", str(tmp_path / "page.md"), "--claims", str(tmp_path / "claims.md")]
+    result = call("render", tmp_path, "--grid", str(write_grid(tmp_path)), *pages)
     assert result.exit_code == 2
     assert "grid.jsonl:1: expected the record of a run, delete it to run it again" in result.stderr
 
 
 @pytest.mark.slow
-def test_page_of_results_is_that_of_the_packed_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_those_of_the_packed_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHECKOUT)
-    page = tmp_path / "results.md"
-    options = ["--output", str(page), "--work", str(tmp_path / "none")]
+    page, claims = tmp_path / "results.md", tmp_path / "claims.md"
+    options = ["--output", str(page), "--claims", str(claims), "--work", str(tmp_path / "none")]
     result = CliRunner().invoke(command.main, ["render", *options])
     assert result.exit_code == 0, result.output
-    # Until it is: python -m research.grid pack, then render.
-    assert page.read_text() == (CHECKOUT / "research/results.md").read_text()
+    # Until they are: python -m research.grid pack, then render.
+    assert page.read_text() == (CHECKOUT / "docs/results.md").read_text()
+    assert claims.read_text() == (CHECKOUT / "research/claims.md").read_text()
+    assert page.with_suffix(".png").read_bytes().startswith(b"\x89PNG")

@@ -15,6 +15,7 @@ PAGES = (
     "CONTRIBUTING.md",
     "docs/README.md",
     "docs/benchmarks.md",
+    "docs/results.md",
     "docs/annotating.md",
     "docs/labels.md",
     "docs/training.md",
