@@ -13,10 +13,14 @@ ItemT = TypeVar("ItemT")
 
 
 def batches(items: Sequence[ItemT], length: Callable[[ItemT], int], *, words: int) -> list[list[ItemT]]:
-    """Return items of about the same length in batches of at most so many words, padding included."""
+    """Return items in batches of one length and of at most so many words.
+
+    Where lengths vary, the gradient of a packed LSTM takes time that grows with their square.
+    """
     found: list[list[ItemT]] = []
     for item in sorted(items, key=length):
-        if not found or (1 + len(found[-1])) * length(item) > words:
+        size = length(item)
+        if not found or size != length(found[-1][0]) or (1 + len(found[-1])) * size > words:
             found.append([])
         found[-1].append(item)
     return found

@@ -7,6 +7,7 @@ teacher they learn the probabilities of its best few tags and heads.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -207,11 +208,15 @@ class Student(nn.Module):
     def _characters(self, forms: Sequence[str]) -> Tensor:
         tagger = self.tagger
         spelled = [torch.tensor(tagger.vocab["char"].map(form)) for form in forms]
-        order = sorted(range(len(forms)), key=lambda number: -len(spelled[number]))
-        padded = pad_sequence([spelled[number] for number in order], batch_first=True)
-        lengths = [len(spelled[number]) for number in order]
-        found = tagger.charmodel(padded, None, order, [len(forms)], lengths)
-        vectors: Tensor = tagger.trans_char(tagger.drop(found.data))
+        # Forms of one length at a time: where it varies, the gradient takes time that grows with its square.
+        order = sorted(range(len(forms)), key=lambda number: len(spelled[number]))
+        parts = []
+        for length, group in groupby(order, key=lambda number: len(spelled[number])):
+            rows = torch.stack([spelled[number] for number in group])
+            read = tagger.charmodel(rows, None, list(range(len(rows))), [len(rows)], [length] * len(rows))
+            parts.append(read.data)
+        found = torch.cat(parts)[torch.tensor(order).argsort()]
+        vectors: Tensor = tagger.trans_char(tagger.drop(found))
         return vectors
 
     def _run(self, network: Any, name: str, inputs: Tensor, lengths: list[int]) -> PackedSequence:
@@ -220,10 +225,11 @@ class Student(nn.Module):
         start = tuple(
             getattr(network, f"{name}lstm_{part}_init").expand(-1, len(lengths), -1).contiguous() for part in "hc"
         )
+        lstm = getattr(network, f"{name}lstm")
         # Half the time in training, where the processor multiplies matrices of bfloat16.
         with torch.autocast("cpu", torch.bfloat16, enabled=self.training):
-            states, _ = getattr(network, f"{name}lstm")(PackedSequence(data, packed.batch_sizes), lengths, hx=start)
-        return PackedSequence(states.data.float(), packed.batch_sizes)
+            states = _run_highway(lstm, data.view(lengths[0], len(lengths), -1).transpose(0, 1), start)
+        return PackedSequence(states.transpose(0, 1).flatten(0, 1).float(), packed.batch_sizes)
 
     @staticmethod
     def _padded(values: Tensor, like: PackedSequence) -> Tensor:
@@ -289,6 +295,21 @@ class Student(nn.Module):
             right["uas"] += int(same.sum())
             right["las"] += int((same & (relations == batch.relations)).sum())
         return {name: round(100 * count / words, 2) for name, count in right.items()}
+
+
+def _run_highway(lstm: Any, rows: Tensor, start: tuple[Tensor, ...]) -> Tensor:
+    """Run a highway LSTM of Stanza over sentences of one length, without packing; both ``(B, T, D)``."""
+    directions = lstm.num_directions
+    for number, layer in enumerate(lstm.lstm):
+        if number:
+            rows = functional.dropout(rows, lstm.drop.p, lstm.training)
+        own = slice(number * directions, (number + 1) * directions)
+        states, _ = layer.lstm(rows, (start[0][own], start[1][own]))
+        carried = lstm.highway[number](rows)
+        if lstm.highway_func is not None:
+            carried = lstm.highway_func(carried)
+        rows = states + torch.sigmoid(lstm.gate[number](rows)) * carried
+    return rows
 
 
 def _soft_loss(scores: Tensor, numbers: Tensor, probabilities: Tensor) -> Tensor:
