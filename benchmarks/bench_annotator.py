@@ -28,7 +28,7 @@ from environment import environment, spread
 from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
-from concord.models.outputs import Prediction
+from concord.models.outputs import Prediction, known_numbers
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.corpora.write_corpus import write_gold
 from concord.workflows.corpora.corpora import Documents, read_corpora, without_labels
@@ -144,8 +144,8 @@ def ordered(choice: str, pool: Documents, predictions: Sequence[Sequence[Predict
 def doubt(prediction: Prediction) -> float:
     """Return the score of a sentence in a review queue: that of its least confident decision."""
     inside = {word for span in prediction.spans for word in range(span.start, span.end)}
-    words = [1 - value for word, value in enumerate(prediction.probabilities) if word not in inside]
-    return max([*words, *(1 - value for value in prediction.confidences)], default=0.0)
+    words = [1 - value for word, value in enumerate(known_numbers(prediction.probabilities)) if word not in inside]
+    return max([*words, *(1 - value for value in known_numbers(prediction.confidences))], default=0.0)
 
 
 def looked_at(

@@ -20,6 +20,7 @@ from environment import environment
 
 from concord.models.checkpoint import load_tagger
 from concord.models.options import PredictOptions
+from concord.models.outputs import known_numbers
 from concord.workflows.registry.resolve_tagger import find_tagger
 
 NEAR = 1e-5
@@ -91,7 +92,7 @@ def near_ties(
     margins: dict[str, list[float]] = {}
     for doc_id in wanted:
         (predictions,) = tagger.predict_documents([documents[doc_id]], PredictOptions(batch_words=batch_words))
-        margins[doc_id] = [margin for prediction in predictions for margin in prediction.margins]
+        margins[doc_id] = [margin for prediction in predictions for margin in known_numbers(prediction.margins)]
     first = {doc_id: columns["doc_id"].index(doc_id) for doc_id in wanted}
     return sum(
         abs(columns["uncertainty"][row] - limit) < NEAR

@@ -32,7 +32,7 @@ from concord.models.evaluation.metrics import span_scores
 from concord.models.evaluation.reliability import brier_score, expected_calibration_error
 from concord.models.labels import decode_spans
 from concord.models.options import PredictOptions
-from concord.models.outputs import Prediction
+from concord.models.outputs import Prediction, known_numbers
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.parsing.stanza_parser import StanzaParser
@@ -95,7 +95,7 @@ def most_uncertain(tagger: TwoStageTagger, documents: Documents) -> list[tuple[i
     """Return the words of each sentence, and the uncertainty of its most uncertain word under the mean weights."""
     tagger.set_samples_above(math.inf)
     predictions = chain.from_iterable(tagger.predict_documents(documents, PredictOptions(threshold=math.inf, gate=0.0)))
-    return [(len(found.labels), max(found.uncertainty, default=0.0)) for found in predictions]
+    return [(len(found.labels), max(known_numbers(found.uncertainty), default=0.0)) for found in predictions]
 
 
 def measure_texts(

@@ -29,6 +29,7 @@ from concord_runs import command_environment, concord, read_table
 from environment import environment
 
 from concord.models.checkpoint import load_tagger
+from concord.models.outputs import known_numbers
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, Document
 from concord.pipeline.output.shard_stats import NEAR_TIE
@@ -202,7 +203,7 @@ def _near_ties(texts: list[str], model: Path) -> list[bool]:
         and any(
             margin < NEAR_TIE or abs(nats - limit) < NEAR_TIE
             for prediction in outcome.predictions
-            for margin, nats in zip(prediction.margins, prediction.uncertainty, strict=True)
+            for margin, nats in zip(*map(known_numbers, (prediction.margins, prediction.uncertainty)), strict=True)
         )
         for outcome in TagStage(tagger, TaggerRunConfig()).run(parsed)
     ]

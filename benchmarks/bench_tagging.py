@@ -24,7 +24,7 @@ from environment import environment, spread
 from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.options import Precision, PredictOptions
-from concord.models.outputs import Prediction
+from concord.models.outputs import Prediction, known_numbers
 from concord.models.tagger import Tagger
 from concord.models.words.frozen_encoder import load_encoder
 from concord.workflows.registry.resolve_tagger import find_tagger
@@ -133,9 +133,10 @@ def compare_labels(expected: Predictions, found: Predictions, *, threshold: floa
     pairs = zip(chain.from_iterable(expected), chain.from_iterable(found), strict=True)
     for one, other in pairs:
         words += len(one.labels)
+        margins, uncertainty = known_numbers(one.margins), known_numbers(one.uncertainty)
         for place in (place for place in range(len(one.labels)) if one.labels[place] != other.labels[place]):
             changed += 1
-            near_ties += one.margins[place] < NEAR or abs(one.uncertainty[place] - limit) < NEAR
+            near_ties += margins[place] < NEAR or abs(uncertainty[place] - limit) < NEAR
     return {
         "words": words,
         "changed": changed,

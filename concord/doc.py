@@ -111,9 +111,11 @@ def _pieces(doc: Doc) -> Iterator[str]:
     for entity in doc.entities:
         colour = _COLOURS[labels.index(entity.label) % len(_COLOURS)]
         yield html.escape(doc.text[end : entity.start_char])
+        sure = "" if entity.confidence is None else f"{entity.confidence:.0%} sure"
+        nats = "" if entity.uncertainty is None else f", {entity.uncertainty:.2f} nats"
         yield (
             f'<mark style="background: {colour}22; color: inherit; border-bottom: 2px solid {colour}; padding: 0 2px" '
-            f'title="{entity.confidence:.0%} sure, {entity.uncertainty:.2f} nats">{html.escape(entity.text)}'
+            f'title="{sure}{nats}">{html.escape(entity.text)}'
             f' <small style="color: {colour}; font-weight: 600">{html.escape(entity.label)}</small></mark>'
         )
         end = entity.end_char

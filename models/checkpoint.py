@@ -6,9 +6,11 @@ A tuned encoder is saved beside them in the folder `encoder`, a complete Hugging
 tokenizer), so loading the tagger needs no pretrained one. Of a frozen encoder only those weights are saved there, in
 fp16, that another training has tuned. A first pass is a saved
 tagger of its own, in the folder `first_pass`; the map of its states is among the weights of the tagger it belongs to.
+The files from which another library reads its model are in the folder `source`.
 """
 
 import json
+import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +23,7 @@ from torch import Tensor
 from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
+from concord.models.adapted import AdaptedConfig, AdaptedTagger
 from concord.models.calibration import Calibration
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConcordError, ConfigError, ModelError
@@ -31,6 +34,7 @@ from concord.models.saved_tagger import (
     CONFIG_NAME,
     FIRST_PASS_NAME,
     FORMAT_VERSION,
+    SOURCE_NAME,
     WEIGHTS_NAME,
     file_digest,
     read_saved,
@@ -74,6 +78,9 @@ def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
     elif tagger.config.encoder is not None and tagger.config.encoder.weights is not None:
         _save_difference(tagger.config.encoder, folder / ENCODER_NAME)
         config["encoder"] |= {"weights": "."}
+    if isinstance(tagger, AdaptedTagger) and isinstance(tagger.config, AdaptedConfig):
+        _copy_source(tagger, Path(tagger.config.source), folder / SOURCE_NAME)
+        config["source"] = SOURCE_NAME
     saved = {
         "format_version": FORMAT_VERSION,
         "tagger": tagger.name,
@@ -182,6 +189,14 @@ def _save_difference(config: EncoderConfig, folder: Path) -> None:
     weights = read_difference(config)  # first: it may be read from the same folder
     folder.mkdir(exist_ok=True)
     write_tensors(_stored(weights, half=True), folder / encoder_config.DIFFERENCE_NAME)
+
+
+def _copy_source(tagger: AdaptedTagger, source: Path, target: Path) -> None:
+    """Copy the files that another library reads, unless the tagger is saved where it was loaded."""
+    for path in tagger.source_files(source) if source != target else ():
+        copied = target / path.relative_to(source)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copied)
 
 
 def _stored(weights: Mapping[str, Tensor], *, half: bool) -> dict[str, Tensor]:

@@ -1,5 +1,6 @@
 """What taggers return: drafts of stage one, labels of stage two, attention, and predictions as plain text."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +12,11 @@ if TYPE_CHECKING:
 
 Source = Literal["model", "terms", "corrected"]
 """Where the label of an entity comes from: the tagger alone, a list of terms that it agrees with, or a person."""
+
+
+def known_numbers(values: Iterable[float | None]) -> list[float]:
+    """Return the numbers among values, which are None where a tagger has no scores."""
+    return [value for value in values if value is not None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,18 +78,18 @@ class Prediction:
     """Final labels in BIO2, always well formed; the words' own labels under the scheme ``TOKENS``."""
     draft_labels: tuple[str, ...]
     """Stage one's labels in the same form; equal to ``labels`` for a one-stage tagger."""
-    probabilities: tuple[float, ...]
-    """Probability of the label by the stage that decided it, 0..1."""
-    margins: tuple[float, ...]
+    probabilities: tuple[float | None, ...]
+    """Probability of the label by the stage that decided it, 0..1; None for a tagger without scores, as below."""
+    margins: tuple[float | None, ...]
     """Probability of the best label less that of the second best, 0..1; where two stages labelled the word, the smaller
     of their margins, so that a small margin marks every near tie."""
-    uncertainty: tuple[float, ...]
+    uncertainty: tuple[float | None, ...]
     """Entropy of stage one in nats; of the marginals for a one-stage tagger."""
     refined: tuple[bool, ...]
     """True where the label is stage two's."""
     spans: tuple[Span, ...]
     """The entities, as half-open word indices; none for word labels."""
-    confidences: tuple[float, ...]
+    confidences: tuple[float | None, ...]
     """One per span, 0..1: the probability that exactly these words are an entity of this type."""
     sources: tuple[Source, ...] = ()
     """One per span; empty where all are the tagger's alone."""

@@ -1,4 +1,7 @@
-"""Taggers by name: modules of ``models/taggers``, and classes of other packages (entry points ``concord.taggers``)."""
+"""Taggers by name: modules of ``models/taggers`` and ``models/adapters``, and classes of other packages.
+
+Those are found by their entry points, ``concord.taggers``.
+"""
 
 import difflib
 import importlib
@@ -6,9 +9,10 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Any, TypeGuard
 
-from concord.models import taggers
+from concord.models import adapters, taggers
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
 from concord.models.tagger import Tagger
@@ -17,8 +21,8 @@ ENTRY_POINTS = "concord.taggers"
 
 
 def available() -> tuple[str, ...]:
-    """Return the names of all taggers, bundled and of other packages, sorted."""
-    return tuple(sorted({*_bundled(), *_plugins()}))
+    """Return the names of all taggers that can be trained, bundled and of other packages, sorted."""
+    return tuple(sorted({*_modules(taggers), *_plugins()}))
 
 
 def tagger_class(name: str) -> type[Tagger]:
@@ -27,9 +31,10 @@ def tagger_class(name: str) -> type[Tagger]:
     Raises:
         ConfigError: for an unknown name, with the nearest known one; for an entry point that is no tagger of its name.
     """
-    if name in _bundled():  # first: to find plugins, the metadata of every installed package is read
-        module = importlib.import_module(f"concord.models.taggers.{name}")
-        return next(value for value in vars(module).values() if _is_tagger(value, name))
+    for package in (taggers, adapters):  # first: to find plugins, the metadata of every installed package is read
+        if name in _modules(package):
+            module = importlib.import_module(f"{package.__name__}.{name}")
+            return next(value for value in vars(module).values() if _is_tagger(value, name))
     if name not in available():
         nearest = difflib.get_close_matches(name, available(), n=1)
         hint = f"did you mean {nearest[0]!r}?" if nearest else f"known taggers: {', '.join(available())}"
@@ -53,8 +58,8 @@ def build_tagger(name: str, config: Mapping[str, Any], vocabulary: Vocabulary) -
 
 
 @cache
-def _bundled() -> frozenset[str]:
-    return frozenset(module.name for module in pkgutil.iter_modules(taggers.__path__))
+def _modules(package: ModuleType) -> frozenset[str]:
+    return frozenset(module.name for module in pkgutil.iter_modules(package.__path__))
 
 
 @cache

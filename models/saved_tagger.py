@@ -15,7 +15,8 @@ FORMAT_VERSION = 1
 CONFIG_NAME = "tagger.json"
 WEIGHTS_NAME = "weights.safetensors"
 FIRST_PASS_NAME = "first_pass"
-PARTS = (ENCODER_NAME, FIRST_PASS_NAME)
+SOURCE_NAME = "source"
+PARTS = (ENCODER_NAME, FIRST_PASS_NAME, SOURCE_NAME)
 """Folders that may be part of a saved tagger."""
 CALIBRATION_NAME = "calibration.json"
 BUNDLE_NAME = "bundle"
@@ -63,7 +64,9 @@ def _read_config(path: Path, modified: int, size: int) -> SavedTagger:
 
 
 def with_own_encoder(config: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """Point the configuration of a saved tagger at the encoder in the tagger's folder, if it has one of its own."""
+    """Point the configuration of a saved tagger at the encoder in its folder, or at another library's model there."""
+    if "source" in config:
+        return {**config, "source": str(folder / SOURCE_NAME)}
     read = config.get("encoder")
     if not isinstance(read, dict):
         return config

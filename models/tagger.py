@@ -23,6 +23,7 @@ from concord.models.data.batch import Batch, BatchEncoder, Forms
 from concord.models.data.sentence import Sentence, check_trees
 from concord.models.data.vocabulary import DigitRule, Vocabulary
 from concord.models.data.windows import Window, cut_windows, unlabelled_part
+from concord.models.errors import ConfigError
 from concord.models.options import DEFAULT_OPTIONS, OnBatch, Precision, PredictOptions
 from concord.models.outputs import AttentionMap, AttentionWeights, Prediction
 from concord.models.schemes import SchemeName
@@ -86,6 +87,7 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
         name: the tagger's name, which is that of its module.
         learns_from_documents: whether training batches must contain whole documents.
         needs_trees: whether every sentence must have tags, heads and relations.
+        has_scores: whether labels have probabilities; without them, tables have nulls in their place.
         trees: the source of the trees the tagger was trained on: the signature of a parser, ``gold`` or ``unknown``;
             None for a tagger that needs no trees.
         calibration: of the probabilities; None if they are not calibrated.
@@ -95,6 +97,7 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
     config_class: ClassVar[type[TaggerConfig]]
     learns_from_documents: ClassVar[bool] = False
     needs_trees: ClassVar[bool] = False
+    has_scores: ClassVar[bool] = True
 
     def __init__(self, config: ConfigT, vocabulary: Vocabulary) -> None:
         """Set up what all taggers share; raise EncoderMissingError if the configured encoder cannot be found."""
@@ -187,13 +190,19 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
 
         ``keep="distributions"`` also stores the whole label distribution of each word; ``calibrated=False`` leaves the
         tagger's calibration aside. A tagger in training mode raises ValueError, as does one of one stage with certain
-        labels.
+        labels; one without scores raises ConfigError where distributions are asked for.
         """
         self._check_mode("predict_documents")
         if certain is not None and self.threshold is None:
             raise ValueError(f"certain: expected a tagger of two stages, got {self.name}")
+        if keep == "distributions" and not self.has_scores:
+            raise ConfigError(
+                f"{self.name}: expected a tagger that gives its labels probabilities; this one gives none that could "
+                "be calibrated, or that another tagger could learn from"
+            )
         labels = len(self.vocabulary.labels) if keep == "distributions" else None
-        table = TokenTable.empty(documents, calibration=self.calibration if calibrated else None, labels=labels)
+        calibration = self.calibration if calibrated else None
+        table = TokenTable.empty(documents, calibration=calibration, labels=labels, scored=self.has_scores)
         windows = cut_windows(documents, longest=self.config.window_words, overlap=self.config.window_overlap)
         with torch.inference_mode():
             self.fill(table, windows, Call(options=options, certain=certain, on_batch=on_batch))

@@ -71,12 +71,19 @@ class TokenTable:
     float32, 0..1, not calibrated."""
     calibration: Calibration | None = None
     """Calibration of the probabilities; None leaves them as they are."""
+    scored: bool = True
+    """False for a tagger without probabilities; the columns of numbers then stay as they were created."""
     distributions: Tensor | None = None
     """Label probabilities of the deciding stage, not calibrated, shape ``(N, L)``, float32; None unless requested."""
 
     @classmethod
     def empty(
-        cls, documents: Sequence[Sequence[Sentence]], *, calibration: Calibration | None, labels: int | None
+        cls,
+        documents: Sequence[Sequence[Sentence]],
+        *,
+        calibration: Calibration | None,
+        labels: int | None,
+        scored: bool = True,
     ) -> "TokenTable":
         """Create a table with a row for every word, which stores distributions over ``labels`` labels unless None."""
         words = sum(len(sentence.words) for document in documents for sentence in document)
@@ -91,6 +98,7 @@ class TokenTable:
             first=torch.zeros(words, dtype=torch.bool),
             span=torch.ones(words),
             calibration=calibration,
+            scored=scored,
             distributions=None if labels is None else torch.zeros(words, labels),
         )
 
@@ -103,6 +111,12 @@ class TokenTable:
         words = KeptWords.of(windows, batch.mask.shape[1])
         self.write_labels(words, labels, probabilities=marginals, uncertainty=entropy(marginals))
         self.write_spans(windows, labels, vocabulary, distribution.span_probability)
+
+    def write_unscored(self, window: Window, labels: Sequence[int]) -> None:
+        """Write the labels of all words of a window, by a tagger without probabilities."""
+        begin, stop = window.keep
+        rows = slice(window.first + begin, window.first + stop)
+        self.draft[rows] = self.label[rows] = torch.tensor(labels[begin:stop], dtype=torch.int64)
 
     def write_labels(self, words: KeptWords, labels: Tensor, *, probabilities: Tensor, uncertainty: Tensor) -> None:
         """Write the labels, ``(B, T)``, int64, of stage one, or of a tagger's only stage.
@@ -168,16 +182,19 @@ class TokenTable:
             Prediction(
                 labels=labels,
                 draft_labels=labels if draft[words] == label[words] else _decode(draft[words], vocabulary)[0],
-                probabilities=tuple(probability[words]),
-                margins=tuple(margin[words]),
-                uncertainty=tuple(uncertainty[words]),
+                probabilities=self._scores(probability[words]),
+                margins=self._scores(margin[words]),
+                uncertainty=self._scores(uncertainty[words]),
                 refined=tuple(refined[words]),
                 spans=spans,
-                confidences=tuple(islice(remaining, len(spans))),
+                confidences=self._scores(list(islice(remaining, len(spans)))),
             )
             for words, (labels, spans) in zip(rows, decoded, strict=True)
         )
         return [list(islice(predictions, len(document))) for document in self.documents]
+
+    def _scores(self, values: Sequence[float]) -> tuple[float | None, ...]:
+        return tuple(values) if self.scored else (None,) * len(values)
 
     def _write_probabilities(self, words: KeptWords, labels: Tensor, probabilities: Tensor) -> None:
         probability = chosen_probability if self.calibration is None else self.calibration.tokens.label_probability

@@ -21,7 +21,7 @@ from concord.models.evaluation.metrics import Scores, gold_sequences, grouped_sc
 from concord.models.evaluation.threshold_sweep import REFINE_ALL, sweep_threshold
 from concord.models.labels import OUTSIDE
 from concord.models.options import PredictOptions
-from concord.models.outputs import AttentionMap, Prediction
+from concord.models.outputs import AttentionMap, Prediction, known_numbers
 from concord.models.saved_tagger import tagger_digest
 from concord.models.tagger import Tagger
 from concord.models.taggers.att_bilstm_cnn import AttBiLstmCnn, Part
@@ -350,7 +350,9 @@ def _shown(word: str) -> str:
 def _most_uncertain(data: FigureData) -> list[int]:
     """Return the 1-based numbers of the sentences with the most uncertain words, among those that can be drawn."""
     found = [n for n, predicted in enumerate(data.predicted, 1) if 1 < len(predicted.labels) <= LONGEST_DRAWN]
-    return sorted(found, key=lambda number: -max(data.predicted[number - 1].uncertainty))[:UNCERTAIN_SENTENCES]
+    return sorted(found, key=lambda number: -max(known_numbers(data.predicted[number - 1].uncertainty)))[
+        :UNCERTAIN_SENTENCES
+    ]
 
 
 def _describe(values: Mapping[str, Any]) -> str:

@@ -32,11 +32,12 @@ def absolute(path: str) -> str:
 
 
 def absolute_model(name: str) -> str:
-    """Make the folder of a model absolute; a bundled name or ``models:/...`` stays unchanged."""
+    """Make the folder of a model absolute, that of ``hf:FOLDER`` too; a name or ``models:/...`` stays unchanged."""
     if name.startswith("models:/"):
         return name
-    folder = absolute(name)
-    return folder if Path(folder).is_dir() else name
+    adapter, colon, source = name.rpartition(":") if name.partition(":")[0].isidentifier() else ("", "", name)
+    folder = absolute(source)
+    return f"{adapter}{colon}{folder}" if Path(folder).is_dir() else name
 
 
 def corpus_paths(names: Sequence[str], *, key: str) -> list[str]:

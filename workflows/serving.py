@@ -23,8 +23,10 @@ wait_passively()
 import numpy as np
 from pydantic import Field
 
+from concord.models.adapted import AdaptedTagger
 from concord.models.config import Config
 from concord.models.errors import ConfigError, ModelError
+from concord.models.registry import tagger_class
 from concord.models.saved_tagger import read_saved
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import DeadLetter
@@ -251,8 +253,12 @@ def _refusal(message: str, code: str = "INVALID_PARAMETER_VALUE") -> Exception:
 
 def _requirements(bundle: Path) -> list[str]:
     """Return the requirements for serving, in the versions installed here; MLflow would take seconds to infer them."""
-    uses_encoder = read_saved(bundle).config.get("encoder") is not None
-    names = [*_REQUIREMENTS, *(["transformers"] if uses_encoder else [])]
+    saved = read_saved(bundle)
+    tagger_type = tagger_class(saved.tagger)
+    libraries = ["transformers"] if saved.config.get("encoder") is not None else []
+    if issubclass(tagger_type, AdaptedTagger):
+        libraries.append(tagger_type.library)
+    names = [*_REQUIREMENTS, *libraries]
     return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in names]
 
 
@@ -267,5 +273,7 @@ def _signature() -> Any:
     from mlflow.types.schema import AnyType, Array, Object, Property
 
     kinds = {"start_char": DataType.long, "end_char": DataType.long, "text": DataType.string, "label": DataType.string}
-    entity = Object([Property(name, kinds.get(name, DataType.double)) for name in ENTITY_FIELDS])
+    entity = Object(
+        [Property(name, kinds.get(name, DataType.double), required=name in kinds) for name in ENTITY_FIELDS]
+    )
     return ModelSignature(inputs=Schema([ColSpec(AnyType())]), outputs=Schema([ColSpec(Array(entity), "entities")]))

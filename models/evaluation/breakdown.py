@@ -162,16 +162,17 @@ class UncertaintyByOutcome:
 
 
 def uncertainty_by_outcome(
-    gold: Labels, predicted: Labels, uncertainty: Sequence[Sequence[float]]
+    gold: Labels, predicted: Labels, uncertainty: Sequence[Sequence[float | None]]
 ) -> UncertaintyByOutcome:
     """Split the uncertainties of words by whether the label, BIO2 or a token label, is right.
 
-    The labels are those of the stage whose uncertainty it is, in nats, one per word.
+    The labels are those of the stage whose uncertainty it is, in nats, one per word; words without one are left out.
     """
     outcomes: dict[bool, list[float]] = {True: [], False: []}
     for columns in zip(gold, predicted, uncertainty, strict=True):
         for wanted, found, nats in zip(*columns, strict=True):
-            outcomes[wanted == found].append(nats)
+            if nats is not None:
+                outcomes[wanted == found].append(nats)
     return UncertaintyByOutcome(right=tuple(outcomes[True]), wrong=tuple(outcomes[False]))
 
 

@@ -23,6 +23,7 @@ from concord.models.calibration import (
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.reliability import brier_score
 from concord.models.options import DEFAULT_OPTIONS, PredictOptions
+from concord.models.outputs import known_numbers
 from concord.models.tagger import Tagger
 
 FOLDS = 10
@@ -131,7 +132,7 @@ def observe(
                 continue
             gold_spans = set(tagger.vocabulary.scheme.scored_spans(labels))
             hits = [span in gold_spans for span in prediction.spans]
-            confidences += prediction.confidences
+            confidences += known_numbers(prediction.confidences)
             found_right += hits
             found_owners += [number] * len(hits)
             counts[number] += (len(gold_spans), len(hits), sum(hits))

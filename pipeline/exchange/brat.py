@@ -71,7 +71,8 @@ def _annotations(item: ExportItem, text: str) -> Iterator[str]:
         # As long as the fragments together; white space such as a tab would end the column or the line.
         shown = _WHITE_SPACE.sub(" ", " ".join(text[start:end] for start, end in fragments))
         yield f"T{number}\t{type_name(entity.label)} {offsets}\t{shown}"
-        yield f"#{number}\tAnnotatorNotes T{number}\tconfidence {entity.confidence:.3f}"
+        if entity.confidence is not None:
+            yield f"#{number}\tAnnotatorNotes T{number}\tconfidence {entity.confidence:.3f}"
 
 
 def _fragments(entity: EntityRow, text: str) -> Iterator[tuple[int, int]]:

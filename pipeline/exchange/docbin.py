@@ -155,7 +155,7 @@ def _doc(item: ExportItem, vocab: Any) -> Any:
     for entity in item.document.entities:
         # The words of a multi-word token are one token here.
         span = doc.char_span(entity.start_char, entity.end_char, label=entity.label, alignment_mode="expand")
-        span._.set(CONFIDENCE, round_float(entity.confidence))
+        span._.set(CONFIDENCE, entity.confidence and round_float(entity.confidence))
         spans.append(span)
     doc.spans[SPANS_KEY] = spans
     doc.set_ents(filter_spans(spans))

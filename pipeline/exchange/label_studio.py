@@ -14,6 +14,7 @@ from xml.sax.saxutils import quoteattr
 import orjson
 import pyarrow as pa
 
+from concord.models.outputs import known_numbers
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.items import (
     AnnotatedPassage,
@@ -63,7 +64,7 @@ def _task(item: ExportItem) -> dict[str, Any]:
     entities = item.document.entities
     prediction = {
         "model_version": item.document.row.tagger,
-        "score": round_float(min((entity.confidence for entity in entities), default=1.0)),
+        "score": round_float(min(known_numbers(entity.confidence for entity in entities), default=1.0)),
         "result": [_region(entity, text, units) for entity in entities],
     }
     return {"data": {"text": text, **item.metadata}, "predictions": [prediction]}
@@ -75,7 +76,7 @@ def _region(entity: EntityRow, text: str, units: Sequence[int]) -> dict[str, Any
         "from_name": _FROM,
         "to_name": _TO,
         "type": "labels",
-        "score": round_float(entity.confidence),
+        **({} if entity.confidence is None else {"score": round_float(entity.confidence)}),
         "value": {
             "start": units[entity.start_char],
             "end": units[entity.end_char],

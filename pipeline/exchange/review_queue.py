@@ -9,7 +9,8 @@ sentence. Unlike there, a sentence's score here is that of its least confident d
 
 The first finds entities that may be wrong, the second entities that may have been missed. Both are probabilities of the
 stage that decided, calibrated if the tagger is; the entropy of stage one (``uncertainty``, nats) is not calibrated and
-only orders sentences of equal score.
+only orders sentences of equal score. A tagger that gives no probabilities has no decision that is less certain than
+another: the score is 0, and the queue is a random sample in the order of the seed.
 """
 
 from collections import Counter, defaultdict
@@ -20,6 +21,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from concord.models.outputs import known_numbers
 from concord.pipeline.exchange.export import ExportStream, check_destination, writers
 from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.output.collection import open_collection
@@ -169,15 +171,21 @@ def _score(document: CollectedDocument, pieces: list[CollectedSentence]) -> Queu
     outside = [word for word in words if not any(word.start_char in interval for interval in covered)]
     decisions = [(entity.confidence, entity.label, entity.text) for entity in entities]
     decisions += [(word.ner_prob, word.ner, word.text) for word in outside]
-    probability, label, text = min(decisions, key=itemgetter(0))
+    scored = [(probability, label, text) for probability, label, text in decisions if probability is not None]
+    if scored:
+        probability, label, text = min(scored, key=itemgetter(0))
+        reason = f"{label} {text!r} with probability {probability:.2f}"
+    else:
+        (_, label, text), probability = decisions[0], 1.0
+        reason = f"{label} {text!r}, drawn at random: the tagger gives no probabilities"
     return QueuedSentence(
         rank=0,
         doc_id=document.row.doc_id,
         sent_id=pieces[0].row.sent_id,
         score=round_float(1 - probability),
-        uncertainty=round_float(max(word.uncertainty for word in words)),
+        uncertainty=round_float(max(known_numbers(word.uncertainty for word in words), default=0.0)),
         type=label,
-        reason=f"{label} {text!r} with probability {probability:.2f}",
+        reason=reason,
     )
 
 

@@ -67,8 +67,8 @@ class TokenRow(NamedTuple):
     deprel: str | None
     draft_ner: str
     ner: str
-    ner_prob: float
-    uncertainty: float
+    ner_prob: float | None
+    uncertainty: float | None
     refined: bool
 
     @property
@@ -94,8 +94,8 @@ class EntityRow(NamedTuple):
     end_token: int
     text: str
     label: str
-    confidence: float
-    uncertainty: float
+    confidence: float | None
+    uncertainty: float | None
     refined: bool
     source: str = "model"
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 OFFSET_UNIT = "code points of the raw text, half-open"
 ANNOTATED = "annotated"
 
@@ -104,9 +104,15 @@ TOKENS = _schema(
         "ner_prob",
         pa.float32(),
         "probability of the label by the stage that gave it, 0..1; concord.calibration in the table's metadata says "
-        "how it is calibrated",
+        "how it is calibrated; null if the tagger gives none",
+        nullable=True,
     ),
-    _field("uncertainty", pa.float32(), "entropy of stage one in nats"),
+    _field(
+        "uncertainty",
+        pa.float32(),
+        "entropy of stage one in nats; null if the tagger has no probabilities",
+        nullable=True,
+    ),
     _field("refined", pa.bool_(), "true where stage two gave the label"),
 )
 
@@ -130,9 +136,10 @@ ENTITIES = _schema(
         "confidence",
         pa.float32(),
         "probability that just these words are an entity of this label, 0..1; concord.calibration in the table's "
-        "metadata says how it is calibrated",
+        "metadata says how it is calibrated; null if the tagger gives none",
+        nullable=True,
     ),
-    _field("uncertainty", pa.float32(), "largest uncertainty of its words in nats"),
+    _field("uncertainty", pa.float32(), "largest uncertainty of its words in nats, or null", nullable=True),
     _field("refined", pa.bool_(), "true where stage two gave the label of any of its words"),
     _field(
         "source",

@@ -86,7 +86,7 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
         ``dead_letters.<stage>.<error>``.
     """
     tokens, sentences = tables["tokens"], tables["sentences"]
-    uncertainty = _values(tokens, "uncertainty").astype(np.float64)
+    uncertainty = np.asarray(tokens["uncertainty"].drop_null().to_numpy()).astype(np.float64)
     refined = _values(tokens, "refined")
     counts: Counter[str] = Counter(
         {
@@ -180,6 +180,7 @@ def _near_ties(prediction: Prediction, limit: float) -> int:
     return sum(
         margin < NEAR_TIE or abs(value - limit) < NEAR_TIE
         for margin, value in zip(prediction.margins, prediction.uncertainty, strict=True)
+        if margin is not None and value is not None
     )
 
 

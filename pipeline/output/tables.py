@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from concord.models.data.visible import visible
 from concord.models.labels import Span
-from concord.models.outputs import Prediction, Source
+from concord.models.outputs import Prediction, Source, known_numbers
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedWord
 from concord.pipeline.output.schema import (
     ANNOTATED,
@@ -100,7 +100,7 @@ class _FlatDocument:
     annotated: AnnotatedDocument
     words: list[ParsedWord]
     starts: list[int]
-    uncertainty: list[float]
+    uncertainty: list[float | None]
     refined: list[bool]
 
     @property
@@ -108,7 +108,7 @@ class _FlatDocument:
         return self.annotated.parsed.document.doc_id
 
     @property
-    def spans(self) -> list[tuple[int, Span, float, Source]]:
+    def spans(self) -> list[tuple[int, Span, float | None, Source]]:
         """The entities as (number of the sentence in which they begin, span, confidence, source)."""
         return [
             (number, *entity)
@@ -218,7 +218,7 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
                     "name": normalize_name(text),
                     "label": span.label,
                     "confidence": confidence,
-                    "uncertainty": max(item.uncertainty[within]),
+                    "uncertainty": max(known_numbers(item.uncertainty[within]), default=None),
                     "refined": any(item.refined[within]),
                     "source": source,
                 }

@@ -55,7 +55,9 @@ def render_report(quality: Quality, *, stats: Mapping[str, Any], limits: Limits)
     plan, manifest = quality.plan, quality.manifest
     threshold = _threshold(plan)
     # Shades are relative to the darkest word shown.
-    darkest = max((word.uncertainty for item in quality.uncertain_sentences for word in item.tokens), default=1.0)
+    darkest = max(
+        (word.uncertainty or 0.0 for item in quality.uncertain_sentences for word in item.tokens), default=1.0
+    )
     return load_template("concord.pipeline.report", "report.html.j2").render(
         quality=quality,
         manifest=manifest,
@@ -182,14 +184,15 @@ def _name_view(name: RecurringName) -> dict[str, Any]:
 
 
 def _uncertain_view(sentence: ShownSentence, darkest: float) -> dict[str, Any]:
+    nats = [token.uncertainty or 0.0 for token in sentence.tokens]
     words = [
-        _Word(gap=gap, text=text, note=f"{token.uncertainty:.2f} nats", shade=round(token.uncertainty / darkest, 2))
-        for token, (gap, text) in zip(sentence.tokens, words_with_spaces(sentence.tokens), strict=True)
+        _Word(gap=gap, text=text, note=f"{value:.2f} nats", shade=round(value / darkest, 2))
+        for value, (gap, text) in zip(nats, words_with_spaces(sentence.tokens), strict=True)
     ]
     return {
         "sentence": sentence,
         "segments": _segments(sentence.tokens, words),
-        "highest": max(token.uncertainty for token in sentence.tokens),
+        "highest": max(nats),
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from concord.models.evaluation.consistency import Consistency, consistency, name_labels
 from concord.models.labels import decode_spans
+from concord.models.outputs import known_numbers
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import (
     CollectedDocument,
@@ -295,11 +296,11 @@ class _Uncertainty:
 
     def add(self, document: CollectedDocument) -> None:
         for sentence in document.sentences:
-            values = [token.uncertainty for token in sentence.tokens]
+            values = known_numbers(token.uncertainty for token in sentence.tokens)
             self._bins.update([int(value / BIN_WIDTH) for value in values])
             self.sentences += 1
-            self.tokens += len(values)
-            if (highest := max(values)) > 0:
+            self.tokens += len(sentence.tokens)
+            if (highest := max(values, default=0.0)) > 0:
                 self.most_uncertain.add((highest, sum(values) / len(values)), _shown(document, sentence))
 
     def histogram(self) -> tuple[int, ...]:

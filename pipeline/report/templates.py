@@ -82,6 +82,10 @@ def _percent(share: float | None) -> str:
     return "\u2013" if share is None else f"{100 * share:.1f}\u202f%"
 
 
+def _share(value: float | None) -> str:
+    return "\u2013" if value is None else f"{value:.2f}"
+
+
 @cache
 def _environment() -> Environment:
     # Every value is escaped; nothing is ever marked as safe.
@@ -92,7 +96,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(count=format_count, percent=_percent)
+    environment.filters.update(count=format_count, percent=_percent, share=_share)
     return environment
 
 

@@ -70,7 +70,7 @@ class _Entity(NamedTuple):
     start: int
     end: int
     label: str
-    confidence: float
+    confidence: float | None
     source: Source
 
 

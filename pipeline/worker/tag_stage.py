@@ -12,7 +12,7 @@ from concord.models.calibration import Calibration
 from concord.models.data.sentence import Sentence
 from concord.models.labels import Span, decode_spans
 from concord.models.options import OnBatch, PredictOptions
-from concord.models.outputs import Prediction, Source
+from concord.models.outputs import Prediction, Source, known_numbers
 from concord.models.terms.term_matcher import TermMatcher
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedDocument, join_pieces
 from concord.pipeline.output.document_rows import tagger_input
@@ -134,7 +134,8 @@ def _cut(prediction: Prediction, lengths: Sequence[int]) -> Iterator[Prediction]
     """Cut a sentence's prediction into its pieces, given their lengths in words; ValueError if it is no valid one."""
     if len(prediction.labels) != sum(lengths):
         raise ValueError(f"labels: expected one for each of {sum(lengths)} words, got {len(prediction.labels)}")
-    if not all(map(math.isfinite, chain(prediction.probabilities, prediction.uncertainty, prediction.confidences))):
+    numbers = chain(prediction.probabilities, prediction.uncertainty, prediction.confidences)
+    if not all(map(math.isfinite, known_numbers(numbers))):
         raise ValueError("expected finite probabilities and uncertainties, got others")
     sources: Sequence[Source] = prediction.sources or ["model"] * len(prediction.spans)
     entities = list(zip(prediction.spans, prediction.confidences, sources, strict=True))

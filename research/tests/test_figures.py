@@ -14,6 +14,7 @@ from concord.models.checkpoint import load_tagger, save_tagger
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.threshold_sweep import REFINE_ALL
 from concord.models.options import PredictOptions
+from concord.models.outputs import known_numbers
 from concord.models.registry import build_tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import read_gold
@@ -137,7 +138,7 @@ def test_attention_is_drawn_for_the_most_uncertain_sentences(tmp_path: Path) -> 
     drawn_sentences = [found["sentence"] for found in numbers["figures"]["attention"]]
     tagger = load_tagger(tmp_path / "tagger")
     predicted = [sentence for document in tagger.predict_documents(read_gold(GOLD)) for sentence in document]
-    highest = [max(prediction.uncertainty) for prediction in predicted]
+    highest = [max(known_numbers(prediction.uncertainty)) for prediction in predicted]
     assert drawn_sentences == sorted(range(1, 16), key=lambda number: -highest[number - 1])[:2]
 
 

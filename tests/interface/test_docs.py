@@ -18,6 +18,7 @@ PAGES = (
     "docs/results.md",
     "docs/annotating.md",
     "docs/labels.md",
+    "docs/other-models.md",
     "docs/training.md",
 )
 PAGES_WITH_EXAMPLES = (*PAGES, "examples/README.md")
@@ -74,6 +75,11 @@ def test_commands_have_options_and_read_files_that_exist(page: str) -> None:
             assert not word.startswith("-") or word == "-" or word in options, (words, word)
             if word.startswith(("examples/", "conf/")) and "=" not in word:
                 assert list(CHECKOUT.glob(word)), (words, word)
+
+
+def test_the_adapter_that_is_shown_is_the_one_that_runs() -> None:
+    shown = (CHECKOUT / "docs/other-models.md").read_text(encoding="utf-8").split("```python\n")[1].split("```\n")[0]
+    assert shown == (CHECKOUT / "models/adapters/spacy.py").read_text(encoding="utf-8")
 
 
 def test_readme_needs_no_file_but_those_of_the_repository() -> None:

@@ -18,6 +18,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError, ModelError
 from concord.models.evaluation.reliability import coverage, expected_calibration_error, reliability
+from concord.models.outputs import known_numbers
 from concord.models.saved_tagger import CALIBRATION_NAME, tagger_digest
 from concord.models.schemes import TOKENS
 from concord.models.tagger import Tagger
@@ -82,15 +83,15 @@ def test_calibration_changes_only_probabilities(
     for left, right in zip(before, after, strict=True):
         same = replace(right, probabilities=left.probabilities, confidences=left.confidences)
         assert same == left
-        assert right.confidences == pytest.approx(calibration.entity_confidences(list(left.confidences)))
+        assert right.confidences == pytest.approx(calibration.entity_confidences(known_numbers(left.confidences)))
     if calibration is HOT:
         assert all(
             new < old
             for left, right in zip(before, after, strict=True)
-            for old, new in zip(left.probabilities, right.probabilities, strict=True)
+            for old, new in zip(known_numbers(left.probabilities), known_numbers(right.probabilities), strict=True)
         )
     else:
-        halves = [value / 2 for entry in before for value in entry.probabilities]
+        halves = [value / 2 for entry in before for value in known_numbers(entry.probabilities)]
         assert [value for entry in after for value in entry.probabilities] == pytest.approx(halves)
 
 
@@ -242,7 +243,7 @@ def test_observe_ignores_the_existing_calibration(build: Build, documents: Docum
     assert after.words.tolist() == pytest.approx(again, abs=1e-6)
     assert after.document_confidences(observed).tolist() == pytest.approx(
         [
-            np.mean([np.log(value) for entry in document for value in entry.probabilities])
+            np.mean([np.log(value) for entry in document for value in known_numbers(entry.probabilities)])
             for document in tagger.predict_documents(documents)
         ],
         abs=1e-6,

@@ -40,7 +40,7 @@ SECTIONS = {
         taggers.compare,
         taggers.calibrate,
     ),
-    "Registry": (registry.promote, registry.rollback, registry.registry),
+    "Registry": (registry.bundle, registry.promote, registry.rollback, registry.registry),
     "Clusters": (collections.submit,),
     "Research": (taggers.parse, taggers.cascade),
 }

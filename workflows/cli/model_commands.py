@@ -167,7 +167,8 @@ def distil(
 ) -> Answer:
     """Train a tagger on texts that other taggers label, beside its gold corpora.
 
-    TEACHERs are folders, bundled taggers, or models:/NAME@ALIAS; several label by the mean of their probabilities.
+    TEACHERs are folders, bundled taggers, models:/NAME@ALIAS or hf:FOLDER; several label by the mean of their
+    probabilities.
     CONF.yaml and --set describe the student, as for 'concord train'. It learns the probabilities of the teachers, not
     only their best labels.
 
@@ -206,7 +207,7 @@ def distil(
 def evaluate(model: str, *, samples: int | None, threshold: float | None, gate: float | None, **options: Any) -> Answer:
     """Score a tagger on gold corpora.
 
-    MODEL is a folder, a bundled tagger, or models:/NAME@ALIAS.
+    MODEL is a folder, a bundled tagger, models:/NAME@ALIAS, spacy:NAME or hf:FOLDER.
 
     Reports strict entity scores by type, by length and by whether --train contains the name; drafts against final
     labels; recurring names; uncertainty; speed. For a tagger of token labels: accuracy, overall and by label.
@@ -251,9 +252,9 @@ def compare(
 ) -> Answer:
     """Test whether tagger B is better than tagger A.
 
-    A and B are folders, bundled taggers, or models:/NAME@ALIAS. Both label the corpora, and their scores are compared
-    document by document (sentence by sentence in corpora without documents): overall, by entity type, for recurring
-    names, and for each --slice.
+    A and B are folders, bundled taggers, models:/NAME@ALIAS, spacy:NAME or hf:FOLDER. Both label the corpora, and their
+    scores are compared document by document (sentence by sentence in corpora without documents): overall, by entity
+    type, for recurring names, and for each --slice.
 
     p-values are of a paired randomisation test, with Holm's correction over all lines; intervals are of a bootstrap.
     Each line also gives the smallest difference that the data could have detected. --labels applies to the corpora and
@@ -312,7 +313,7 @@ def compare(
 def calibrate(**options: Any) -> Answer:
     """Calibrate a tagger's probabilities to how often it is right.
 
-    MODEL is a folder, a bundled tagger, or models:/NAME@ALIAS; the last two need --output.
+    MODEL is a folder, a bundled tagger, models:/NAME@ALIAS or hf:FOLDER; all but a folder need --output.
 
     --data must hold documents that were not used to train the tagger or to choose its checkpoint or threshold. Labels
     and uncertainty stay unchanged; ner_prob, confidence and the tagger's digest change.

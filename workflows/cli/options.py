@@ -16,6 +16,7 @@ from concord.workflows.console import Answer, emit, report_errors
 
 GUARDED_ALIASES = ("champion", "previous")
 _ALIAS = re.compile(r"(?!(?:latest|v\d+)$)[\w-]{1,255}", re.IGNORECASE)
+MODELS = "A folder, a bundled tagger, models:/NAME@ALIAS, spacy:NAME or hf:FOLDER"
 FOLDER = click.Path(path_type=Path, file_okay=False)
 EXISTING_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
 FILE = click.Path(path_type=Path, dir_okay=False)

@@ -8,6 +8,7 @@ import click
 from concord.workflows.cli.options import (
     EXISTING_FOLDER,
     FILE,
+    FOLDER,
     POSITIVE,
     OrderedGroup,
     alias_option,
@@ -15,6 +16,20 @@ from concord.workflows.cli.options import (
     verb,
 )
 from concord.workflows.console import Answer
+
+
+@verb(example="concord bundle spacy:en_core_web_sm --output runs/spacy")
+@click.argument("model")
+@click.option("--output", "-o", required=True, type=FOLDER, help="Folder for the bundle.")
+def bundle(model: str, *, output: Path) -> Answer:
+    """Write a tagger as a bundle, to register, calibrate or move it.
+
+    MODEL is the model of another library: spacy:NAME, an installed spaCy pipeline or the folder of one, or hf:FOLDER,
+    a token-classification model of transformers. A folder, a bundled tagger, or models:/NAME@ALIAS is copied.
+    """
+    from concord.workflows.registry.commands import bundle_command
+
+    return bundle_command(model, output)
 
 
 @verb(example="concord promote bilstm_crf 3 --gate conf/promote.yaml")

@@ -1,4 +1,4 @@
-"""``concord registry``: list and show models, register a bundle, and send what waits in outboxes."""
+"""``concord bundle``, and ``concord registry``: list, show and register models, and send what waits in outboxes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,11 +7,13 @@ from typing import Any
 from concord.models.errors import ConfigError, ModelError
 from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.errors import InputError
+from concord.workflows.bundles import copy_bundle, require_new_folder
 from concord.workflows.console import Answer, counted, info, plain, table, warn
 from concord.workflows.environment import code_tags
 from concord.workflows.registry.mlflow_client import REFUSAL, TrackingError, has_store, open_run, tracking_uri
 from concord.workflows.registry.model_versions import check_name, is_reference, model_names, register, resolve, versions
 from concord.workflows.registry.outbox import EXPERIMENT, find_entries, read_entry, send
+from concord.workflows.registry.resolve_tagger import find_tagger
 
 
 def list_command() -> Answer:
@@ -53,6 +55,20 @@ def show_command(model: str) -> Answer:
     ]
     header = ("version", "aliases", "dev", "test", "digest", "created", "run")
     return Answer(values={"name": name, "versions": plain(all_versions)}, text=table(rows, header=header))
+
+
+def bundle_command(model: str, output: Path) -> Answer:
+    """Write the bundle of a tagger, also of one that wraps another library's model, to a new folder.
+
+    Raises:
+        ConfigError: when the folder is not empty.
+        ModelError: when there is no such tagger, or its library is not installed.
+    """
+    require_new_folder(output, "the bundle")
+    tagger = find_tagger(model)
+    copy_bundle(tagger.folder, output)
+    lines = (f"bundle   {output}", f"digest   {tagger.digest}", f"try it   concord tag TEXT --model {output}")
+    return Answer(values={"folder": str(output), "digest": tagger.digest}, text="\n".join(lines))
 
 
 def register_command(bundle: Path, *, name: str, alias: str | None) -> Answer:

@@ -1,10 +1,12 @@
-"""Find the tagger that a name means: a folder, a bundled tagger, or a version in the registry."""
+"""Find the tagger that a name means: a folder, a bundled tagger, a registered version, or another library's model."""
 
 import difflib
 import importlib.util
+import shutil
+import tempfile
 from pathlib import Path
 
-from concord.models.errors import ModelError
+from concord.models.errors import ConfigError, ModelError
 from concord.models.saved_tagger import (
     BUNDLE_NAME,
     CONFIG_NAME,
@@ -16,7 +18,9 @@ from concord.models.saved_tagger import (
 from concord.models.schemes import TOKENS
 from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.storage.file_locks import exclusive
 from concord.workflows.console import info
+from concord.workflows.environment import cache_folder
 from concord.workflows.registry import model_versions
 
 BUNDLED_FOLDER = Path(__file__).resolve().parents[2] / "models" / "pretrained"
@@ -30,7 +34,8 @@ def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
     """Resolve folder, name, version and digest of a tagger.
 
     Args:
-        model: a folder, the name of a bundled tagger, models:/NAME@ALIAS or models:/NAME/VERSION.
+        model: a folder, the name of a bundled tagger, models:/NAME@ALIAS, models:/NAME/VERSION, or the model of another
+            library, such as spacy:NAME or hf:FOLDER.
         named: whether the user chose it; otherwise the default may be replaced by one that needs no encoder.
 
     Raises:
@@ -41,6 +46,9 @@ def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
         version = model_versions.resolve(model)
         folder = model_versions.fetch(version)
         return _resolved(folder, name=version.name, version=str(version.version))
+    adapter, colon, source = model.partition(":")
+    if colon and adapter.isidentifier():
+        return _resolved(_adapt(model, adapter, source), name=adapter)
     folder = Path(model).expanduser()
     if (folder / CONFIG_NAME).is_file():
         # Not named after its folder: a bundle that was moved is still the same tagger.
@@ -67,6 +75,37 @@ def find_entity_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
 def bundled_names() -> tuple[str, ...]:
     """Return the names of the bundled taggers, sorted."""
     return tuple(sorted(path.parent.name for path in BUNDLED_FOLDER.glob(f"*/{CONFIG_NAME}")))
+
+
+def _adapt(model: str, adapter: str, source: str) -> Path:
+    """Save the tagger that wraps the model of another library to the cache folder, unless it is there, and return it.
+
+    Workers on other machines must see the cache folder too.
+    """
+    from concord.models.adapted import AdaptedTagger  # imports torch
+    from concord.models.checkpoint import save_tagger
+    from concord.models.registry import tagger_class
+
+    try:
+        tagger_type = tagger_class(adapter)
+    except ConfigError as error:
+        raise ModelError(f"{model}: expected the name of a tagger before the colon: {error}") from error
+    if not issubclass(tagger_type, AdaptedTagger):
+        raise ModelError(f"{model}: expected a tagger that wraps models of another library, got {adapter}")
+    folder = cache_folder() / "adapted"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as incoming:
+        try:
+            save_tagger(tagger_type.adapt(source), Path(incoming) / BUNDLE_NAME)
+        except ModelError as error:
+            raise ModelError(f"{model}: {error}") from error
+        digest = tagger_digest(Path(incoming) / BUNDLE_NAME)
+        target = folder / digest
+        with exclusive(folder / f"{digest}.lock"):
+            if not target.is_dir() or tagger_digest(target) != digest:
+                shutil.rmtree(target, ignore_errors=True)
+                (Path(incoming) / BUNDLE_NAME).rename(target)
+    return target
 
 
 def _find_bundled(name: str, *, named: bool) -> ResolvedTagger:

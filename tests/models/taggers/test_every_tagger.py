@@ -1,6 +1,7 @@
 """What every tagger guarantees; a new one is tested here without extra test code.
 
-The taggers are built from the ``small`` profile of their file in conf/train, over a tiny vocabulary.
+The taggers are built from the ``small`` profile of their file in conf/train, over a tiny vocabulary; those that wrap
+the model of another library, from an untrained one.
 """
 
 import math
@@ -13,8 +14,13 @@ import numpy as np
 import pytest
 import torch
 from concord_testing.checkout import CHECKOUT
+from concord_testing.encoders import write_encoder
+from concord_testing.spacy_pipelines import write_spacy
 from concord_testing.trees import with_tree
 
+from concord.models.adapted import AdaptedTagger
+from concord.models.adapters.hf import HfTagger
+from concord.models.adapters.spacy import SpacyTagger
 from concord.models.checkpoint import load_tagger, save_tagger
 from concord.models.data.batch import UNKNOWN, Batch
 from concord.models.data.sentence import Sentence
@@ -24,6 +30,7 @@ from concord.models.labels import decode_spans, split_label
 from concord.models.options import PredictOptions
 from concord.models.outputs import Prediction
 from concord.models.registry import available, build_tagger
+from concord.models.saved_tagger import SOURCE_NAME
 from concord.models.schemes import BIO, BIOES, TOKENS, LabelScheme
 from concord.models.tagger import Tagger
 from concord.models.words.representation import WordRepresentation
@@ -37,16 +44,28 @@ Build = Callable[..., Tagger]
 REFINE_ALL = PredictOptions(threshold=-1.0)
 
 
-@pytest.fixture(params=available())
+@pytest.fixture(params=(*available(), *(pytest.param(name, marks=pytest.mark.slow) for name in ("hf", "spacy"))))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def small(name: str, vocabulary: Vocabulary) -> Build:
-    """Return a function that builds the tagger from its small profile."""
+def small(name: str, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Return a function that builds the tagger from its small profile, or around a model of these labels."""
 
     def make(*, vocabulary: Vocabulary = vocabulary, **changes: Any) -> Tagger:
+        if name == "hf":
+            pieces = sorted({word.lower() for word in vocabulary.words} - {"laughed"})
+            folder = write_encoder(
+                tmp_path_factory.mktemp("hf"), [*pieces, "laugh", "##ed"], labels=vocabulary.labels[::-1]
+            )
+            return HfTagger.adapt(str(folder))
+        if name == "spacy":
+            if not vocabulary.entity_types:
+                pytest.skip("an NER has entity types")
+            sentence = {f"w{number}": kind for number, kind in enumerate(vocabulary.entity_types)}
+            folder = write_spacy(tmp_path_factory.mktemp("spacy"), sentences=[sentence], steps=0)
+            return SpacyTagger.adapt(str(folder))
         profile = read_train_config(CONF / f"{name}.yaml").profiles["small"]
         torch.manual_seed(1)
         return build_tagger(name, profile.model | changes, vocabulary).eval()
@@ -57,6 +76,14 @@ def small(name: str, vocabulary: Vocabulary) -> Build:
 @pytest.fixture
 def tagger(small: Build) -> Tagger:
     return small()
+
+
+@pytest.fixture
+def learner(tagger: Tagger) -> Tagger:
+    """Return the tagger if it can be trained."""
+    if not tagger.has_scores:
+        pytest.skip("it is not trained")
+    return tagger
 
 
 def encode(tagger: Tagger, documents: Documents) -> Batch:
@@ -83,14 +110,18 @@ def assert_whole(prediction: Prediction, sentence: Sentence, tagger: Tagger) -> 
         assert kind in ("", *tagger.entity_types)
     assert len(prediction.confidences) == len(prediction.spans)
     shares = (*prediction.probabilities, *prediction.margins, *prediction.confidences)
-    assert all(0 <= value <= 1 + 1e-6 for value in shares)
     most = math.log(len(tagger.vocabulary.labels)) + 1e-5
-    assert all(-1e-6 <= value <= most for value in prediction.uncertainty)
+    if not tagger.has_scores:
+        assert {*shares, *prediction.uncertainty} <= {None}
+        return
+    assert all(value is not None and 0 <= value <= 1 + 1e-6 for value in shares)
+    assert all(value is not None and -1e-6 <= value <= most for value in prediction.uncertainty)
 
 
 def test_name_is_that_of_the_module_and_types_those_of_the_vocabulary(name: str, tagger: Tagger) -> None:
     assert tagger.name == name
-    assert type(tagger).__module__ == f"concord.models.taggers.{name}"
+    package = "adapters" if isinstance(tagger, AdaptedTagger) else "taggers"
+    assert type(tagger).__module__ == f"concord.models.{package}.{name}"
     assert tagger.entity_types == ("LOC", "ORG", "PER")
 
 
@@ -143,9 +174,12 @@ def test_prediction_is_the_same_alone_and_in_a_batch(
     for document, expected in zip(documents, together, strict=True):
         (alone,) = tagger.predict_documents([document], REFINE_ALL)
         for left, right in zip(alone, expected, strict=True):
+            if not tagger.has_scores:
+                assert left == right
+                continue
             assert left.probabilities == pytest.approx(right.probabilities, abs=1e-5)
             assert left.uncertainty == pytest.approx(right.uncertainty, abs=1e-5)
-            near = any(margin < 1e-5 for margin in (*left.margins, *right.margins))
+            near = any(margin is not None and margin < 1e-5 for margin in (*left.margins, *right.margins))
             assert near or left.labels == right.labels
             assert near or left.confidences == pytest.approx(right.confidences, abs=1e-5)
 
@@ -159,6 +193,7 @@ def test_sentences_are_independent_without_a_document_memory(
     whole = tagger.tabulate(documents, REFINE_ALL)
     apart = tagger.tabulate([[sentence] for document in documents for sentence in document], REFINE_ALL)
     assert torch.allclose(whole.probability, apart.probability, atol=1e-5)
+    assert tagger.has_scores or torch.equal(whole.label, apart.label)
 
 
 @pytest.mark.slow
@@ -167,21 +202,22 @@ def test_saved_equals_loaded(tagger: Tagger, tmp_path: Path, random_documents: C
     save_tagger(tagger, tmp_path)
     loaded = load_tagger(tmp_path)
     assert loaded.name == tagger.name
-    assert loaded.config == tagger.config
+    changes = {"source": str(tmp_path / SOURCE_NAME)} if isinstance(tagger, AdaptedTagger) else {}
+    assert loaded.config == tagger.config.model_copy(update=changes)
     assert loaded.vocabulary == tagger.vocabulary
     assert loaded.threshold == tagger.threshold
     first, second = (which.tabulate(documents, REFINE_ALL) for which in (tagger, loaded))
     assert all(torch.equal(getattr(first, column), getattr(second, column)) for column in COLUMNS)
 
 
-def test_every_parameter_gets_a_gradient_and_belongs_to_one_group(tagger: Tagger, documents: Documents) -> None:
-    tagger.train().loss(encode(tagger, documents)).backward()
+def test_every_parameter_gets_a_gradient_and_belongs_to_one_group(learner: Tagger, documents: Documents) -> None:
+    learner.train().loss(encode(learner, documents)).backward()
     without = [
-        name for name, weight in tagger.named_parameters() if weight.grad is None or not bool((weight.grad != 0).any())
+        name for name, weight in learner.named_parameters() if weight.grad is None or not bool((weight.grad != 0).any())
     ]
     assert without == []
-    grouped = [id(weight) for group in tagger.parameter_groups().values() for weight in group]
-    assert sorted(grouped) == sorted(id(weight) for weight in tagger.parameters())
+    grouped = [id(weight) for group in learner.parameter_groups().values() for weight in group]
+    assert sorted(grouped) == sorted(id(weight) for weight in learner.parameters())
 
 
 def soft_sentence(sentence: Sentence, vocabulary: Vocabulary, *, probability: float | None) -> Sentence:
@@ -199,15 +235,15 @@ def soft_sentence(sentence: Sentence, vocabulary: Vocabulary, *, probability: fl
     return replace(sentence, labels=None, soft=soft)
 
 
-def test_certain_labels_train_as_gold_labels_do(tagger: Tagger, documents: Documents) -> None:
-    soft = [[soft_sentence(one, tagger.vocabulary, probability=None) for one in document] for document in documents]
+def test_certain_labels_train_as_gold_labels_do(learner: Tagger, documents: Documents) -> None:
+    soft = [[soft_sentence(one, learner.vocabulary, probability=None) for one in document] for document in documents]
     found = []
     for read in (documents, soft, [*documents[:1], *soft[1:]]):
-        tagger.train().zero_grad()
+        learner.train().zero_grad()
         torch.manual_seed(2)
-        loss = tagger.loss(encode(tagger, read))
+        loss = learner.loss(encode(learner, read))
         loss.backward()
-        found.append((loss.detach(), [weight.grad for weight in tagger.parameters() if weight.grad is not None]))
+        found.append((loss.detach(), [weight.grad for weight in learner.parameters() if weight.grad is not None]))
     for loss, gradients in found[1:]:
         assert torch.allclose(loss, found[0][0], rtol=1e-4)
         assert all(
@@ -216,48 +252,48 @@ def test_certain_labels_train_as_gold_labels_do(tagger: Tagger, documents: Docum
 
 
 @pytest.mark.slow
-def test_probabilities_train_every_parameter(tagger: Tagger, documents: Documents) -> None:
-    soft = [[soft_sentence(one, tagger.vocabulary, probability=0.75) for one in document] for document in documents]
-    mixed = encode(tagger, [*documents[:1], *soft[1:]])
-    optimizer = torch.optim.Adam(tagger.train().parameters(), lr=1e-3)
+def test_probabilities_train_every_parameter(learner: Tagger, documents: Documents) -> None:
+    soft = [[soft_sentence(one, learner.vocabulary, probability=0.75) for one in document] for document in documents]
+    mixed = encode(learner, [*documents[:1], *soft[1:]])
+    optimizer = torch.optim.Adam(learner.train().parameters(), lr=1e-3)
     losses = []
     for _ in range(8):
         optimizer.zero_grad()
         torch.manual_seed(2)
-        loss = tagger.loss(mixed)
+        loss = learner.loss(mixed)
         loss.backward()
-        assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in tagger.parameters())
+        assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in learner.parameters())
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0]
 
 
 @pytest.mark.slow
-def test_unknown_word_is_trained(tagger: Tagger, documents: Documents) -> None:
+def test_unknown_word_is_trained(learner: Tagger, documents: Documents) -> None:
     tables = [
         module.words.weight
-        for module in tagger.modules()
+        for module in learner.modules()
         if isinstance(module, WordRepresentation) and module.words is not None and module.words.weight.requires_grad
     ]
     if not tables:
         pytest.skip("it has no word table that learns")
     before = [table[UNKNOWN].detach().clone() for table in tables]
-    batch, optimizer = encode(tagger, documents), torch.optim.SGD(tagger.train().parameters(), lr=0.1)
+    batch, optimizer = encode(learner, documents), torch.optim.SGD(learner.train().parameters(), lr=0.1)
     assert not (batch.words == UNKNOWN).any()
     for _ in range(5):
         optimizer.zero_grad()
-        tagger.loss(batch).backward()
+        learner.loss(batch).backward()
         optimizer.step()
     assert not any(torch.equal(table[UNKNOWN], start) for table, start in zip(tables, before, strict=True))
 
 
 @pytest.mark.slow
-def test_loss_falls_on_one_batch(tagger: Tagger, documents: Documents) -> None:
-    batch, optimizer = encode(tagger, documents), torch.optim.Adam(tagger.train().parameters(), lr=0.01)
+def test_loss_falls_on_one_batch(learner: Tagger, documents: Documents) -> None:
+    batch, optimizer = encode(learner, documents), torch.optim.Adam(learner.train().parameters(), lr=0.01)
     losses = []
     for _ in range(15):
         optimizer.zero_grad()
-        loss = tagger.loss(batch)
+        loss = learner.loss(batch)
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
@@ -265,9 +301,9 @@ def test_loss_falls_on_one_batch(tagger: Tagger, documents: Documents) -> None:
     assert all(math.isfinite(loss) for loss in losses)
 
 
-def test_loss_requires_gold_labels(tagger: Tagger) -> None:
+def test_loss_requires_gold_labels(learner: Tagger) -> None:
     with pytest.raises(ValueError, match="expected gold labels"):
-        tagger.loss(tagger.encode([parsed("a", "b")]))
+        learner.loss(learner.encode([parsed("a", "b")]))
 
 
 def test_prediction_works_in_inference_mode_without_side_effects(tagger: Tagger, documents: Documents) -> None:
@@ -281,7 +317,8 @@ def test_prediction_works_in_inference_mode_without_side_effects(tagger: Tagger,
     assert not any(module.training for module in tagger.modules())
     assert all(weight.requires_grad and weight.grad is None for weight in tagger.parameters())
     assert all(torch.equal(value, before[name]) for name, value in tagger.state_dict().items())
-    tagger.train().loss(encode(tagger, documents)).backward()
+    if tagger.has_scores:
+        tagger.train().loss(encode(tagger, documents)).backward()
 
 
 def test_prediction_in_training_mode_is_rejected(tagger: Tagger, documents: Documents) -> None:
@@ -325,12 +362,16 @@ def test_one_entity_type_or_none_is_supported(small: Build, kinds: tuple[str, ..
         assert prediction.labels == ("O", "O", "O")
         assert prediction.probabilities == pytest.approx((1.0, 1.0, 1.0))
         assert prediction.margins == (1.0, 1.0, 1.0)
+    if not tagger.has_scores:
+        return
     loss = tagger.train().loss(encode(tagger, [[sentence]]))
     loss.backward()
     assert math.isfinite(float(loss.detach()))
 
 
-def test_token_labels_are_predicted_unchanged(small: Build) -> None:
+def test_token_labels_are_predicted_unchanged(name: str, small: Build) -> None:
+    if name in ("hf", "spacy"):
+        pytest.skip("a model of another library says nothing of its scheme, and these labels look like two of them")
     # Prefixes have no meaning here: "I-" may follow any label and "B-" does not begin an entity.
     sentence = with_tree(Sentence(words=("Ada", "King", "slept", "."), labels=("I-NNP", "B-", "VBD", "O")))
     vocabulary = Vocabulary.from_sentences([sentence], scheme=TOKENS)
@@ -347,7 +388,11 @@ def test_token_labels_are_predicted_unchanged(small: Build) -> None:
 
 
 @pytest.mark.slow
-def test_thousand_token_labels_are_supported(small: Build, random_documents: Callable[..., Documents]) -> None:
+def test_thousand_token_labels_are_supported(
+    name: str, small: Build, random_documents: Callable[..., Documents]
+) -> None:
+    if name == "spacy":
+        pytest.skip("an NER has no labels of words")
     labels = tuple(f"N{number}" for number in range(1000))
     everything = with_tree(Sentence(words=("a",) * 1000, labels=labels))
     tagger = small(vocabulary=Vocabulary.from_sentences([everything], scheme=TOKENS), scheme="TOKENS")
@@ -366,6 +411,8 @@ def test_bf16_predictions_are_complete_and_close_to_fp32(
     documents = random_documents(4, documents=2)
     exact = tagger.tabulate(documents, REFINE_ALL)
     rough = tagger.tabulate(documents, PredictOptions(threshold=-1.0, precision="bf16"))
+    if not tagger.has_scores:
+        pytest.skip("it has no probabilities")
     assert rough.probability.dtype == rough.uncertainty.dtype == torch.float32
     assert torch.allclose(exact.uncertainty, rough.uncertainty, atol=0.05)
     assert torch.allclose(exact.probability, rough.probability, atol=0.05)

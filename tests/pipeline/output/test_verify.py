@@ -143,7 +143,7 @@ def with_column(name: str, change: Callable[[list[object]], list[object]]) -> Ca
         ("entities", with_column("name", lambda names: ["other", *names[1:]]), "not text with single spaces"),
         ("documents", with_column("raw_text", lambda texts: ["other", *texts[1:]]), "does not match its SHA-256"),
         ("tokens", lambda table: table.drop_columns(["lemma"]), "its columns are not those"),
-        ("tokens", lambda table: table.replace_schema_metadata({}), "expected schema version 5, got None"),
+        ("tokens", lambda table: table.replace_schema_metadata({}), "expected schema version 6, got None"),
     ],
 )
 def test_verify_finds_inconsistent_tables(

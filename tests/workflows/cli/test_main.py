@@ -31,7 +31,7 @@ SECTIONS = {
     ),
     "Corrections": ("review", "corrections", "learn"),
     "Taggers": ("init", "prepare", "train", "distil", "evaluate", "compare", "calibrate"),
-    "Registry": ("promote", "rollback", "registry"),
+    "Registry": ("bundle", "promote", "rollback", "registry"),
     "Clusters": ("submit",),
     "Research": ("parse", "cascade"),
 }

@@ -78,8 +78,8 @@ class IndexedEntity(NamedTuple):
     end: int
     label: str
     name: str
-    confidence: float
-    uncertainty: float
+    confidence: float | None
+    uncertainty: float | None
     refined: bool
     changed: bool
     origin: str | None
@@ -103,7 +103,7 @@ class IndexedName(NamedTuple):
     name: str
     entities: int
     documents: int
-    confidence: float
+    confidence: float | None
     labels: int
 
 
@@ -113,7 +113,7 @@ class NameLabel(NamedTuple):
     name: str
     label: str
     entities: int
-    confidence: float
+    confidence: float | None
 
 
 RowT = TypeVar("RowT", IndexedDocument, IndexedEntity, IndexedDeadLetter, IndexedName, NameLabel)
@@ -224,7 +224,9 @@ def count_rows(index: sqlite3.Connection, table: str, values: Sequence[Any] = ()
 
 
 def band_name(number: int) -> str:
-    """Return the bounds of a band of confidence."""
+    """Return the bounds of a band of confidence, of which a tagger without probabilities has none."""
+    if number < 0:
+        return "none"
     limits = ("0", *(f"{limit:g}" for limit in BANDS), "1")
     return f"{limits[number]} to {limits[number + 1]}"
 

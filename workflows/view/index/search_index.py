@@ -27,12 +27,12 @@ CREATE TABLE documents (id INTEGER PRIMARY KEY, position INTEGER NOT NULL, doc_i
   source TEXT NOT NULL, tagger TEXT NOT NULL, generation INTEGER NOT NULL, sentence_row INTEGER NOT NULL,
   token_row INTEGER NOT NULL, entity_row INTEGER NOT NULL, chars INTEGER NOT NULL, sentences INTEGER NOT NULL,
   words INTEGER NOT NULL, entities INTEGER NOT NULL, refined INTEGER NOT NULL, changed INTEGER NOT NULL,
-  uncertainty REAL NOT NULL, confidence REAL);
+  uncertainty REAL, confidence REAL);
 CREATE INDEX documents_doc_id ON documents (doc_id);
 CREATE INDEX documents_place ON documents (source, position, doc_id);
 CREATE TABLE entities (document INTEGER NOT NULL, number INTEGER NOT NULL, sent_id INTEGER NOT NULL,
-  start INTEGER NOT NULL, end INTEGER NOT NULL, label TEXT NOT NULL, name TEXT NOT NULL, confidence REAL NOT NULL,
-  uncertainty REAL NOT NULL, refined INTEGER NOT NULL, changed INTEGER NOT NULL, origin TEXT,
+  start INTEGER NOT NULL, end INTEGER NOT NULL, label TEXT NOT NULL, name TEXT NOT NULL, confidence REAL,
+  uncertainty REAL, refined INTEGER NOT NULL, changed INTEGER NOT NULL, origin TEXT,
   PRIMARY KEY (document, number)) WITHOUT ROWID;
 CREATE INDEX entities_name ON entities (name, label);
 CREATE TABLE dead_letters (id INTEGER PRIMARY KEY, doc_id TEXT, source TEXT NOT NULL, position INTEGER NOT NULL,
@@ -41,10 +41,10 @@ CREATE INDEX dead_letters_doc_id ON dead_letters (doc_id);
 CREATE TABLE kinds (document INTEGER NOT NULL, label TEXT NOT NULL, band INTEGER NOT NULL, changed INTEGER NOT NULL,
   entities INTEGER NOT NULL, PRIMARY KEY (document, label, band, changed)) WITHOUT ROWID;
 CREATE TABLE names (name TEXT PRIMARY KEY, entities INTEGER NOT NULL, documents INTEGER NOT NULL,
-  confidence REAL NOT NULL, labels INTEGER NOT NULL, folded TEXT NOT NULL) WITHOUT ROWID;
+  confidence REAL, labels INTEGER NOT NULL, folded TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX names_entities ON names (entities DESC, name);
 CREATE TABLE name_labels (name TEXT NOT NULL, label TEXT NOT NULL, entities INTEGER NOT NULL,
-  confidence REAL NOT NULL, PRIMARY KEY (name, label)) WITHOUT ROWID;
+  confidence REAL, PRIMARY KEY (name, label)) WITHOUT ROWID;
 CREATE VIRTUAL TABLE words USING fts5(forms, lemmas,
   tokenize="unicode61 remove_diacritics 2 categories 'L* M* N* P* S* Cf Co Cn Cs'");
 """
@@ -62,7 +62,7 @@ _COLUMNS = {
     "errors": ("doc_id", "source_uri", "position", "stage", "error", "message", "attempts"),
 }
 _TABLES = ("documents", "entities", "dead_letters", "kinds", "names", "name_labels", "words", "shards")
-_BAND = " + ".join(f"(confidence >= {limit})" for limit in BANDS)
+_BAND = f"coalesce({' + '.join(f'(confidence >= {limit})' for limit in BANDS)}, -1)"
 
 
 class Progress(NamedTuple):

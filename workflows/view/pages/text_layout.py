@@ -133,7 +133,9 @@ def band(value: float, limits: Sequence[float]) -> int:
 
 def _entity(row: IndexedEntity, sentence: ReadSentence) -> Segment:
     decided = "by a person" if row.origin == "corrected" else "by stage two" if row.refined else "by the draft"
-    note = f"{row.label}, confidence {row.confidence:.2f}, {row.uncertainty:.2f} nats, decided {decided}"
+    sure = "" if row.confidence is None else f", confidence {row.confidence:.2f}"
+    nats = "" if row.uncertainty is None else f", {row.uncertainty:.2f} nats"
+    note = f"{row.label}{sure}{nats}, decided {decided}"
     if row.number < 0:
         note = f"{row.label}, not in the tables yet"
     return Segment(
@@ -142,7 +144,7 @@ def _entity(row: IndexedEntity, sentence: ReadSentence) -> Segment:
         start=row.start,
         end=row.end,
         name=row.name,
-        strength=band(row.confidence, STRENGTHS),
+        strength=len(STRENGTHS) if row.confidence is None else band(row.confidence, STRENGTHS),
         note=f"{note}, source: {row.origin}" if row.origin else note,
         begins=row.start >= sentence.row.start_char,
         ends=row.end <= sentence.row.end_char,
@@ -194,10 +196,10 @@ def _unlabelled_name(page: DocumentPage, pieces: Sequence[_Piece], start: int, n
 def _append(words: list[Word], piece: _Piece) -> None:
     """Add a word; one that nothing marks joins the one before it, which saves half the time of a page."""
     token = piece.token
-    level = band(token.uncertainty, UNCERTAIN)
+    level = band(token.uncertainty or 0.0, UNCERTAIN)
     draft = split_label(token.draft_ner)[1] if token.changed and token.ner == OUTSIDE else ""
     if level or draft:
-        note = f"{token.uncertainty:.2f} nats"
+        note = f"{token.uncertainty or 0.0:.2f} nats"
         if token.changed:
             note = f"{note}; draft {token.draft_ner}, final {token.ner}"
         words.append(Word(gap=piece.gap, text=piece.text, level=level, note=note, draft=draft))

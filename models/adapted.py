@@ -1,0 +1,107 @@
+"""What taggers share that wrap the model of another library; ``--model NAME:SOURCE`` names such a tagger and its model.
+
+Such a tagger is saved as every other, with the files that its library reads in the folder ``source``.
+"""
+
+import importlib.util
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+from concord.models.errors import ModelError
+from concord.models.labels import OUTSIDE
+from concord.models.schemes import BIO, BIOES, TOKENS, LabelScheme
+from concord.models.tagger import ConfigT, Tagger, TaggerConfig
+
+_PREFIXED = re.compile(r"([BILUESMW])[-_](.+)")
+_UNNAMED = re.compile(r"LABEL_\d+")
+_BIOES_PREFIXES = {"L": "E", "U": "S", "M": "I", "W": "S"}
+
+
+class AdaptedConfig(TaggerConfig):
+    """The configuration of a tagger that wraps the model of another library."""
+
+    source: str
+    """Folder that the library reads the model from; `source` in a saved tagger."""
+
+
+class AdaptedTagger(Tagger[ConfigT], ABC):
+    """A tagger that wraps the model of another library; its configuration is an ``AdaptedConfig``.
+
+    Attributes:
+        library: the name of the package that must be installed to load the tagger.
+    """
+
+    library: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def adapt(cls, source: str) -> Self:
+        """Wrap the model that ``--model NAME:SOURCE`` names.
+
+        Raises:
+            ModelError: if there is no such model, it cannot be wrapped, or its library is not installed.
+        """
+
+    @abstractmethod
+    def source_files(self, folder: Path) -> Sequence[Path]:
+        """Return the files that are saved, of the folder that the library reads; weights of torch are saved anyway."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelMap:
+    """How the labels of another library's model become those of a tagger."""
+
+    scheme: LabelScheme
+    labels: tuple[str, ...]
+    """The tagger's labels."""
+    numbers: tuple[int | None, ...]
+    """For each of them the number of the model's label; None if the model has none."""
+    inside_alone: bool
+    """Whether the model's labels have no beginnings (IO), so that neighbouring words of a type are one entity."""
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> Self:
+        """Read the scheme off the labels of a model, in the order of their numbers.
+
+        It is BIO, BIOES under any of its names (BILOU, BMES), IO with or without prefixes, or, for a model without
+        ``O``, one label for each word.
+
+        Raises:
+            ModelError: if the labels have no names, or are of no scheme.
+        """
+        if unnamed := next(filter(_UNNAMED.fullmatch, names), None):
+            raise ModelError(
+                f"labels: expected names such as B-PER, got {unnamed}; give id2label and label2id of config.json the "
+                "names that the model was trained with"
+            )
+        prefixed = {name: match for name in names if (match := _PREFIXED.fullmatch(name))}
+        if OUTSIDE not in names and not prefixed:
+            labels = TOKENS.label_set(names)
+            return cls(scheme=TOKENS, labels=labels, numbers=tuple(map(names.index, labels)), inside_alone=False)
+        kinds = {match[1] for match in prefixed.values()}
+        scheme = BIOES if kinds & {"E", "S", *_BIOES_PREFIXES} else BIO
+        inside_alone = kinds <= {"I"}
+        found: dict[str, int] = {}
+        for number, name in enumerate(names):
+            if name in prefixed:
+                prefix, kind = prefixed[name].groups()
+                label = f"{_BIOES_PREFIXES.get(prefix, prefix)}-{kind}"
+            else:
+                label = name if name == OUTSIDE or prefixed else f"I-{name}"
+            if label in found or (label == name != OUTSIDE and name not in prefixed):
+                raise ModelError(f"labels: expected O and labels of one scheme, got {name!r} among {', '.join(names)}")
+            found[label] = number
+            if inside_alone and label != OUTSIDE:
+                found[f"B-{label[2:]}"] = number
+        labels = scheme.label_set(scheme.types(found))
+        return cls(scheme=scheme, labels=labels, numbers=tuple(map(found.get, labels)), inside_alone=inside_alone)
+
+
+def require_library(name: str, *, extra: str) -> None:
+    """Raise a ModelError that says how to install a library, unless it is."""
+    if importlib.util.find_spec(name) is None:
+        raise ModelError(f"expected the library {name}; install it with the extra {extra!r}: pip install '.[{extra}]'")

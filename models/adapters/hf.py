@@ -1,0 +1,196 @@
+"""A token-classification model of transformers, read from its folder: ``--model hf:FOLDER``.
+
+A word has the scores of its first subword. Its label is part of the best sequence that the scheme allows, and all
+probabilities are those among such sequences.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from typing_extensions import override
+
+from concord.models.adapted import AdaptedConfig, AdaptedTagger, LabelMap, require_library
+from concord.models.data.batch import Batch
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.decoders.crf.distribution import Crf
+from concord.models.decoders.distribution import LabelDistribution
+from concord.models.decoders.softmax import SoftmaxDistribution
+from concord.models.errors import ModelError
+from concord.models.labels import split_label
+from concord.models.one_stage import OneStageTagger
+from concord.models.tagger import TaggerConfig
+from concord.models.words.subwords import SPECIAL_TOKENS, SubwordReader, SubwordTokenizer, SubwordWindow, cut_passes
+
+# Nats: more than trained scores are apart, and few enough for the fast sums of a CRF.
+_FORBIDDEN = -60.0
+# Padded subwords per pass: on a CPU a pass should fit into the cache, on a GPU it should be large.
+_PASS_SUBWORDS = {"cpu": 256, "cuda": 8192}
+_FILES = (
+    *("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model", "spm.model"),
+)
+
+
+class HfConfig(AdaptedConfig):
+    """How a model of transformers is read."""
+
+    overlap_words: int = 32
+    """Words shared by neighbouring windows of a sentence that has more subwords than the model takes."""
+
+
+class HfTagger(OneStageTagger[HfConfig], AdaptedTagger[HfConfig]):
+    """The network, and a CRF that knows nothing but which labels may follow each other."""
+
+    name: ClassVar[str] = "hf"
+    config_class: ClassVar[type[TaggerConfig]] = HfConfig
+    library: ClassVar[str] = "transformers"
+
+    def __init__(self, config: HfConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(config, vocabulary)
+        folder = Path(config.source)
+        model_config = _read(folder, "AutoConfig")
+        self._labels = _label_map(model_config)
+        self.network: Any = _library("AutoModelForTokenClassification").from_config(model_config)
+        self._reader = _read_tokenizer(folder, self.network, overlap_words=config.overlap_words)
+        self.crf = _legal_sequences(self._labels) if vocabulary.scheme.has_entities else None
+
+    @override
+    @classmethod
+    def adapt(cls, source: str) -> Self:
+        folder = Path(source).expanduser().absolute()
+        if not (folder / "config.json").is_file():
+            raise ModelError(f"{folder}: expected the folder of a model of transformers, with config.json")
+        # In fp32 whatever the weights are saved in, as all taggers.
+        network, report = _read(
+            *(folder, "AutoModelForTokenClassification"),
+            use_safetensors=True, dtype=torch.float32, output_loading_info=True,
+        )  # fmt: skip
+        if missing := sorted(report["missing_keys"]):
+            raise ModelError(
+                f"{folder}: expected a model of token classification, got none of its weights {missing[0]}"
+            )
+        labels = _label_map(network.config)
+        vocabulary = Vocabulary(words=(), characters=(), labels=labels.labels, scheme=labels.scheme)
+        tagger = cls(HfConfig(source=str(folder), scheme=labels.scheme.name), vocabulary)
+        tagger.network = network
+        return tagger.eval()
+
+    @override
+    def source_files(self, folder: Path) -> Sequence[Path]:
+        return [folder / name for name in _FILES if (folder / name).is_file()]
+
+    @override
+    def distribution(self, batch: Batch) -> LabelDistribution:
+        emissions = self._emissions(batch)
+        return self.crf(emissions, batch.mask) if self.crf is not None else SoftmaxDistribution(emissions, batch.mask)
+
+    def _emissions(self, batch: Batch) -> Tensor:
+        """Return the log-probabilities that the model gives the tagger's labels, shape ``(B, T, L)``; 0 if padded."""
+        cells: list[Tensor] = []
+        scores: list[Tensor] = []
+        sentences = [sentence.words for sentence in batch.sentences]
+        width = batch.mask.shape[1]
+        for windows in cut_passes(self._reader.windows(sentences), subwords=_PASS_SUBWORDS[self.device.type]):
+            numbers, attention = (tensor.to(self.device) for tensor in self._reader.pad(self._reader.rows(windows)))
+            logits = self.network(input_ids=numbers, attention_mask=attention).logits
+            first_subwords, words = _places(windows, subwords=numbers.shape[1], words=width)
+            scores.append(logits.flatten(0, 1)[first_subwords.to(self.device)].float().log_softmax(dim=-1))
+            cells.append(words.to(self.device))
+        found = torch.cat(scores)
+        known = [0 if number is None else number for number in self._labels.numbers]
+        absent = torch.tensor([number is None for number in self._labels.numbers], device=self.device)
+        emissions = found[:, known].masked_fill(absent, _FORBIDDEN)
+        padded = emissions.new_zeros(batch.mask.numel(), emissions.shape[1])
+        return padded.index_copy(0, torch.cat(cells), emissions).view(*batch.mask.shape, -1)
+
+
+def _library(name: str) -> Any:
+    require_library("transformers", extra="encoder")
+    import transformers
+
+    return getattr(transformers, name)
+
+
+def _read(folder: Path, auto_class: str, **options: Any) -> Any:
+    """Read something of a folder by a class of transformers, which runs no code of the folder and downloads nothing."""
+    reader = _library(auto_class)
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        return reader.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        raise ModelError(f"{folder}: expected a token-classification model with safetensors: {error}") from error
+
+
+def _label_map(model_config: Any) -> LabelMap:
+    return LabelMap.of([model_config.id2label[number] for number in range(len(model_config.id2label))])
+
+
+def _read_tokenizer(folder: Path, network: Any, *, overlap_words: int) -> SubwordReader:
+    # Words are split one by one: those of a byte-level BPE then begin as they do within a text.
+    tokenizer = _read(folder, "AutoTokenizer", add_prefix_space=True)
+    start, end = tokenizer.cls_token_id, tokenizer.sep_token_id
+    numbers = tokenizer(["a"])["input_ids"][0]
+    if start is None or end is None or (numbers[0], numbers[-1]) != (start, end):
+        raise ModelError(f"{folder}: expected a tokenizer that puts a text between two special tokens")
+
+    def split(words: list[str]) -> list[list[int]]:
+        # It does not accept half a surrogate pair.
+        whole = [word.encode(errors="replace").decode() for word in words]
+        found: list[list[int]] = tokenizer(whole, add_special_tokens=False)["input_ids"]
+        return found
+
+    return SubwordReader(
+        SubwordTokenizer(
+            split=split,
+            start=start,
+            end=end,
+            padding=tokenizer.pad_token_id or 0,
+            unknown=tokenizer.unk_token_id if tokenizer.unk_token_id is not None else end,
+        ),
+        capacity=min(_positions(network), tokenizer.model_max_length) - SPECIAL_TOKENS,
+        overlap_words=overlap_words,
+    )
+
+
+def _positions(network: Any) -> int:
+    """Return how many subwords a network takes, which numbers them from behind the padding's number if it has one."""
+    positions = getattr(network.config, "max_position_embeddings", None) or 512
+    for name, module in network.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            return int(positions) - module.padding_idx - 1
+    return int(positions)
+
+
+def _legal_sequences(labels: LabelMap) -> Crf:
+    """Return a CRF of which sequences the scheme allows; the model of an IO scheme begins no entity within another."""
+    crf = Crf(labels.labels, labels.scheme, legal_mode=True)
+    if labels.inside_alone:
+        kinds = [split_label(label) for label in labels.labels]
+        again = [[right[0] == "B" and left[1] == right[1] for right in kinds] for left in kinds]
+        crf.illegal |= torch.tensor(again)
+    illegals = {"transitions": crf.illegal, "start": crf.illegal_start, "end": crf.illegal_end}
+    for name, illegal in illegals.items():
+        # They follow from the labels, and are neither trained nor saved.
+        delattr(crf, name)
+        crf.register_buffer(name, torch.zeros(illegal.shape).masked_fill(illegal, _FORBIDDEN), persistent=False)
+    return crf
+
+
+def _places(windows: Sequence[SubwordWindow], *, subwords: int, words: int) -> tuple[Tensor, Tensor]:
+    """Return the cells of the used words, of their first subwords in a pass and of themselves in a padded batch."""
+    firsts: list[int] = []
+    cells: list[int] = []
+    for row, window in enumerate(windows):
+        place = row * subwords + 1
+        for number, pieces in enumerate(window.words):
+            if window.keep[0] <= number < window.keep[1]:
+                firsts.append(place)
+                cells.append(window.sentence * words + window.first + number)
+            place += len(pieces)
+    return torch.tensor(firsts), torch.tensor(cells)

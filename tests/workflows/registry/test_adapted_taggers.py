@@ -1,0 +1,146 @@
+"""Models of other libraries wherever a tagger is named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from click.testing import CliRunner
+from concord_testing import viewing
+from concord_testing.checkout import CHECKOUT
+from concord_testing.encoders import write_encoder
+from concord_testing.spacy_pipelines import write_spacy
+
+import concord
+from concord.models.checkpoint import load_tagger
+from concord.models.errors import ModelError
+from concord.models.saved_tagger import tagger_digest
+from concord.workflows.cli.main import main
+from concord.workflows.registry.resolve_tagger import find_tagger
+
+NEWS = CHECKOUT / "examples" / "news"
+DEV = CHECKOUT / "examples" / "train" / "dev.conllu"
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CONCORD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a spaCy pipeline that knows PER and LOC."""
+    return write_spacy(tmp_path_factory.mktemp("spacy") / "pipeline")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an untrained model of transformers that knows PER and LOC."""
+    labels = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+    return write_encoder(tmp_path_factory.mktemp("hf"), ["ada", "met", "the", "##s"], labels=labels)
+
+
+def run(*arguments: object, exit_code: int = 0) -> dict[str, Any]:
+    result = CliRunner().invoke(main, [*map(str, arguments), "--json"])
+    assert result.exit_code == exit_code, result.output
+    values: dict[str, Any] = json.loads(result.stdout) if exit_code == 0 else {"message": result.stderr}
+    return values
+
+
+def test_a_model_is_wrapped_once_and_named_after_its_library(pipeline: Path, cache: Path) -> None:
+    found = find_tagger(f"spacy:{pipeline}")
+    assert (found.name, found.digest, found.folder.parent) == ("spacy", tagger_digest(found.folder), cache / "adapted")
+    (found.folder / "calibration.json").write_text("damaged")
+    again = find_tagger(f"spacy:{pipeline}")
+    assert again == found
+    assert not (found.folder / "calibration.json").exists()
+    assert sorted(path.name for path in (cache / "adapted").iterdir() if path.is_dir()) == [found.digest]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("spacy:no_such_pipeline", "install it with 'python -m spacy download no_such_pipeline'"),
+        ("hf:no/such/folder", r"expected the folder of a model of transformers, with config\.json"),
+        ("spacey:en", "unknown tagger 'spacey'"),
+        ("bilstm_crf:en", "expected a tagger that wraps models of another library, got bilstm_crf"),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused_with_its_name(model: str, message: str) -> None:
+    with pytest.raises(ModelError, match=f"^{model}: .*{message}"):
+        find_tagger(model)
+
+
+def test_the_news_are_annotated_by_a_spacy_pipeline_without_confidences(pipeline: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    answer = run("annotate", NEWS, "-o", out, "--model", f"spacy:{pipeline}")
+    assert (answer["tagger"]["name"], answer["dead_letters"]) == ("spacy", 1)  # one file is broken on purpose
+    run("verify", out)
+    collection = concord.open(str(out))
+    entities, tokens = collection.to_arrow("entities"), collection.to_arrow("tokens")
+    assert entities.num_rows > 0
+    assert set(entities["label"].to_pylist()) <= {"PER", "LOC"}
+    for column in (entities["confidence"], entities["uncertainty"], tokens["ner_prob"], tokens["uncertainty"]):
+        assert column.null_count == len(column)
+    assert pc.all(pc.equal(entities["text"], pc.utf8_trim_whitespace(entities["text"]))).as_py()
+    queue = run("review", out, "-o", tmp_path / "queue.json", "--size", "3")
+    assert len(queue["choices"]) == 3
+    assert all("drawn at random: the tagger gives no probabilities" in row["reason"] for row in queue["choices"])
+    run("report", out)
+    for form, name in (
+        ("label-studio", "tasks.json"),
+        ("jsonl", "rows.jsonl"),
+        ("brat", "brat"),
+        ("docbin", "x.spacy"),
+    ):
+        run("export", out, "--to", form, "-o", tmp_path / name)
+    # The same pipeline as a bundle is the same tagger, so that nothing is done again.
+    run("bundle", f"spacy:{pipeline}", "-o", tmp_path / "bundle")
+    again = run("annotate", NEWS, "-o", out, "--model", tmp_path / "bundle")
+    assert (again["annotated"], again["unchanged"]) == (0, answer["annotated"])
+    client = viewing.open_client(out, tmp_path / "view", who="ada")
+    for page in (
+        "/",
+        "/names",
+        f"/document?id={entities['doc_id'][0]}",
+        f"/name?name={entities['name'][0]}",
+        "/review",
+    ):
+        assert client.get(page).status_code == 200, page
+
+
+def test_the_news_are_annotated_by_a_model_of_transformers_with_confidences(model: Path, tmp_path: Path) -> None:
+    answer = run("annotate", NEWS, "-o", tmp_path / "out", "--model", f"hf:{model}")
+    assert (answer["tagger"]["name"], answer["dead_letters"]) == ("hf", 1)
+    entities = concord.open(str(tmp_path / "out")).to_arrow("entities")
+    assert entities.num_rows > 0
+    assert entities["confidence"].null_count == 0
+    low, high = pc.min_max(entities["confidence"]).as_py().values()
+    assert 0 < low <= high < 1
+
+
+def test_a_pipeline_is_evaluated_compared_and_registered_but_not_calibrated(
+    pipeline: Path, model: Path, tmp_path: Path, store: Path
+) -> None:
+    del store
+    name = f"spacy:{pipeline}"
+    assert run("evaluate", name, "--data", DEV)["scores"]
+    assert run("compare", name, f"hf:{model}", "--data", DEV)
+    refused = run("calibrate", name, "--data", DEV, "-o", tmp_path / "calibrated", exit_code=2)
+    assert "spacy: expected a tagger that gives its labels probabilities" in refused["message"]
+    bundle = run("bundle", name, "-o", tmp_path / "bundle")
+    assert bundle["digest"] == find_tagger(name).digest == tagger_digest(tmp_path / "bundle")
+    registered = run("registry", "register", tmp_path / "bundle", "--name", "wrapped")
+    assert registered["digest"] == bundle["digest"]
+    found = find_tagger("models:/wrapped/1")
+    assert load_tagger(found.folder).entity_types == ("LOC", "PER")
+
+
+def test_a_model_of_transformers_is_calibrated_and_loaded_from_python(model: Path, tmp_path: Path) -> None:
+    run("calibrate", f"hf:{model}", "--data", DEV, "-o", tmp_path / "calibrated", "--entities", "none")
+    doc = concord.load(str(tmp_path / "calibrated"))("Ada met the Adas.")
+    assert [token.text for token in doc.sentences[0].tokens] == ["Ada", "met", "the", "Adas", "."]
+    assert all(token.ner_prob is not None for token in doc.sentences[0].tokens)
