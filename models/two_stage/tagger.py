@@ -130,7 +130,10 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
         features = self.encoder_features(batch)
         logits, hidden = self.draft_network(batch, features)
         probabilities = logits.detach().float().softmax(dim=-1)
-        memory, rows = self._fill_memory(batch, hidden, probabilities), _batch_rows(batch)
+        memory = self._fill_memory(batch, hidden, self._with_certain_slots(batch, probabilities))
+        rows = _batch_rows(batch)
+        if memory is not None:
+            probabilities = self._hide_some(batch, probabilities, memory)
         total = _cross_entropy(logits, batch)
         for group in _groups_by_length(batch.lengths):
             part = batch.part(group)
@@ -326,6 +329,30 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             memory.write(torch.arange(int(batch.lengths.sum())), hidden[batch.mask], probabilities[batch.mask])
         return memory
 
+    def _with_certain_slots(self, batch: Batch, probabilities: Tensor) -> Tensor:
+        """Return probabilities of which some, in half of the documents of a training batch, are those of gold labels.
+
+        Words whose gold labels are open stay as they are.
+        """
+        config = self.config.document_memory
+        if not self.training or config is None or not config.certain_slots:
+            return probabilities
+        gold, is_gold = _gold_distributions(batch, probabilities.shape[-1])
+        _, document = torch.unique(batch.documents, return_inverse=True)
+        has_some = (torch.rand(int(document.max()) + 1) < 0.5)[document].to(self.device)
+        chosen = is_gold & has_some[:, None] & (torch.rand_like(probabilities[..., 0]) < config.certain_slots)
+        return torch.where(chosen[..., None], gold, probabilities)
+
+    def _hide_some(self, batch: Batch, probabilities: Tensor, memory: DocumentMemory) -> Tensor:
+        """Return probabilities in which some recurring words of a training batch may have any label."""
+        config = self.config.document_memory
+        if not self.training or config is None or not config.hidden_drafts:
+            return probabilities
+        recurs = torch.zeros_like(batch.mask)
+        recurs[batch.mask] = (memory.index >= 0).any(dim=1).to(self.device)
+        hidden = recurs & (torch.rand_like(probabilities[..., 0]) < config.hidden_drafts)
+        return probabilities.masked_fill(hidden[..., None], 1 / probabilities.shape[-1])
+
 
 def _cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     """Return the negative log-likelihood of a batch's labels under a softmax of logits ``(B, T, L)``, a scalar."""
@@ -334,6 +361,14 @@ def _cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     return nn.functional.cross_entropy(
         logits.flatten(0, 1).float(), batch.gold.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
     )
+
+
+def _gold_distributions(batch: Batch, labels: int) -> tuple[Tensor, Tensor]:
+    """Return the distributions of gold labels, ``(B, T, L)``, and for which words there are any, ``(B, T)``, bool."""
+    if batch.targets is not None:
+        weights = batch.targets.weights
+        return weights, (weights == 1).any(dim=-1) & (weights.sum(dim=-1) == 1)
+    return nn.functional.one_hot(batch.gold.clamp(min=0), labels).float(), batch.mask
 
 
 def merge_stages(
