@@ -47,10 +47,12 @@ def pack(config: AnnotateConfig, *, limit: int = LARGEST_PACKAGE) -> tuple[bytes
     job: bytes = yaml.safe_dump(values, sort_keys=True, allow_unicode=True).encode()
     files = {path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes() for path in _package_files()}
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in {**files, JOB_NAME: job}.items():
             # A fixed date: Ray identifies an archive by its bytes and uploads it once.
-            archive.writestr(zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0)), content)
+            member = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            # A ZipInfo says for itself whether it is compressed.
+            archive.writestr(member, content, zipfile.ZIP_DEFLATED, compresslevel=1)
         packed = {member.filename: member.compress_size for member in archive.infolist()}
     package = buffer.getvalue()
     if len(package) > limit:
