@@ -13,6 +13,10 @@ from torch import Tensor
 
 from concord.models.data.vocabulary import normalize_digits
 from concord.models.two_stage.config import MemoryConfig, MemoryKey
+from concord.models.two_stage.name_slots import NameSlots
+
+# Slots by name are chosen from so many times as many occurrences of the word.
+_SLOTS_TO_CHOOSE_FROM = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +29,8 @@ class MemoryContents:
     """Stage one's mean probabilities, shape ``(N, L)``."""
     slots: Tensor
     """The rows of these two that each word reads, shape ``(B, T, S)``, int64, -1 for an empty slot."""
+    marks: Tensor | None = None
+    """How the slots match, as ``NameSlots`` tells, shape ``(B, T, S, MARKS)``, bool; None for slots by word."""
 
 
 class DocumentMemory:
@@ -42,12 +48,16 @@ class DocumentMemory:
         labels: int,
         device: torch.device,
         first: Sequence[int] = (),
+        names: NameSlots | None = None,
     ) -> None:
         """Index the words of documents and allocate memory for states of ``hidden`` dimensions and for ``labels``.
 
-        The words of the rows ``first`` are read before other occurrences.
+        The words of the rows ``first`` are read before other occurrences; ``names`` are those of slots by name, which
+        are chosen from several times as many.
         """
-        self.index = occurrence_index(documents, key=config.key, slots=config.slots)
+        self._names, self._most = names, config.slots
+        slots = config.slots * (1 if names is None else _SLOTS_TO_CHOOSE_FROM)
+        self.index = occurrence_index(documents, key=config.key, slots=slots)
         if first:
             _read_first(self.index, number_words(documents, config.key), first)
         # Only words that another word can read are stored.
@@ -60,6 +70,8 @@ class DocumentMemory:
 
     def write(self, rows: Tensor, hidden: Tensor, probabilities: Tensor) -> None:
         """Store words by row, ``(K,)``, int64, on the CPU: their states ``(K, H)`` and probabilities ``(K, L)``."""
+        if self._names is not None:
+            self._names.write(rows, probabilities)
         places = self._places[rows]
         stored = (places >= 0).to(hidden.device)
         places = places[places >= 0].to(hidden.device)
@@ -68,16 +80,24 @@ class DocumentMemory:
 
     def slots(self, rows: Tensor) -> Tensor:
         """Return the rows that words read; shape ``(B, T)`` to ``(B, T, S)``, int64, -1 for padding and empty slots."""
-        return self.index[rows.clamp(min=0)].masked_fill(rows[..., None] < 0, -1)
+        return self._choose(rows)[0]
+
+    def _choose(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the slots that words read, and their marks."""
+        slots = self.index[rows.clamp(min=0)].masked_fill(rows[..., None] < 0, -1)
+        return (slots, None) if self._names is None else self._names.choose(rows, slots, most=self._most)
 
     def read(self, rows: Tensor) -> MemoryContents:
         """Return what a batch of words may read; rows ``(B, T)``, int64, -1 where padded, on the CPU."""
-        slots = self.slots(rows)
+        slots, marks = self._choose(rows)
         read, compact = torch.unique(slots[slots >= 0], return_inverse=True)
         slots[slots >= 0] = compact
         places = self._places[read].to(self._hidden.device)
         return MemoryContents(
-            hidden=self._hidden[places], probabilities=self._probabilities[places], slots=slots.to(self._hidden.device)
+            hidden=self._hidden[places],
+            probabilities=self._probabilities[places],
+            slots=slots.to(self._hidden.device),
+            marks=None if marks is None else marks.to(self._hidden.device),
         )
 
 

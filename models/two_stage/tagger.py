@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from concord.models.data.batch import IGNORED_LABEL, Batch
+from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery
@@ -33,9 +34,10 @@ from concord.models.terms.contradictions import find_contradictions, leave_match
 from concord.models.token_table import KeptWords, TokenTable
 from concord.models.two_stage.certain_labels import CertainLabels
 from concord.models.two_stage.config import FirstPassConfig, TwoStageConfig
-from concord.models.two_stage.document_memory import DocumentMemory, word_rows
+from concord.models.two_stage.document_memory import DocumentMemory, number_words, word_rows
 from concord.models.two_stage.draft_network import DraftNetwork
 from concord.models.two_stage.first_pass import FirstPass, windows_with_missed_names
+from concord.models.two_stage.name_slots import NameSlots
 from concord.models.two_stage.refine_network import RefineNetwork
 
 # Stage two trains on groups of sentences: a group ends once it has this many and more than this share is padding.
@@ -175,10 +177,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             table=table,
             options=options,
             threshold=self.threshold if options.threshold is None else options.threshold,
-            memory=self._empty_memory(
-                [[word for sentence in document for word in sentence.words] for document in table.documents],
-                first=() if certain is None else certain.rows,
-            ),
+            memory=self._empty_memory(table.documents, first=() if certain is None else certain.rows),
             certain=certain,
             on_batch=call.on_batch,
         )
@@ -305,25 +304,34 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             drawn = self._drawn = (samples, weights), fresh
         return drawn[1]
 
-    def _empty_memory(self, documents: Sequence[Sequence[str]], first: Sequence[int] = ()) -> DocumentMemory | None:
+    def _empty_memory(
+        self, documents: Sequence[Sequence[Sentence]], first: Sequence[int] = ()
+    ) -> DocumentMemory | None:
         """Allocate a memory for the words of documents; None for a tagger without one."""
         config = self.config.document_memory
         if config is None:
             return None
+        words = [[word for sentence in document for word in sentence.words] for document in documents]
+        names = None
+        if config.by_name and self.vocabulary.scheme.has_entities:
+            lengths = torch.tensor([len(sentence.words) for document in documents for sentence in document])
+            sentences = torch.arange(len(lengths)).repeat_interleave(lengths)
+            names = NameSlots(number_words(words, config.key), sentences, self.vocabulary.labels, first)
         return DocumentMemory(
-            documents,
+            words,
             config,
             hidden=2 * self.config.lstm.hidden,
             labels=len(self.vocabulary.labels),
             device=self.device,
             first=first,
+            names=names,
         )
 
     def _fill_memory(self, batch: Batch, hidden: Tensor, probabilities: Tensor) -> DocumentMemory | None:
         """Store all words of a batch that holds whole documents, one after the other."""
-        documents: dict[int, list[str]] = {}
+        documents: dict[int, list[Sentence]] = {}
         for sentence, document in zip(batch.sentences, batch.documents.tolist(), strict=True):
-            documents.setdefault(document, []).extend(sentence.words)
+            documents.setdefault(document, []).append(sentence)
         memory = self._empty_memory(list(documents.values()))
         if memory is not None:
             memory.write(torch.arange(int(batch.lengths.sum())), hidden[batch.mask], probabilities[batch.mask])
