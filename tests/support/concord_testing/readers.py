@@ -35,8 +35,6 @@ from concord_testing import fakes, runs
 COLUMNS = ["doc_id", "entity_id", "start_char", "end_char", "label"]
 GRACE_SECONDS = 60.0
 SECONDS_BETWEEN_READS = 0.1
-_GLOBS = ("pandas", "DuckDB glob")
-"""Readers that list a folder through its link and then open what they found there."""
 
 
 @dataclass(kw_only=True)
@@ -48,11 +46,17 @@ class Reads:
 
 
 def by_pandas(output: Path) -> pd.DataFrame:
-    return pd.read_parquet(output / "entities", columns=COLUMNS)
+    return pd.read_parquet(_entities(output), columns=COLUMNS)
 
 
 def by_glob(output: Path) -> pd.DataFrame:
-    return duckdb.sql(f"SELECT {', '.join(COLUMNS)} FROM '{output}/entities/*.parquet'").df()
+    return duckdb.sql(f"SELECT {', '.join(COLUMNS)} FROM '{_entities(output)}/*.parquet'").df()
+
+
+def _entities(output: Path) -> Path:
+    # DuckDB and pyarrow look at each name that they have listed, and leave out those that are gone. Through the link,
+    # a listing made while the link is replaced lacks parts.
+    return (output / "current").resolve() / "entities"
 
 
 def by_open(output: Path) -> pd.DataFrame:
@@ -86,8 +90,13 @@ class View:
 
 def readers() -> dict[str, Callable[[Path], pd.DataFrame]]:
     """Return the readers by what they are called in results."""
-    found = (by_pandas, by_glob, View(), by_open, by_manifest)
-    return dict(zip((*_GLOBS, "DuckDB view", "concord.open", "manifest"), found, strict=True))
+    return {
+        "pandas": by_pandas,
+        "DuckDB glob": by_glob,
+        "DuckDB view": View(),
+        "concord.open": by_open,
+        "manifest": by_manifest,
+    }
 
 
 def fingerprint(frame: pd.DataFrame) -> str:
@@ -311,8 +320,3 @@ def summarize(answers: Iterable[Mapping[str, Any]], generations: Mapping[str, st
             counts["generations"] = max(counts["generations"], len(rows))
             counts["errors"] = sorted({*counts["errors"], *(error.split(":")[0] for error in failures)})
     return found
-
-
-def failures_allowed(name: str) -> bool:
-    """Tell whether a kind of reader may find that a file is gone: it lists a folder, and opens the files later."""
-    return name in _GLOBS
