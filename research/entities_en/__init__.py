@@ -1,0 +1,1 @@
+"""Training of the bundled ``entities_en``: the guideline of its labels."""
