@@ -15,8 +15,11 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.brat import write_brat
 from concord.pipeline.exchange.conllu import write_conllu
 from concord.pipeline.exchange.docbin import require_spacy, write_docbin
+from concord.pipeline.exchange.entity_csv import write_entity_csv
+from concord.pipeline.exchange.hf_dataset import write_hf_dataset
 from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.exchange.label_studio import write_label_studio
+from concord.pipeline.exchange.spacy_jsonl import write_spacy_jsonl
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import CollectedDocument, CollectedSentence, read_collection
 from concord.pipeline.output.shard_stats import entity_types
@@ -24,16 +27,21 @@ from concord.pipeline.storage.atomic_writes import write_compressed
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.source_texts import SourceTexts
 
-ExportForm = Literal["conllu", "jsonl", "brat", "label-studio", "docbin"]
+ExportForm = Literal["conllu", "jsonl", "csv", "brat", "label-studio", "docbin", "spacy-jsonl", "hf"]
 Writer: TypeAlias = Callable[[Path, Iterable[ExportItem]], None]
 
 ERRORS_SUFFIX = ".errors.jsonl"
+_JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst")
 ENDINGS: Mapping[ExportForm, Sequence[str]] = {
     "conllu": (".conllu", ".conllu.gz", ".conllu.zst"),
-    "jsonl": (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst"),
+    "jsonl": _JSON_LINES,
+    "spacy-jsonl": _JSON_LINES,
+    "csv": (".csv", ".csv.gz", ".csv.zst"),
     "label-studio": (".json", ".json.gz", ".json.zst"),
 }
 """How the names of files may end; a name without an ending is plain text, too. Other formats write folders."""
+WITHOUT_TEXT: frozenset[ExportForm] = frozenset({"conllu", "csv", "hf"})
+"""The formats that hold only words, and therefore no documents without any."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -41,7 +49,7 @@ class ExportReport:
     """What was exported; ``documents``, ``wordless`` and ``left_out`` add up to what was requested.
 
     Attributes:
-        wordless: documents without a word, which CoNLL-U cannot represent.
+        wordless: documents without a word, which some formats cannot represent (see WITHOUT_TEXT).
         left_out: documents whose text the input no longer holds.
         dead_letters: records of the collection that were never annotated.
         labels: the entity types of the whole collection, sorted.
@@ -74,8 +82,7 @@ def export_collection(
 
     Args:
         output: the collection's folder.
-        destination: a file for CoNLL-U, JSON Lines and Label Studio (see ENDINGS), a folder for brat and DocBin; must
-            not exist.
+        destination: a file, or a folder for the formats that ENDINGS lacks; must not exist.
         ids: which documents to export; all if None.
         limit: how many documents to export, from the first on; all if None.
         on_document: called after each document.
@@ -101,7 +108,7 @@ def export_collection(
     stream = ExportStream(destination, dead_letters=collection.manifest.dead_letters, on_document=on_document)
     documents = islice(read_collection(collection, wanted=is_wanted), limit)
     texts = SourceTexts.of(collection.plan)
-    items = stream.with_words(documents) if to == "conllu" else stream.with_texts(documents, texts)
+    items = stream.with_words(documents) if to in WITHOUT_TEXT else stream.with_texts(documents, texts)
     writers(labels)[to](destination, items)
     # With a limit the collection is not read to its end.
     return replace(stream.report, labels=labels, unknown=tuple(sorted(unknown)) if limit is None else ())
@@ -141,6 +148,9 @@ def writers(labels: Sequence[str]) -> Mapping[ExportForm, Writer]:
         "brat": partial(write_brat, labels=labels),
         "label-studio": write_label_studio,
         "docbin": write_docbin,
+        "csv": write_entity_csv,
+        "spacy-jsonl": write_spacy_jsonl,
+        "hf": partial(write_hf_dataset, labels=labels),
     }
 
 

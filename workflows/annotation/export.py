@@ -61,7 +61,7 @@ def _export_lines(report: ExportReport, destination: Path) -> Iterator[str]:
         f"{counted(report.words, 'word')}, {report.entities:,} entities"
     )
     if report.wordless:
-        yield f"{counted(report.wordless, 'document')} without words, which CoNLL-U cannot represent"
+        yield f"{counted(report.wordless, 'document')} without words, which the format cannot represent"
     if report.dead_letters:
         yield f"{counted(report.dead_letters, 'dead letter')} of the collection: never annotated, not exported"
     if report.unknown:

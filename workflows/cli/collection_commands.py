@@ -342,7 +342,10 @@ def view(output: "OutputPath", *, no_browser: bool, **options: Any) -> Answer:
 @verb(example="concord export out/news --to conllu --output exports/news.conllu.zst")
 @click.argument("output", metavar="OUT", type=COLLECTION)
 @click.option(
-    "--to", required=True, type=click.Choice(["conllu", "jsonl", "brat", "label-studio", "docbin"]), help="The format."
+    "--to",
+    required=True,
+    type=click.Choice(["conllu", "jsonl", "csv", "brat", "label-studio", "docbin", "spacy-jsonl", "hf"]),
+    help="The format.",
 )
 @click.option(
     "--output", "-o", "destination", required=True, type=click.Path(path_type=Path), help="A new file or folder."
@@ -354,11 +357,11 @@ def export(output: "OutputPath", **options: Any) -> Answer:
 
     OUT is the folder or URL of an annotated collection.
 
-    CoNLL-U, JSON Lines (both also as .gz or .zst) and Label Studio tasks are written to a single file, brat and spaCy's
-    DocBin to a folder, which appears under its name only when complete.
+    brat, spaCy's DocBin and the dataset of --to hf are folders; the others are a single file, which may end in .gz or
+    .zst. Either appears under its name only when complete.
 
-    All formats but CoNLL-U include the raw text. It is read again from the input and verified by hash; documents that
-    have changed since are left out and listed beside the export, with exit code 3.
+    CoNLL-U, CSV (a row for each entity) and hf need no raw text. For the others it is read again from the input and
+    verified by hash; documents that have changed since are left out and listed beside the export, with exit code 3.
     """
     from concord.workflows.annotation.export import write_export
 

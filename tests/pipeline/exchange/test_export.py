@@ -1,9 +1,11 @@
 """Exports in every format, read back with the readers of the tools."""
 
+import csv
 import gzip
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -30,8 +32,11 @@ from concord.pipeline.corpora.read_corpus import read_corpus
 from concord.pipeline.errors import InputError, IntegrityError, PlanError
 from concord.pipeline.exchange import export as export_module
 from concord.pipeline.exchange.docbin import write_docbin
-from concord.pipeline.exchange.export import ExportForm, ExportStream, export_collection, read_ids
+from concord.pipeline.exchange.export import ENDINGS, ExportForm, ExportStream, export_collection, read_ids
+from concord.pipeline.exchange.hf_dataset import write_hf_dataset
+from concord.pipeline.exchange.items import ExportItem
 from concord.pipeline.exchange.review_queue import Quotas, write_review_queue
+from concord.pipeline.exchange.spacy_jsonl import write_spacy_jsonl
 from concord.pipeline.output import parquet_parts
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import read_collection
@@ -41,8 +46,9 @@ from concord.pipeline.worker.source_texts import SourceTexts
 if TYPE_CHECKING:
     from spacy.tokens import Doc
 
-FILE_FORMS: tuple[ExportForm, ...] = ("conllu", "jsonl", "label-studio")
-FOLDER_FORMS: tuple[ExportForm, ...] = ("brat", "docbin")
+FILE_FORMS: tuple[ExportForm, ...] = ("conllu", "jsonl", "label-studio", "csv", "spacy-jsonl")
+FOLDER_FORMS: tuple[ExportForm, ...] = ("brat", "docbin", "hf")
+WITH_WORDS = [doc_id for doc_id in EXPORTED if doc_id not in ("empty", "blank")]
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +92,7 @@ def read_with_stanza(path: Path) -> dict[str, Any]:
 def test_conllu_is_read_by_stanza(output: Path, tmp_path: Path) -> None:
     report = export_collection(output, tmp_path / "a.conllu", to="conllu")
     documents = read_with_stanza(tmp_path / "a.conllu")
-    with_words = [doc_id for doc_id in EXPORTED if doc_id not in ("empty", "blank")]
-    assert list(documents) == with_words
+    assert list(documents) == WITH_WORDS
     for doc_id, document in documents.items():
         expected = sentences(output, doc_id)
         assert [len(sentence.words) for sentence in document.sentences] == [len(rows) for rows in expected]
@@ -108,9 +113,7 @@ def test_conllu_is_read_by_stanza(output: Path, tmp_path: Path) -> None:
 def test_conllu_is_read_by_our_corpus_reader(output: Path, tmp_path: Path) -> None:
     export_collection(output, tmp_path / "a.conllu.zst", to="conllu")
     found = read_corpus(tmp_path / "a.conllu.zst").documents
-    assert [unquote(document.name or "") for document in found] == [
-        doc_id for doc_id in EXPORTED if doc_id not in ("empty", "blank")
-    ]
+    assert [unquote(document.name or "") for document in found] == WITH_WORDS
     for document in found:
         expected = sentences(output, unquote(document.name or ""))
         assert [sentence.words for sentence in document.sentences] == [
@@ -350,9 +353,9 @@ def test_docbin_without_trees_has_the_same_sentences(words_alone: Path, output: 
         assert not any(word.pos_ or word.lemma_ for word in same if not word.is_space)
 
 
-@pytest.mark.parametrize("to", ["conllu", "jsonl", "brat", "label-studio"])
+@pytest.mark.parametrize("to", [*FILE_FORMS, "brat", "hf"])
 def test_collections_without_trees_are_exported(words_alone: Path, tmp_path: Path, to: ExportForm) -> None:
-    name = tmp_path / {"conllu": "a.conllu", "jsonl": "a.jsonl", "brat": "a", "label-studio": "a.json"}[to]
+    name = tmp_path / f"a{ENDINGS[to][0] if to in ENDINGS else ''}"
     assert export_collection(words_alone, name, to=to).documents >= len(EXPORTED) - 2
     if to == "conllu":
         rows = [line.split("\t") for line in name.read_text().splitlines() if line[:1].isdigit()]
@@ -369,7 +372,140 @@ def test_docbin_is_rejected_at_once_when_spacy_is_missing(
         export_collection(output, tmp_path / "bins", to="docbin")
 
 
+# CSV
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        return list(csv.DictReader(stream, strict=True))
+
+
+def test_csv_has_a_row_for_each_entity_with_its_sentence(output: Path, tmp_path: Path) -> None:
+    report = export_collection(output, tmp_path / "a.csv", to="csv")
+    found = read_csv(tmp_path / "a.csv")
+    expected = [row for doc_id in EXPORTED for row in table(output, "entities", doc_id)]
+    assert [(row["doc_id"], int(row["start_char"]), int(row["end_char"]), row["label"]) for row in found] == [
+        (row["doc_id"], row["start_char"], row["end_char"], row["label"]) for row in expected
+    ]
+    assert [row["name"] for row in found] == [row["name"] for row in expected]
+    for column in ("confidence", "uncertainty"):
+        assert [float(row[column]) for row in found] == pytest.approx([row[column] for row in expected], abs=1e-6)
+    for row, entity in zip(found, expected, strict=True):
+        (piece,) = (rows for rows in sentences(output, row["doc_id"]) if rows[0]["sent_id"] == entity["sent_id"])
+        text = TEXTS[row["doc_id"]][piece[0]["start_char"] : piece[-1]["end_char"]]
+        assert row["context"].split() == text.split()
+        assert "\n" not in row["context"]
+    assert (report.entities, report.wordless, report.dead_letters) == (len(found), 2, 1)
+
+
+@pytest.mark.slow
+def test_csv_is_read_by_spreadsheets_and_data_frames(output: Path, tmp_path: Path) -> None:
+    import duckdb
+    import pandas as pd
+
+    export_collection(output, tmp_path / "a.csv", to="csv")
+    found = read_csv(tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_bytes().startswith("\ufeffdoc_id,".encode())
+    assert pd.read_csv(tmp_path / "a.csv", keep_default_na=False)["context"].to_list() == [
+        row["context"] for row in found
+    ]
+    rows = duckdb.sql(f"select name, start_char from '{tmp_path}/a.csv'").fetchall()
+    assert rows == [(row["name"], int(row["start_char"])) for row in found]
+
+
+@pytest.mark.parametrize("start", [*"=+-@", "\t", "\r", "\n", "＝"])
+def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path, start: str) -> None:
+    doc_id = f'{start}HYPERLINK("x","Anna, Bob")'
+    annotate_texts(write_texts(tmp_path / "texts.jsonl", {doc_id: "=1+1 , Anna"}), tmp_path / "out")
+    export_collection(tmp_path / "out", tmp_path / "a.csv", to="csv")
+    (row,) = read_csv(tmp_path / "a.csv")
+    assert (row["doc_id"], row["context"], row["name"]) == (f"'{doc_id}", "'=1+1 , Anna", "Anna")
+
+
+# JSON Lines for spaCy and Prodigy
+
+
+@pytest.mark.slow
+def test_spacy_trains_on_the_lines_of_spacy_jsonl(output: Path, tmp_path: Path) -> None:
+    import spacy
+    from spacy.training import Example
+
+    export_collection(output, tmp_path / "a.jsonl", to="spacy-jsonl")
+    records = [json.loads(line) for line in stream_lines(tmp_path / "a.jsonl")]
+    assert [record["doc_id"] for record in records] == EXPORTED
+    nlp = spacy.blank("xx")
+    for record in records:
+        assert record["text"] == TEXTS[record["doc_id"]]
+        expected = entities(output, record["doc_id"])
+        assert [Row(*entity) for entity in record["entities"]] == expected
+        assert [Row(span["start"], span["end"], span["label"]) for span in record["spans"]] == expected
+    (plain,) = (record for record in records if record["doc_id"] == "plain")
+    example = Example.from_dict(nlp.make_doc(plain["text"]), {"entities": plain["entities"]})
+    assert [span.text for span in example.reference.ents] == ["Anna Smith", "Bob"]
+    assert read_ids(tmp_path / "a.jsonl") == set(EXPORTED)
+
+
+def test_spacy_jsonl_has_no_two_entities_at_one_place(output: Path, tmp_path: Path) -> None:
+    document = next(read_collection(open_collection(output)))
+    twice = replace(document, entities=tuple(entity for entity in document.entities for _ in range(2)))
+    write_spacy_jsonl(tmp_path / "a.jsonl", [ExportItem(name="plain", document=twice, text=TEXTS["plain"])])
+    record = json.loads((tmp_path / "a.jsonl").read_bytes())
+    assert record["entities"] == [[0, 10, "PER"], [22, 25, "PER"]]
+    assert [span["start"] for span in record["spans"]] == [0, 0, 22, 22]
+
+
+# A folder for the library datasets
+
+
+def load_dataset(folder: Path, cache: Path) -> Any:
+    import datasets
+
+    datasets.disable_progress_bars()
+    return datasets.load_dataset(str(folder), cache_dir=str(cache))
+
+
+@pytest.mark.slow
+def test_datasets_loads_words_and_labels_with_their_names(output: Path, tmp_path: Path) -> None:
+    report = export_collection(output, tmp_path / "hf", to="hf")
+    dataset = load_dataset(tmp_path / "hf", tmp_path / "cache")["train"]
+    tags = dataset.features["ner_tags"].feature
+    assert tags.names == ["O", "B-PER", "I-PER"]
+    words: dict[str, list[tuple[str, str]]] = {}
+    for row in dataset:
+        labels = tags.int2str(row["ner_tags"])
+        assert not labels[0].startswith("I-")
+        words.setdefault(row["doc_id"], []).extend(zip(row["tokens"], labels, strict=True))
+    assert words == {
+        doc_id: [(row["word"], row["ner"]) for row in table(output, "tokens", doc_id)] for doc_id in WITH_WORDS
+    }
+    assert (report.documents, report.wordless, len(words["seam"])) == (len(WITH_WORDS), 2, 18)
+    assert [row["sent_id"] for row in dataset if row["doc_id"] == "seam"] == [0, 3]
+
+
+@pytest.mark.slow
+def test_datasets_loads_labels_that_yaml_would_take_for_something_else(output: Path, tmp_path: Path) -> None:
+    labels = ("PER", "1", "no", "a: b", "#", "---\n---", "é")
+    document = next(read_collection(open_collection(output)))
+    write_hf_dataset(tmp_path / "hf", [ExportItem(name="plain", document=document)], labels=labels)
+    dataset = load_dataset(tmp_path / "hf", tmp_path / "cache")["train"]
+    names = [f"{prefix}-{label}" for label in labels for prefix in "BI"]
+    assert dataset.features["ner_tags"].feature.names == ["O", *names]
+    assert dataset[0]["ner_tags"] == [1, 2, 0, 0]
+
+
 # Texts, selection and failures
+
+
+@pytest.mark.parametrize("form", [*FILE_FORMS, *FOLDER_FORMS])
+def test_equal_collections_give_equal_bytes(output: Path, tmp_path: Path, form: ExportForm) -> None:
+    for name in ("a", "b"):
+        export_collection(output, tmp_path / name, to=form)
+    first, second = (
+        {path.relative_to(folder): path.read_bytes() for path in (folder, *folder.rglob("*")) if path.is_file()}
+        for folder in (tmp_path / "a", tmp_path / "b")
+    )
+    assert first == second
+    assert first
 
 
 @pytest.mark.parametrize("name", ["texts.jsonl", "texts.jsonl.zst", "texts.parquet", "texts"])
@@ -548,6 +684,8 @@ def test_existing_destination_is_not_overwritten(output: Path, tmp_path: Path, f
         ("conllu", "a.txt", ".conllu"),
         ("jsonl", "a.jsonl.xz", ".jsonl, .jsonl.gz"),
         ("label-studio", "a.jsonl", ".json, .json.gz"),
+        ("csv", "a.xlsx", ".csv, .csv.gz"),
+        ("spacy-jsonl", "a.spacy", ".jsonl, .jsonl.gz"),
     ],
 )
 def test_name_with_an_unknown_ending_is_refused(

@@ -22,7 +22,7 @@ def test_export_reports_what_was_written_and_what_was_left_out(output: Path, tmp
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
         f"{tmp_path}/a.conllu: 1 document, 2 sentences, 6 words, 2 entities",
-        "1 document without words, which CoNLL-U cannot represent",
+        "1 document without words, which the format cannot represent",
         "1 dead letter of the collection: never annotated, not exported",
         "1 requested id not in the collection: 'nobody'",
     ]

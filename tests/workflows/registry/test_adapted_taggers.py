@@ -1,5 +1,6 @@
 """Models of other libraries wherever a tagger is named."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,13 @@ def test_the_news_are_annotated_by_a_spacy_pipeline_without_confidences(pipeline
         ("jsonl", "rows.jsonl"),
         ("brat", "brat"),
         ("docbin", "x.spacy"),
+        ("csv", "entities.csv"),
+        ("spacy-jsonl", "spacy.jsonl"),
+        ("hf", "hf"),
     ):
         run("export", out, "--to", form, "-o", tmp_path / name)
+    with (tmp_path / "entities.csv").open(encoding="utf-8-sig", newline="") as stream:
+        assert {(row["confidence"], row["uncertainty"]) for row in csv.DictReader(stream)} == {("", "")}
     # The same pipeline as a bundle is the same tagger, so that nothing is done again.
     run("bundle", f"spacy:{pipeline}", "-o", tmp_path / "bundle")
     again = run("annotate", NEWS, "-o", out, "--model", tmp_path / "bundle")
