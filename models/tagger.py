@@ -95,7 +95,7 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
 
     name: ClassVar[str]
     config_class: ClassVar[type[TaggerConfig]]
-    learns_from_documents: ClassVar[bool] = False
+    learns_from_documents: bool = False
     needs_trees: ClassVar[bool] = False
     has_scores: ClassVar[bool] = True
 

@@ -127,11 +127,12 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
     def loss(self, batch: Batch) -> Tensor:
         """Return the negative log-likelihoods of both stages, summed over words, divided by the number of sentences.
 
-        A tuned encoder learns from stage one alone; stage two reads its features detached.
+        A tuned encoder learns from stage one alone; stage two reads its features detached. It also reads the drafts of
+        stage one, except in sentences that have drafts already.
         """
         features = self.encoder_features(batch)
         logits, hidden = self.draft_network(batch, features)
-        probabilities = logits.detach().float().softmax(dim=-1)
+        probabilities = _with_held_out_drafts(batch, logits.detach().float().softmax(dim=-1))
         memory = self._fill_memory(batch, hidden, self._with_certain_slots(batch, probabilities))
         rows = _batch_rows(batch)
         if memory is not None:
@@ -369,6 +370,14 @@ def _cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     return nn.functional.cross_entropy(
         logits.flatten(0, 1).float(), batch.gold.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
     )
+
+
+def _with_held_out_drafts(batch: Batch, probabilities: Tensor) -> Tensor:
+    """Return the probabilities, ``(B, T, L)``, with those of the sentences that have drafts in place of their own."""
+    for row, sentence in enumerate(batch.sentences):
+        if sentence.drafts is not None:
+            probabilities[row, : len(sentence.words)] = torch.from_numpy(sentence.drafts)
+    return probabilities
 
 
 def _gold_distributions(batch: Batch, labels: int) -> tuple[Tensor, Tensor]:

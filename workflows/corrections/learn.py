@@ -239,7 +239,8 @@ def _fit_values(earlier: TrainJob | None, tagger: Tagger) -> dict[str, Any]:
         name: config.model_copy(update={"learning_rate": rate * config.learning_rate})
         for name, config in configs.items()
     }
-    changes = {"epochs": EPOCHS, "patience": None, "optimizers": optimizers}
+    # In few epochs, at low rates, no stage one would learn enough from the start for its drafts to teach anything.
+    changes = {"epochs": EPOCHS, "patience": None, "draft_folds": 0, "optimizers": optimizers}
     return fit.model_copy(update=changes).model_dump(mode="json")
 
 

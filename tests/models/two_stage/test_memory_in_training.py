@@ -1,8 +1,10 @@
 """What the document memory holds in training beside drafts, so that words learn to follow certain slots."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,3 +72,32 @@ def test_nothing_is_certain_or_hidden_outside_of_training(build: Build, document
         torch.manual_seed(4)
         losses.append(float(one.loss(batch).detach()))
     assert losses[0] == losses[1]
+
+
+def test_drafts_of_a_sentence_replace_those_of_stage_one_but_not_its_states(build: Build, record_calls: Record) -> None:
+    tagger = build("doc_uanet", memory={"slots": 1})
+    labels = len(tagger.vocabulary.labels)
+    drafts = np.random.default_rng(1).dirichlet(np.ones(labels), size=3).astype(np.float16)
+    plain = Sentence(words=("Ford", "left", "Ford"), labels=("B-PER", "O", "B-PER"))
+    seen = {}
+    for name, first in (("own", plain), ("held out", replace(plain, drafts=drafts))):
+        batch = tagger.encode([first, plain], documents=[0, 1])
+        torch.manual_seed(4)
+        with record_calls(RefineNetwork) as calls:
+            tagger.train().loss(batch)
+        [(_, (_, _, own, contents))] = calls
+        seen[name] = own, contents.probabilities, contents.hidden
+    expected = torch.from_numpy(drafts).float()
+    assert torch.equal(seen["held out"][0][0], expected)
+    assert torch.equal(seen["held out"][0][1], seen["own"][0][1])
+    assert torch.equal(seen["held out"][1][:2], expected[[0, 2]])
+    assert torch.equal(seen["held out"][1][2:], seen["own"][1][2:])
+    assert torch.equal(seen["held out"][2], seen["own"][2])
+
+
+def test_part_of_a_sentence_has_the_drafts_of_its_words() -> None:
+    drafts = np.arange(12, dtype=np.float16).reshape(4, 3)
+    part = Sentence(words=("a", "b", "c", "d"), drafts=drafts).part(1, 3)
+    assert part.drafts is not None
+    assert np.array_equal(part.drafts, drafts[1:3])
+    assert part == Sentence(words=("b", "c"))
