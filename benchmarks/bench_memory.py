@@ -20,7 +20,7 @@ from environment import environment
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.parsing.stanza_packages import parser_identity
+from concord.pipeline.parsing.resolve_parser import parser_identity
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 from concord.pipeline.planning.inputs import with_absolute_paths

@@ -24,7 +24,8 @@ from environment import environment, spread
 from concord.models.checkpoint import load_tagger
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import Document
-from concord.pipeline.parsing import stanza_parser
+from concord.pipeline.parsing import parser as every_parser
+from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.worker.tag_stage import TagStage
 from concord.workflows.registry.resolve_tagger import find_tagger
 
@@ -82,9 +83,9 @@ def main() -> None:
             Document(doc_id=doc_id, text=text, source_uri=source.name, source_position=position)
             for position, (doc_id, text) in enumerate(read_texts(source))
         ]
-    parser = stanza_parser.StanzaParser(ParserConfig())
+    parser = StanzaParser(ParserConfig())
     stage = TagStage(load_tagger(find_tagger(arguments.model).folder), TaggerRunConfig())
-    with patch.object(stanza_parser, "_one_thread", nullcontext):
+    with patch.object(every_parser, "torch_threads", nullcontext):
         parsed = parser.parse(documents)
         stage.run(parsed)
         cores = len(os.sched_getaffinity(0))

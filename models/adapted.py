@@ -3,7 +3,6 @@
 Such a tagger is saved as every other, with the files that its library reads in the folder ``source``.
 """
 
-import importlib.util
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -99,9 +98,3 @@ class LabelMap:
                 found[f"B-{label[2:]}"] = number
         labels = scheme.label_set(scheme.types(found))
         return cls(scheme=scheme, labels=labels, numbers=tuple(map(found.get, labels)), inside_alone=inside_alone)
-
-
-def require_library(name: str, *, extra: str) -> None:
-    """Raise a ModelError that says how to install a library, unless it is."""
-    if importlib.util.find_spec(name) is None:
-        raise ModelError(f"expected the library {name}; install it with the extra {extra!r}: pip install '.[{extra}]'")

@@ -62,8 +62,9 @@ class PlanningConfig(Config):
 class ParserConfig(Config):
     """The dependency parser."""
 
-    package: str = "parser_en"
-    """`parser_en` is the bundled compact package; any other name is a Stanza package installed for `language`."""
+    package: Annotated[str, Incidental] = "parser_en"
+    """`parser_en` is the bundled compact package, `spacy:NAME_OR_FOLDER` a spaCy pipeline in whatever language; any
+    other name is a Stanza package installed for `language`."""
     language: str = "en"
     directory: Annotated[str | None, Incidental] = None
     """The folder of Stanza's packages; Stanza's default if null. Nothing is ever downloaded."""

@@ -14,8 +14,7 @@ from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document
 from concord.pipeline.identity import ResolvedTagger, component_signature
 from concord.pipeline.output.schema import UNCALIBRATED, UNSIGNED, Signature
 from concord.pipeline.output.tables import annotated_tables, error_table
-from concord.pipeline.parsing.stanza_packages import parser_identity
-from concord.pipeline.parsing.stanza_parser import StanzaParser
+from concord.pipeline.parsing.resolve_parser import load_parser, parser_identity
 from concord.pipeline.planning.planner import check_trees, run_identity
 from concord.pipeline.threads import default_threads, torch_threads
 from concord.pipeline.worker.bisect import run_bisecting
@@ -36,7 +35,7 @@ class TextAnnotator:
         self._parse = parse
         self._tag = tag
         self._signature = signature
-        # Stanza's pipeline keeps state while it works.
+        # Pipelines of Stanza and spaCy keep state while they work.
         self._lock = Lock()
 
     @classmethod
@@ -54,7 +53,7 @@ class TextAnnotator:
         parser_signature = component_signature(parser_identity(parser))
         check_trees(loaded.name, loaded.trees, parser, signature=parser_signature, accept=settings.accept_parser)
         return cls(
-            parse=ParseStage(StanzaParser(parser), batch_documents=parser.batch_documents),
+            parse=ParseStage(load_parser(parser), batch_documents=parser.batch_documents),
             tag=TagStage(loaded, settings, terms=read_terms_for(loaded, settings.terms, tags=parser.tags)),
             signature=Signature(
                 parser=parser_signature,

@@ -11,7 +11,7 @@ from concord.models.errors import ConfigError, ModelError
 from concord.models.saved_tagger import PARTS, part_files, read_saved, tagger_digest
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import component_signature
-from concord.pipeline.parsing.stanza_packages import parser_identity
+from concord.pipeline.parsing.resolve_parser import parser_identity
 from concord.pipeline.storage.files import file_sha256
 
 BUNDLE = "bundle"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from concord.models.errors import ConfigError
 from concord.pipeline.config import ParserConfig
+from concord.pipeline.parsing.resolve_parser import SPACY
 from concord.pipeline.storage.urls import check_path, check_url, is_url
 
 
@@ -56,7 +57,10 @@ def corpus_paths(names: Sequence[str], *, key: str) -> list[str]:
 
 
 def absolute_parser(parser: ParserConfig) -> dict[str, ParserConfig]:
-    """Return the parser with an absolute directory if the job sets one; a default must not look like a choice."""
-    if parser.directory is None:
-        return {}
-    return {"parser": parser.model_copy(update={"directory": absolute(parser.directory)})}
+    """Return the parser with absolute paths if the job sets any; a default must not look like a choice."""
+    changes = {}
+    if parser.directory is not None:
+        changes["directory"] = absolute(parser.directory)
+    if parser.package.startswith(SPACY):
+        changes["package"] = absolute_model(parser.package)
+    return {"parser": parser.model_copy(update=changes)} if changes else {}

@@ -31,7 +31,7 @@ from concord.models.saved_tagger import read_saved
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.identity import ResolvedTagger, component_signature
-from concord.pipeline.parsing.stanza_packages import parser_identity
+from concord.pipeline.parsing.resolve_parser import parser_identity
 from concord.pipeline.texts import TextAnnotator
 from concord.workflows.bundles import BUNDLE, check_bundle, pack_bundle
 

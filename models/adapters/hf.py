@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from typing_extensions import override
 
-from concord.models.adapted import AdaptedConfig, AdaptedTagger, LabelMap, require_library
+from concord.models.adapted import AdaptedConfig, AdaptedTagger, LabelMap
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf
@@ -21,6 +21,7 @@ from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.softmax import SoftmaxDistribution
 from concord.models.errors import ModelError
 from concord.models.labels import split_label
+from concord.models.libraries import require_library
 from concord.models.one_stage import OneStageTagger
 from concord.models.tagger import TaggerConfig
 from concord.models.words.subwords import SPECIAL_TOKENS, SubwordReader, SubwordTokenizer, SubwordWindow, cut_passes

@@ -5,7 +5,6 @@ of a document in one call, apart from other documents, since its arithmetic may 
 computes on the CPU, and its labels have no probabilities.
 """
 
-import importlib.util
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -14,17 +13,17 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 from typing_extensions import override
 
-from concord.models.adapted import AdaptedConfig, AdaptedTagger, require_library
+from concord.models.adapted import AdaptedConfig, AdaptedTagger
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.data.windows import Window
 from concord.models.errors import ConfigError, ModelError
 from concord.models.labels import Span, encode_spans
+from concord.models.libraries import find_spacy_pipeline, load_spacy_pipeline
 from concord.models.schemes import BIO
 from concord.models.tagger import Call, TaggerConfig
 from concord.models.token_table import TokenTable
 
-_CONFIG_NAME = "config.cfg"
 # What no entity depends on, unless a component with rules may look at it.
 _UNNEEDED = {"tagger", "morphologizer", "parser", "senter", "lemmatizer", "trainable_lemmatizer", "attribute_ruler"}
 _RULES = {"entity_ruler", "span_ruler"}
@@ -46,7 +45,7 @@ class SpacyTagger(AdaptedTagger[AdaptedConfig]):
     @override
     @classmethod
     def adapt(cls, source: str) -> Self:
-        folder = _find(source)
+        folder = find_spacy_pipeline(source)
         pipeline = _load(folder)
         kinds = {kind for name in _writers(pipeline) for kind in pipeline.pipe_labels.get(name, ())}
         if not kinds:
@@ -89,33 +88,9 @@ class SpacyTagger(AdaptedTagger[AdaptedConfig]):
             yield encode_spans(spans, len(doc), "BIO")
 
 
-def _find(source: str) -> Path:
-    """Return the folder of a pipeline, given as that, or as the package that contains it, none of whose code is run."""
-    folder = Path(source).expanduser().absolute()
-    if not folder.is_dir():
-        spec = importlib.util.find_spec(source) if source.isidentifier() else None
-        if spec is None or spec.origin is None:
-            raise ModelError(
-                f"expected a folder or an installed pipeline, got {source!r}; install it with "
-                f"'python -m spacy download {source}'"
-            )
-        folder = Path(spec.origin).parent
-    for found in (folder, *folder.glob("*/")):
-        if (found / _CONFIG_NAME).is_file():
-            return found
-    raise ModelError(f"{folder}: expected the folder of a spaCy pipeline, with {_CONFIG_NAME}")
-
-
 def _load(folder: Path) -> Any:
     """Load what the entities of a pipeline depend on."""
-    require_library("spacy", extra="spacy")
-    import spacy
-
-    try:
-        pipeline = spacy.load(folder)
-    # Each of its components reads its own files, and raises errors of its own.
-    except Exception as error:
-        raise ModelError(f"{folder}: expected a spaCy pipeline: {error}") from error
+    pipeline = load_spacy_pipeline(folder)
     if not any(pipeline.get_pipe_meta(name).factory in _RULES for name in pipeline.pipe_names):
         for name in pipeline.pipe_names:
             if pipeline.get_pipe_meta(name).factory in _UNNEEDED:

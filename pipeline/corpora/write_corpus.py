@@ -15,7 +15,7 @@ from concord.pipeline.corpora.conll import DOCUMENT_START
 from concord.pipeline.corpora.conllu import ENTITY_KEY, conllu_row
 from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, UNKNOWN_LABEL
 from concord.pipeline.corpora.read_corpus import GoldDocument
-from concord.pipeline.parsing.stanza_plain import WordAnalysis
+from concord.pipeline.parsing.tokens import WordAnalysis
 from concord.pipeline.storage.atomic_writes import write_compressed
 
 GoldForm = Literal["conll", "conllu"]

@@ -28,7 +28,7 @@ from concord.pipeline.parsing.stanza_networks import (
     TaggerNetwork,
     obstacle_to_networks,
 )
-from concord.pipeline.parsing.stanza_plain import PlainStanza, WordAnalysis, restore_lemma, stanza_document, truncate
+from concord.pipeline.parsing.stanza_plain import PlainStanza, restore_lemma, stanza_document, truncate
 from concord.pipeline.parsing.stanza_tokenizer import TokenizerNetwork
 from concord.pipeline.parsing.tokens import (
     BOTH_END,
@@ -37,6 +37,7 @@ from concord.pipeline.parsing.tokens import (
     Paragraph,
     Token,
     TokenSpan,
+    WordAnalysis,
     make_token,
     sentences_of,
     split_paragraphs,

@@ -46,15 +46,6 @@ def _processors(config: ParserConfig) -> list[str]:
     return ["tokenize", "mwt", *tags, *(["depparse"] if config.trees else [])]
 
 
-def parser_identity(config: ParserConfig) -> ComponentIdentity:
-    """Return name, version and digest of the parser that a configuration names, without loading it.
-
-    Raises:
-        ModelError: when the package is not installed.
-    """
-    return identity_of(config, find_package(config))
-
-
 def identity_of(config: ParserConfig, package: StanzaPackage) -> ComponentIdentity:
     """Return name, version and digest of a package used with a configuration: equal digests, equal parses."""
     decisive = {

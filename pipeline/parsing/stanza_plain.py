@@ -1,24 +1,13 @@
 """Run a Stanza pipeline through Stanza's own processors: the reference for ``stanza_fast``, and the fallback."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from concord.models.options import OnBatch
-from concord.pipeline.parsing.tokens import Token, make_token
+from concord.pipeline.parsing.tokens import Token, WordAnalysis, make_token
 
 MAX_WORD_LENGTH = 300
 """Longer words are truncated for tagger and parser, since the longest word of a batch decides the tagger's memory."""
-
-
-class WordAnalysis(NamedTuple):
-    """Output of lemmatizer, tagger and parser for a word, as in ParsedWord; ``head`` is 1-based, 0 for a root."""
-
-    lemma: str | None = None
-    upos: str | None = None
-    xpos: str | None = None
-    feats: str | None = None
-    head: int | None = None
-    deprel: str | None = None
 
 
 class PlainStanza:
@@ -28,7 +17,7 @@ class PlainStanza:
         self._nlp = nlp
 
     def tokenize(self, views: Sequence[str], *, on_batch: OnBatch | None = None) -> list[list[list[Token]]]:
-        """Split each text into sentences of tokens; ``on_batch`` as for ``StanzaParser.parse``."""
+        """Split each text into sentences of tokens; ``on_batch`` as for ``Parser.parse``."""
         tokenized = []
         for view in views:
             tokenized.append(self._tokenize(view) if view.strip() else [])

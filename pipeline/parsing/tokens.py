@@ -43,12 +43,25 @@ class TokenSpan(NamedTuple):
     is_multi_word: bool
 
 
+class WordAnalysis(NamedTuple):
+    """Output of lemmatizer, tagger and parser for a word, as in ParsedWord; ``head`` is 1-based, 0 for a root."""
+
+    lemma: str | None = None
+    upos: str | None = None
+    xpos: str | None = None
+    feats: str | None = None
+    head: int | None = None
+    deprel: str | None = None
+
+
 class Word(NamedTuple):
     """A syntactic word; it has the offsets of its whole token if it is not a slice of it."""
 
     start: int
     end: int
     form: str
+    analysis: WordAnalysis | None = None
+    """None if it is still to be made."""
 
 
 class Token(NamedTuple):
@@ -94,7 +107,7 @@ def restore_offsets(text: str, view: str, sentences: list[list[Token]]) -> list[
         return places[place - 1] + 1 if place else 0
 
     def restored(token: Token) -> Token:
-        words = tuple(Word(start_of(word.start), places[word.end], word.form) for word in token.words)
+        words = tuple(word._replace(start=start_of(word.start), end=places[word.end]) for word in token.words)
         return Token(start_of(token.start), places[token.end], words)
 
     return [list(map(restored, sentence)) for sentence in sentences]

@@ -17,7 +17,7 @@ from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.manifest import Manifest, ShardReport, shard_ref
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMA_VERSION
-from concord.pipeline.parsing.stanza_packages import parser_identity
+from concord.pipeline.parsing.resolve_parser import parser_identity
 from concord.pipeline.plan import Changes, Plan, ShardRef, Source
 from concord.pipeline.planning.build_plan import PlanInputs, has_same_files, make_plan, retry_plan
 from concord.pipeline.planning.existing_output import ExistingOutput, scan_existing

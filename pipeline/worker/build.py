@@ -1,4 +1,4 @@
-"""Build the workers of a plan in the process that runs them; before, nothing of torch or Stanza is imported."""
+"""Build the workers of a plan in the process that runs them; before, nothing of torch, Stanza or spaCy is imported."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 def build_parse_worker(plan: Plan) -> "ParseWorker":
     """Load a plan's parser alone and build the worker; see ``build_worker``."""
     _set_up_process(plan)
-    from concord.pipeline.parsing.stanza_parser import StanzaParser
+    from concord.pipeline.parsing.resolve_parser import load_parser
     from concord.pipeline.worker.shard_worker import ParseWorker
 
-    return ParseWorker(plan, parser=StanzaParser(plan.config.parser))
+    return ParseWorker(plan, parser=load_parser(plan.config.parser))
 
 
 def build_worker(plan: Plan) -> "ShardWorker":
@@ -38,7 +38,7 @@ def build_worker(plan: Plan) -> "ShardWorker":
     _set_up_process(plan)
     from concord.models.checkpoint import load_tagger
     from concord.pipeline.corpora.read_terms import read_terms_for
-    from concord.pipeline.parsing.stanza_parser import StanzaParser
+    from concord.pipeline.parsing.resolve_parser import load_parser
     from concord.pipeline.worker.shard_worker import ShardWorker
 
     folder = Path(plan.tagger_folder)
@@ -53,7 +53,7 @@ def build_worker(plan: Plan) -> "ShardWorker":
     tagger = load_tagger(folder, device=plan.config.tagger.device)
     config = plan.config
     terms = read_terms_for(tagger, config.tagger.terms, tags=config.parser.tags, digest=plan.tagger.terms)
-    parser = StanzaParser(config.parser)
+    parser = load_parser(config.parser)
     on_cpu = partial(_on_cpu, config.parser, parser, tagger)
     return ShardWorker(plan, parser=parser, tagger=tagger, terms=terms, on_cpu=on_cpu)
 
@@ -70,10 +70,10 @@ def _on_cpu(
     config: ParserConfig, parser: "DocumentParser", tagger: "Tagger"
 ) -> Iterator[tuple["DocumentParser", "DocumentTagger"]]:
     """Provide parser and tagger on the CPU; the tagger is moved back afterwards."""
-    from concord.pipeline.parsing.stanza_parser import StanzaParser
+    from concord.pipeline.parsing.resolve_parser import load_parser
 
     device = str(tagger.device)
-    cpu_parser = parser if config.device == "cpu" else StanzaParser(config.model_copy(update={"device": "cpu"}))
+    cpu_parser = parser if config.device == "cpu" else load_parser(config.model_copy(update={"device": "cpu"}))
     try:
         yield cpu_parser, tagger.move_to("cpu")
     finally:

@@ -14,7 +14,7 @@ from concord.pipeline.worker.shard_progress import OnShare
 
 
 class DocumentParser(Protocol):
-    """What the parse stage needs of a parser; see ``concord.pipeline.parsing.stanza_parser.StanzaParser``."""
+    """What the parse stage needs of a parser; see ``concord.pipeline.parsing.parser.Parser``."""
 
     def parse(
         self, documents: Sequence[Document], *, on_batch: OnBatch | None = None

@@ -16,7 +16,7 @@ from concord.models.errors import ConfigError, ModelError
 from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import component_signature
-from concord.pipeline.parsing.stanza_packages import parser_identity
+from concord.pipeline.parsing.resolve_parser import parser_identity
 from concord.workflows.bundles import check_bundle, pack_bundle
 from concord.workflows.corpora.provenance import read_provenance
 from concord.workflows.registry.resolve_tagger import find_entity_tagger

@@ -121,7 +121,7 @@ def _torch() -> list[Check]:
 
 def _parser() -> Check:
     from concord.pipeline.config import ParserConfig
-    from concord.pipeline.parsing.stanza_packages import parser_identity
+    from concord.pipeline.parsing.resolve_parser import parser_identity
 
     try:
         found = parser_identity(ParserConfig())

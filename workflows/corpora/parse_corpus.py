@@ -16,9 +16,9 @@ from concord.pipeline.corpora.conllu import PARSER_KEY, SOURCE_KEY, read_header
 from concord.pipeline.corpora.read_corpus import GoldDocument, read_gold
 from concord.pipeline.corpora.write_corpus import PARSED_SUFFIXES, write_gold
 from concord.pipeline.identity import component_signature
-from concord.pipeline.parsing.stanza_packages import parser_identity
-from concord.pipeline.parsing.stanza_parser import StanzaParser
-from concord.pipeline.parsing.stanza_plain import WordAnalysis
+from concord.pipeline.parsing.parser import Parser
+from concord.pipeline.parsing.resolve_parser import load_parser, parser_identity
+from concord.pipeline.parsing.tokens import WordAnalysis
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import Answer, counted, short_path
 from concord.workflows.corpora.corpora import require_sentences
@@ -88,10 +88,10 @@ def parse_command(config: ParseConfig) -> Answer:
                 f"output: expected a new file or one that an earlier parse has made, got {output}, which has no "
                 "trees of a parser; choose another name"
             )
-    stanza = StanzaParser(config.parser)
+    loaded = load_parser(config.parser)
     started = time.monotonic()
     gold = [GoldDocument(name="", sentences=tuple(document), lines=()) for document in documents]
-    write_gold(output, gold, form="conllu", header=header, analyses=_parse(stanza, sentences))
+    write_gold(output, gold, form="conllu", header=header, analyses=_parse(loaded, sentences))
     speed = words / (time.monotonic() - started)
     return Answer(
         values={**values, "parsed": True, "words_per_second": speed},
@@ -100,7 +100,7 @@ def parse_command(config: ParseConfig) -> Answer:
     )
 
 
-def _parse(parser: StanzaParser, sentences: list[tuple[str, ...]]) -> list[tuple[WordAnalysis, ...]]:
+def _parse(parser: Parser, sentences: list[tuple[str, ...]]) -> list[tuple[WordAnalysis, ...]]:
     analyses: list[tuple[WordAnalysis, ...]] = []
     with tqdm(total=len(sentences), unit="sentence", disable=not sys.stderr.isatty(), leave=False) as bar:
         for start in range(0, len(sentences), _SENTENCES_A_CALL):

@@ -37,7 +37,7 @@ from concord.pipeline.corpora.soft_corpus import (
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.identity import ResolvedTagger, component_signature
-from concord.pipeline.parsing.stanza_packages import parser_identity
+from concord.pipeline.parsing.resolve_parser import parser_identity
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.planning.inputs import InputFile, absolute_input, find_inputs
 from concord.pipeline.planning.text_field import check_text_field

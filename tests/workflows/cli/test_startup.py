@@ -34,6 +34,7 @@ MISTAKES = (
     ("annotate", NEWS, "-o", "new", "--set", "reader.text_feld=x"),
     ("annotate", NEWS, "-o", "new", "--set", "tagger.terms=nosuch.jsonl"),
     ("annotate", NEWS, "-o", "new", "--set", "parser.package=nosuch", "--set", "parser.directory=empty"),
+    ("annotate", NEWS, "-o", "new", "--set", "parser.package=spacy:nosuch"),
     ("annotate", "nosuch.yaml"),
     ("tag", "Ada", "-m", "nosuch"),
 )

@@ -15,7 +15,7 @@ from concord.pipeline.config import ParserConfig
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.errors import InputError
 from concord.pipeline.identity import component_signature
-from concord.pipeline.parsing.stanza_packages import parser_identity
+from concord.pipeline.parsing.resolve_parser import parser_identity
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import read_corpora, tree_source
 from concord.workflows.corpora.parse_corpus import parse_command, read_parse_job

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ from click.testing import CliRunner
 from concord_testing import viewing
 from concord_testing.checkout import CHECKOUT
 from concord_testing.encoders import write_encoder
-from concord_testing.spacy_pipelines import write_spacy
+from concord_testing.spacy_pipelines import write_french, write_spacy
 
 import concord
 from concord.models.checkpoint import load_tagger
 from concord.models.errors import ModelError
 from concord.models.saved_tagger import tagger_digest
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.identity import component_signature
+from concord.pipeline.parsing.resolve_parser import parser_identity
 from concord.workflows.cli.main import main
 from concord.workflows.registry.resolve_tagger import find_tagger
 
@@ -116,6 +120,35 @@ def test_the_news_are_annotated_by_a_spacy_pipeline_without_confidences(pipeline
         "/review",
     ):
         assert client.get(page).status_code == 200, page
+
+
+def test_a_french_archive_is_annotated_by_one_pipeline_as_parser_and_tagger(tmp_path: Path) -> None:
+    french, out = write_french(tmp_path / "french"), tmp_path / "out"
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / "lettre.txt").write_text("Anna habite à Lyon. L'ami dort.\n\nBob voit l'ami.", "utf-8")
+    settings = ("--model", f"spacy:{french}", "--set", f"parser.package=spacy:{french}")
+    answer = run("annotate", tmp_path / "archive", "-o", out, *settings)
+    assert (answer["annotated"], answer["dead_letters"]) == (1, 0)
+    run("verify", out)
+    collection = concord.open(str(out))
+    entities = collection.to_arrow("entities").to_pylist()
+    assert collection.to_arrow("sentences").num_rows == 3
+    assert [(row["text"], row["label"], row["start_char"]) for row in entities] == [
+        ("Anna", "PER", 0), ("Lyon", "LOC", 14), ("Bob", "PER", 33)
+    ]  # fmt: skip
+    tokens = collection.to_arrow("tokens")
+    assert tokens["deprel"].to_pylist()[:5] == ["nsubj", "root", "case", "obl", "punct"]
+    documents = collection.to_arrow("documents")
+    assert set(documents["parser"].to_pylist()) == {
+        component_signature(parser_identity(ParserConfig(package=f"spacy:{french}")))
+    }
+    # Neither the name of the folder nor its place decides anything.
+    moved = shutil.move(french, tmp_path / "moved")
+    settings = ("--model", f"spacy:{moved}", "--set", f"parser.package=spacy:{moved}")
+    again = run("annotate", tmp_path / "archive", "-o", out, *settings)
+    assert (again["annotated"], again["unchanged"]) == (0, 1)
+    run("annotate", tmp_path / "archive", "-o", out, "--set", "parser.package=parser_en")
+    assert concord.open(str(out)).to_arrow("documents")["parser"][0].as_py().startswith("stanza/parser_en@")
 
 
 def test_the_news_are_annotated_by_a_model_of_transformers_with_confidences(model: Path, tmp_path: Path) -> None:

@@ -1,0 +1,157 @@
+"""What every parser does before and after its networks; start here.
+
+A ``Parser`` turns documents into sentences with words, tags and trees: ``StanzaParser`` or ``SpacyParser``, which
+``resolve_parser`` finds. ``tokens`` handles text before and after the networks.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+
+from concord.models.options import OnBatch
+from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.parsing.tokens import (
+    Token,
+    WordAnalysis,
+    cut_sentence,
+    find_token_fault,
+    make_token,
+    parser_view,
+    restore_offsets,
+)
+from concord.pipeline.threads import torch_threads
+
+
+class Parser(ABC):
+    """A parser that runs in this process, in one thread.
+
+    Its matrices are small: a second thread made it 1.2 times as fast on an idle machine, and less than half as fast
+    where other processes needed the cores.
+    """
+
+    def __init__(self, *, identity: ComponentIdentity, sentence_cap: int) -> None:
+        self.identity = identity
+        """As ``parser_identity`` returns it."""
+        self._sentence_cap = sentence_cap
+
+    @abstractmethod
+    def _tokenize(self, views: Sequence[str], on_batch: OnBatch | None) -> list[list[list[Token]]]:
+        """Split each text into sentences of tokens, whose words may be analysed already."""
+
+    @abstractmethod
+    def _analyse(self, sentences: Sequence[Sequence[str]], on_batch: OnBatch | None) -> list[list[WordAnalysis]]:
+        """Tag, lemmatize and parse sentences given as words, as far as the parser does."""
+
+    def parse(
+        self, documents: Sequence[Document], *, on_batch: OnBatch | None = None
+    ) -> list[ParsedDocument | DeadLetter]:
+        """Parse documents, each independently of the others; one outcome per document, in the same order.
+
+        A document whose tokens do not cover its visible code points in order becomes a dead letter.
+
+        Args:
+            on_batch: called after each batch of a network, with no words as long as they are not known; what it raises
+                ends the call.
+        """
+        with torch_threads(1), torch.inference_mode():
+            tokenized, faults = self._read(documents, on_batch)
+            pieces = [
+                [] if fault else list(_pieces(sentences, cap=self._sentence_cap))
+                for fault, sentences in zip(faults, tokenized, strict=True)
+            ]
+            forms = [_forms(piece.tokens) for piece in chain.from_iterable(pieces) if not piece.analyses]
+            analyses = iter(self._analyse(forms, on_batch))
+        return [
+            _dead_letter(document, fault) if fault else _parsed(document, document_pieces, analyses)
+            for document, fault, document_pieces in zip(documents, faults, pieces, strict=True)
+        ]
+
+    def split(self, documents: Sequence[Document]) -> list[list[tuple[str, ...]] | DeadLetter]:
+        """Split documents into sentences of words, without tags and trees; otherwise as ``parse`` does.
+
+        A sentence above the cap is not cut.
+        """
+        with torch_threads(1), torch.inference_mode():
+            tokenized, faults = self._read(documents, None)
+        return [
+            _dead_letter(document, fault) if fault else [tuple(_forms(sentence)) for sentence in sentences]
+            for document, fault, sentences in zip(documents, faults, tokenized, strict=True)
+        ]
+
+    def _read(
+        self, documents: Sequence[Document], on_batch: OnBatch | None
+    ) -> tuple[list[list[list[Token]]], list[str | None]]:
+        """Return the sentences of tokens of each document, and where they do not cover its text, if anywhere."""
+        views = [parser_view(document.text) for document in documents]
+        tokenized = self._tokenize(views, on_batch)
+        faults = [
+            find_token_fault(view, [token for sentence in sentences for token in sentence])
+            for view, sentences in zip(views, tokenized, strict=True)
+        ]
+        restored = map(restore_offsets, (document.text for document in documents), views, tokenized)
+        return list(restored), faults
+
+    def parse_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[WordAnalysis, ...]]:
+        """Tag and parse sentences that are split into words already, each independently of the others.
+
+        A sentence above the cap is parsed in the same pieces as one from raw text; each piece has its own root.
+        """
+        tokens = [[make_token("", 0, 0, [word]) for word in words] for words in sentences]
+        cut = [cut_sentence(sentence, cap=self._sentence_cap) for sentence in tokens]
+        forms = [_forms(piece) for pieces in cut for piece in pieces]
+        with torch_threads(1), torch.inference_mode():
+            analyses = iter(self._analyse(forms, None))
+        return [tuple(_join_pieces([next(analyses) for _ in pieces])) for pieces in cut]
+
+
+class _Piece(NamedTuple):
+    tokens: Sequence[Token]
+    continues: bool
+    analyses: Sequence[WordAnalysis]
+    """Those known already, of all words or of none."""
+
+
+def _pieces(sentences: Sequence[Sequence[Token]], *, cap: int) -> Iterator[_Piece]:
+    for sentence in sentences:
+        pieces = cut_sentence(sentence, cap=cap)
+        known = [word.analysis for token in sentence for word in token.words if word.analysis is not None]
+        for index, tokens in enumerate(pieces):
+            # The heads of a sentence are not those of its pieces.
+            yield _Piece(tokens, continues=index > 0, analyses=known if len(pieces) == 1 else ())
+
+
+def _forms(tokens: Sequence[Token]) -> list[str]:
+    return [word.form for token in tokens for word in token.words]
+
+
+def _join_pieces(pieces: Sequence[Sequence[WordAnalysis]]) -> Iterator[WordAnalysis]:
+    """Chain the pieces of a sentence, with heads that count from its start."""
+    before = 0
+    for piece in pieces:
+        for word in piece:
+            yield word._replace(head=word.head and word.head + before)
+        before += len(piece)
+
+
+def _parsed(document: Document, pieces: Sequence[_Piece], analyses: Iterator[Sequence[WordAnalysis]]) -> ParsedDocument:
+    """Combine a document's pieces with their analyses, of which those still unknown are next in the iterator."""
+    sentences = []
+    for piece in pieces:
+        words = [word for token in piece.tokens for word in token.words]
+        parsed = tuple(
+            ParsedWord(word.start, word.end, document.text[word.start : word.end], word.form, *analysis)
+            for word, analysis in zip(words, piece.analyses or next(analyses), strict=True)
+        )
+        sentences.append(ParsedSentence(words=parsed, continues=piece.continues))
+    return ParsedDocument(document=document, sentences=tuple(sentences))
+
+
+def _dead_letter(document: Document, fault: str) -> DeadLetter:
+    message = (
+        f"expected tokens that cover the text in order, but {fault}; change it there, or try another parser.package"
+    )
+    return DeadLetter.for_document(document, stage="parse", error="offsets", message=message)

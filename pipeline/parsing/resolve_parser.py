@@ -1,0 +1,60 @@
+"""Find the parser that a configuration names: a Stanza package, or a spaCy pipeline by ``spacy:NAME_OR_FOLDER``."""
+
+import json
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from concord.models.errors import ModelError
+from concord.models.libraries import find_spacy_pipeline
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.parsing.stanza_packages import PARSING_VERSION, find_package, identity_of
+from concord.pipeline.storage.files import file_sha256
+
+if TYPE_CHECKING:
+    from concord.pipeline.parsing.parser import Parser
+
+SPACY = "spacy:"
+
+
+def parser_identity(config: ParserConfig) -> ComponentIdentity:
+    """Return name, version and digest of the parser that a configuration names, without loading it.
+
+    Raises:
+        ModelError: when the package is not installed.
+    """
+    if config.package.startswith(SPACY):
+        return _find_spacy(config)[1]
+    return identity_of(config, find_package(config))
+
+
+def load_parser(config: ParserConfig) -> "Parser":
+    """Load the parser that a configuration names.
+
+    Raises:
+        ModelError: when the package is not installed or does not load.
+        ConfigError: when there is no such device.
+    """
+    if config.package.startswith(SPACY):
+        from concord.pipeline.parsing.spacy_parser import SpacyParser
+
+        folder, identity = _find_spacy(config)
+        return SpacyParser(config, folder, identity=identity)
+    from concord.pipeline.parsing.stanza_parser import StanzaParser
+
+    return StanzaParser(config)
+
+
+def _find_spacy(config: ParserConfig) -> tuple[Path, ComponentIdentity]:
+    """Return the folder of a pipeline and its identity, which does not depend on where that is."""
+    try:
+        folder = find_spacy_pipeline(config.package.removeprefix(SPACY))
+    except ModelError as error:
+        raise ModelError(f"parser.package: {error}") from error
+    library, settings = version("spacy"), [config.sentence_cap, config.trees, config.tags]
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = [(path.relative_to(folder).as_posix(), file_sha256(path)) for path in paths]
+    digest = sha256(json.dumps([library, PARSING_VERSION, settings, files]).encode()).hexdigest()
+    return folder, ComponentIdentity(name="spacy", version=library, digest=digest)

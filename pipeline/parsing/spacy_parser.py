@@ -1,0 +1,125 @@
+"""A spaCy pipeline as the parser: words, sentences, tags and trees are those that it gives to the text of a document.
+
+Its tokens are the words, except those of white space. It reads each document alone, since its arithmetic may depend on
+what it reads at once, and a long one in parts, each from the last sentence of the part before. A pipeline without a
+component that finds sentences gets spaCy's ``sentencizer``, which splits at punctuation. It computes on the CPU.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from concord.models.errors import ConfigError
+from concord.models.libraries import load_spacy_pipeline
+from concord.models.options import OnBatch
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.parsing.parser import Parser
+from concord.pipeline.parsing.tokens import Token, Word, WordAnalysis
+
+_PART_CHARACTERS = 50_000
+"""A part ends at the first white space from here on: memory grows with what spaCy reads at once."""
+_WHITE_SPACE = re.compile(r"\s")
+_SENTENCES = {"doc.sents", "token.is_sent_start"}
+_TAGS = {"token.tag", "token.pos", "token.morph", "token.lemma"}
+_UNUSED = {"doc.ents", "doc.spans", "doc.cats", "token.ent_kb_id"}
+
+
+class SpacyParser(Parser):
+    """The components of a pipeline that words, sentences, tags and trees depend on.
+
+    Raises:
+        ModelError: when the pipeline does not load.
+        ConfigError: for another device than the CPU.
+    """
+
+    def __init__(self, config: ParserConfig, folder: Path, *, identity: ComponentIdentity) -> None:
+        super().__init__(identity=identity, sentence_cap=config.sentence_cap)
+        if config.device == "cuda":
+            raise ConfigError("parser.device: expected cpu, where spaCy pipelines compute, got 'cuda'")
+        self._tags = config.tags
+        self._trees = config.trees
+        self._nlp = load_spacy_pipeline(folder)
+        self._nlp.max_length = sys.maxsize  # parts bound what is read at once
+        assigns = {name: set(self._nlp.get_pipe_meta(name).assigns) for name in self._nlp.pipe_names}
+        for name, columns in assigns.items():
+            if columns & (_UNUSED if config.tags else _UNUSED | _TAGS):
+                self._nlp.disable_pipe(name)
+        if not any(_SENTENCES & columns for columns in assigns.values()):
+            self._nlp.add_pipe("sentencizer")
+
+    @override
+    def _tokenize(self, views: Sequence[str], on_batch: OnBatch | None) -> list[list[list[Token]]]:
+        tokenized = []
+        # Otherwise its vocabulary would keep every word that it has ever read.
+        with self._nlp.memory_zone():
+            for view in views:
+                tokenized.append(list(self._split(view)))
+                if on_batch is not None:
+                    on_batch(0, 0)
+        return tokenized
+
+    @override
+    def _analyse(self, sentences: Sequence[Sequence[str]], on_batch: OnBatch | None) -> list[list[WordAnalysis]]:
+        from spacy.tokens import Doc
+
+        del on_batch  # few sentences are not analysed as they are read
+        with self._nlp.memory_zone():
+            docs = (
+                Doc(self._nlp.vocab, words=list(words), sent_starts=[place == 0 for place in range(len(words))])
+                for words in sentences
+            )
+            return [self._analyses(list(self._nlp(doc))) for doc in docs]
+
+    def _split(self, view: str) -> Iterator[list[Token]]:
+        """Yield the sentences of a text."""
+        start = 0
+        while start < len(view):
+            space = _WHITE_SPACE.search(view, start + _PART_CHARACTERS)
+            end = space.start() if space else len(view)
+            found = ([token for token in part if not token.is_space] for part in self._nlp(view[start:end]).sents)
+            sentences = [sentence for sentence in found if sentence]
+            if end < len(view) and len(sentences) > 1:
+                end = start + sentences.pop()[0].idx  # it may go on
+            for sentence in sentences:
+                words = [
+                    Word(start + token.idx, start + token.idx + len(token), token.text, analysis)
+                    for token, analysis in zip(sentence, self._analyses(sentence), strict=True)
+                ]
+                yield [Token(word.start, word.end, (word,)) for word in words]
+            start = end
+
+    def _analyses(self, sentence: Sequence[Any]) -> list[WordAnalysis]:
+        """Return what the pipeline has found for the words of a sentence, from which white space may be left out."""
+        analyses = [WordAnalysis()] * len(sentence)
+        if self._tags:
+            analyses = [
+                WordAnalysis(word.lemma_ or None, word.pos_ or None, word.tag_ or None, str(word.morph) or None)
+                for word in sentence
+            ]
+        if self._trees and sentence[0].doc.has_annotation("DEP"):
+            tree = zip(_heads(sentence), (token.dep_ for token in sentence), strict=True)
+            # Only roots are renamed, to what Universal Dependencies calls them.
+            relations = [(head, "root" if head == 0 else "dep" if name == "ROOT" else name) for head, name in tree]
+            analyses = [
+                analysis._replace(head=head, deprel=relation or None)
+                for analysis, (head, relation) in zip(analyses, relations, strict=True)
+            ]
+        return analyses
+
+
+def _heads(sentence: Sequence[Any]) -> list[int]:
+    """Return 1-based heads: of white space the head of that, and of all roots but the first, the first."""
+    places = {token.i: place for place, token in enumerate(sentence, start=1)}
+    heads = []
+    for token in sentence:
+        head = token.head
+        while head.i not in places and head.head.i != head.i:
+            head = head.head
+        heads.append(0 if head.i == token.i else places.get(head.i, 0))
+    root = heads.index(0)
+    return [root + 1 if head == 0 and place != root else head for place, head in enumerate(heads)]
