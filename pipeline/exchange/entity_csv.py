@@ -8,10 +8,7 @@ from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.output.document_rows import join_words
 from concord.pipeline.storage.atomic_writes import write_compressed
 
-COLUMNS = (
-    *("doc_id", "source_uri", "sent_id", "start_char", "end_char", "label", "name"),
-    *("confidence", "uncertainty", "source", "context"),
-)
+_COLUMNS = "doc_id,source_uri,sent_id,start_char,end_char,label,name,confidence,uncertainty,source,context"
 # Spreadsheets guess the encoding unless a file says so.
 _BYTE_ORDER_MARK = "\ufeff"
 # What spreadsheets evaluate (https://owasp.org/www-community/attacks/CSV_Injection).
@@ -22,16 +19,13 @@ class _Row:
     """A file whose write returns the text, as ``csv.writer`` then does."""
 
     def write(self, text: str) -> str:
-        """Return the text of a row."""
         return text
 
 
 def write_entity_csv(path: Path, items: Iterable[ExportItem]) -> None:
     """Atomically write the entities, replacing any existing file; ``.gz`` and ``.zst`` are compressed.
 
-    The file is as RFC 4180 describes it, in UTF-8 with a byte order mark. A cell that a spreadsheet would take for a
-    formula begins with an apostrophe. The context is the sentence, of an over-long one the piece, in which the entity
-    begins. Items need no text.
+    A cell that a spreadsheet would take for a formula begins with an apostrophe. Items need no text.
     """
     write_compressed(path, _rows(items))
 
@@ -39,15 +33,15 @@ def write_entity_csv(path: Path, items: Iterable[ExportItem]) -> None:
 def _rows(items: Iterable[ExportItem]) -> Iterator[str]:
     # Its line ends are \r\n, so that Python of every version quotes a cell with either.
     format_row = csv.writer(_Row()).writerow
-    yield f"{_BYTE_ORDER_MARK}{format_row(COLUMNS)}"
+    yield f"{_BYTE_ORDER_MARK}{_COLUMNS}\r\n"
     for item in items:
         row = item.document.row
         sentences = {sentence.row.sent_id: sentence for sentence in item.document.sentences}
         for entity in item.document.entities:
             numbers = (value and round_float(value) for value in (entity.confidence, entity.uncertainty))
             context = " ".join(join_words(sentences[entity.sent_id].tokens).split())
-            document = (row.doc_id, row.source_uri, entity.sent_id, entity.start_char, entity.end_char)
-            yield format_row(map(_cell, (*document, entity.label, entity.name, *numbers, entity.source, context)))
+            place = (row.doc_id, row.source_uri, entity.sent_id, entity.start_char, entity.end_char)
+            yield format_row(map(_cell, (*place, entity.label, entity.name, *numbers, entity.source, context)))
 
 
 def _cell(value: str | float | None) -> str | float | None:

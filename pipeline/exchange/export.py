@@ -19,7 +19,6 @@ from concord.pipeline.exchange.entity_csv import write_entity_csv
 from concord.pipeline.exchange.hf_dataset import write_hf_dataset
 from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.exchange.label_studio import write_label_studio
-from concord.pipeline.exchange.spacy_jsonl import write_spacy_jsonl
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import CollectedDocument, CollectedSentence, read_collection
 from concord.pipeline.output.shard_stats import entity_types
@@ -49,7 +48,7 @@ class ExportReport:
     """What was exported; ``documents``, ``wordless`` and ``left_out`` add up to what was requested.
 
     Attributes:
-        wordless: documents without a word, which some formats cannot represent (see WITHOUT_TEXT).
+        wordless: documents without a word, which the formats WITHOUT_TEXT cannot represent.
         left_out: documents whose text the input no longer holds.
         dead_letters: records of the collection that were never annotated.
         labels: the entity types of the whole collection, sorted.
@@ -82,7 +81,7 @@ def export_collection(
 
     Args:
         output: the collection's folder.
-        destination: a file, or a folder for the formats that ENDINGS lacks; must not exist.
+        destination: a file for the formats of ENDINGS, else a folder; must not exist.
         ids: which documents to export; all if None.
         limit: how many documents to export, from the first on; all if None.
         on_document: called after each document.
@@ -149,7 +148,7 @@ def writers(labels: Sequence[str]) -> Mapping[ExportForm, Writer]:
         "label-studio": write_label_studio,
         "docbin": write_docbin,
         "csv": write_entity_csv,
-        "spacy-jsonl": write_spacy_jsonl,
+        "spacy-jsonl": partial(write_json_lines, record=spacy_record),
         "hf": partial(write_hf_dataset, labels=labels),
     }
 
@@ -217,14 +216,6 @@ def check_destination(destination: Path, *, output: OutputPath, to: ExportForm) 
         )
 
 
-def write_json_lines(path: Path, items: Iterable[ExportItem]) -> None:
-    """Atomically write items as JSON Lines, one object a document, replacing any existing file.
-
-    ``.gz`` and ``.zst`` are compressed. Offsets count code points of ``text``; other fields are columns of the tables.
-    """
-    write_compressed(path, (orjson.dumps(_record(item), option=orjson.OPT_APPEND_NEWLINE).decode() for item in items))
-
-
 def _record(item: ExportItem) -> dict[str, Any]:
     return {
         **item.metadata,
@@ -241,3 +232,26 @@ def _sentence(sentence: CollectedSentence) -> dict[str, Any]:
 
 def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: round_float(value) if isinstance(value, float) else value for name, value in row.items()}
+
+
+def spacy_record(item: ExportItem) -> dict[str, Any]:
+    """Return ``entities`` for spaCy, which takes no two that overlap, and ``spans``, which are all, for Prodigy."""
+    spans: list[dict[str, Any]] = []
+    entities: list[tuple[int, int, str]] = []
+    for entity in item.document.entities:
+        start, end, label = entity.start_char, entity.end_char, entity.label
+        spans.append({"start": start, "end": end, "label": label})
+        # Two words of a multi-word token share a place.
+        if not entities or start >= entities[-1][1]:
+            entities.append((start, end, label))
+    return {**item.metadata, "text": item.text, "entities": entities, "spans": spans}
+
+
+def write_json_lines(
+    path: Path, items: Iterable[ExportItem], *, record: Callable[[ExportItem], Mapping[str, Any]] = _record
+) -> None:
+    """Atomically write items as JSON Lines, one object a document, replacing any existing file.
+
+    ``.gz`` and ``.zst`` are compressed. Offsets count code points of ``text``; other fields are columns of the tables.
+    """
+    write_compressed(path, (orjson.dumps(record(item), option=orjson.OPT_APPEND_NEWLINE).decode() for item in items))

@@ -32,11 +32,17 @@ from concord.pipeline.corpora.read_corpus import read_corpus
 from concord.pipeline.errors import InputError, IntegrityError, PlanError
 from concord.pipeline.exchange import export as export_module
 from concord.pipeline.exchange.docbin import write_docbin
-from concord.pipeline.exchange.export import ENDINGS, ExportForm, ExportStream, export_collection, read_ids
+from concord.pipeline.exchange.export import (
+    ENDINGS,
+    ExportForm,
+    ExportStream,
+    export_collection,
+    read_ids,
+    spacy_record,
+)
 from concord.pipeline.exchange.hf_dataset import write_hf_dataset
 from concord.pipeline.exchange.items import ExportItem
 from concord.pipeline.exchange.review_queue import Quotas, write_review_queue
-from concord.pipeline.exchange.spacy_jsonl import write_spacy_jsonl
 from concord.pipeline.output import parquet_parts
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import read_collection
@@ -445,12 +451,11 @@ def test_spacy_trains_on_the_lines_of_spacy_jsonl(output: Path, tmp_path: Path) 
     assert read_ids(tmp_path / "a.jsonl") == set(EXPORTED)
 
 
-def test_spacy_jsonl_has_no_two_entities_at_one_place(output: Path, tmp_path: Path) -> None:
+def test_spacy_jsonl_has_no_two_entities_at_one_place(output: Path) -> None:
     document = next(read_collection(open_collection(output)))
     twice = replace(document, entities=tuple(entity for entity in document.entities for _ in range(2)))
-    write_spacy_jsonl(tmp_path / "a.jsonl", [ExportItem(name="plain", document=twice, text=TEXTS["plain"])])
-    record = json.loads((tmp_path / "a.jsonl").read_bytes())
-    assert record["entities"] == [[0, 10, "PER"], [22, 25, "PER"]]
+    record = spacy_record(ExportItem(name="plain", document=twice, text=TEXTS["plain"]))
+    assert record["entities"] == [(0, 10, "PER"), (22, 25, "PER")]
     assert [span["start"] for span in record["spans"]] == [0, 0, 22, 22]
 
 
