@@ -95,6 +95,11 @@ def _load(folder: Path) -> Any:
         for name in pipeline.pipe_names:
             if pipeline.get_pipe_meta(name).factory in _UNNEEDED:
                 pipeline.disable_pipe(name)
+        # Nor is an embedding that only these share.
+        for name, component in pipeline.pipeline:
+            listening = getattr(component, "listening_components", None)
+            if listening is not None and not set(listening) & set(pipeline.pipe_names):
+                pipeline.disable_pipe(name)
     return pipeline
 
 
