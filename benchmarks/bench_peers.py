@@ -234,23 +234,24 @@ def _speed(key: str, spacy: str, rows: Sequence[Mapping[str, Mapping[str, float]
 def tables(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the rows of two tables in Markdown: speed, and scores."""
     kinds = report["config"]["words"].keys()
-    yield _line("words/s (times spaCy's)", "level", *kinds, "load", "memory")
-    yield _line(*["---"] * (len(kinds) + 4))
+    yield line("words/s (times spaCy's)", "level", *kinds, "load", "memory")
+    yield line(*["---"] * (len(kinds) + 4))
     for row in report["peers"]:
         speeds = [row["texts"][kind] for kind in kinds]
         medians = [
             f"{speed['words_per_cpu_second']['median']:,.0f} ({speed['times_spacy']['median']})" for speed in speeds
         ]
-        yield _line(row["peer"], row["level"], *medians, f"{row['load_seconds']} s", f"{row['peak_mb']:,} MB")
-    yield "\n" + _line("F1", *PARTS.values(), "mean", "parts of speech", "LAS")
-    yield _line(*["---"] * (len(PARTS) + 4))
+        yield line(row["peer"], row["level"], *medians, f"{row['load_seconds']} s", f"{row['peak_mb']:,} MB")
+    yield "\n" + line("F1", *PARTS.values(), "mean", "parts of speech", "LAS")
+    yield line(*["---"] * (len(PARTS) + 4))
     for row in report["peers"]:
         if row["level"] == "trees":
             scores = [row["entities"].get(part, {}).get("f1") for part in PARTS]
-            yield _line(row["peer"], *scores, row["mean_f1"], row["trees"]["upos"], row["trees"].get("las"))
+            yield line(row["peer"], *scores, row["mean_f1"], row["trees"]["upos"], row["trees"].get("las"))
 
 
-def _line(*cells: object) -> str:
+def line(*cells: object) -> str:
+    """Return a row of a table in Markdown."""
     return f"| {' | '.join('' if cell is None else str(cell) for cell in cells)} |"
 
 

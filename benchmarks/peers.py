@@ -139,7 +139,7 @@ def load_spacy(level: Level) -> Loaded:
                 yield doc[start:end]
 
     def label(documents: Documents) -> list[list[str]]:
-        return [_bio(sentence) for sentence in sentences(documents)]
+        return [bio_labels(sentence) for sentence in sentences(documents)]
 
     def parse(documents: Documents) -> list[Tree]:
         # Its heads and relations are ClearNLP's.
@@ -148,7 +148,7 @@ def load_spacy(level: Level) -> Loaded:
     return Loaded(run, label, parse)
 
 
-def _bio(sentence: Any) -> list[str]:
+def bio_labels(sentence: Any) -> list[str]:
     """Return BIO labels; names are without an article before and a possessive 's behind, as in most test sets."""
     labels = ["O"] * len(sentence)
     for entity in sentence.ents:
