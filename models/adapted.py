@@ -3,15 +3,19 @@
 Such a tagger is saved as every other, with the files that its library reads in the folder ``source``.
 """
 
+import hashlib
+import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import ClassVar, Self
 
 from concord.models.errors import ModelError
 from concord.models.labels import OUTSIDE
+from concord.models.saved_tagger import file_digest
 from concord.models.schemes import BIO, BIOES, TOKENS, LabelScheme
 from concord.models.tagger import ConfigT, Tagger, TaggerConfig
 
@@ -38,16 +42,31 @@ class AdaptedTagger(Tagger[ConfigT], ABC):
 
     @classmethod
     @abstractmethod
-    def adapt(cls, source: str) -> Self:
-        """Wrap the model that ``--model NAME:SOURCE`` names.
+    def find(cls, source: str) -> Path:
+        """Return the folder of the model that ``--model NAME:SOURCE`` names.
 
         Raises:
-            ModelError: if there is no such model, it cannot be wrapped, or its library is not installed.
+            ModelError: if there is no such model, or its library is not installed.
         """
 
+    @classmethod
     @abstractmethod
-    def source_files(self, folder: Path) -> Sequence[Path]:
+    def adapt(cls, source: str) -> Self:
+        """Wrap the model that ``--model NAME:SOURCE`` names; raise a ModelError if it cannot be."""
+
+    @classmethod
+    @abstractmethod
+    def source_files(cls, folder: Path) -> Sequence[Path]:
         """Return the files that are saved, of the folder that the library reads; weights of torch are saved anyway."""
+
+    @classmethod
+    def model_digest(cls, folder: Path) -> str:
+        """Return the sha256, in hex, of what decides how a model is wrapped: its files, this code and the library."""
+        digest = hashlib.sha256(f"{version('concord-annotate')} {version(cls.library)}".encode())
+        digest.update(file_digest(Path(inspect.getfile(cls))))
+        for path in sorted({*cls.source_files(folder), *folder.glob("*.safetensors*")}):
+            digest.update(path.relative_to(folder).as_posix().encode() + file_digest(path))
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -61,10 +61,17 @@ class HfTagger(OneStageTagger[HfConfig], AdaptedTagger[HfConfig]):
 
     @override
     @classmethod
-    def adapt(cls, source: str) -> Self:
+    def find(cls, source: str) -> Path:
+        require_library(cls.library, extra="encoder")
         folder = Path(source).expanduser().absolute()
         if not (folder / "config.json").is_file():
             raise ModelError(f"{folder}: expected the folder of a model of transformers, with config.json")
+        return folder
+
+    @override
+    @classmethod
+    def adapt(cls, source: str) -> Self:
+        folder = cls.find(source)
         # In fp32 whatever the weights are saved in, as all taggers.
         network, report = _read(
             *(folder, "AutoModelForTokenClassification"),
@@ -81,7 +88,8 @@ class HfTagger(OneStageTagger[HfConfig], AdaptedTagger[HfConfig]):
         return tagger.eval()
 
     @override
-    def source_files(self, folder: Path) -> Sequence[Path]:
+    @classmethod
+    def source_files(cls, folder: Path) -> Sequence[Path]:
         return [folder / name for name in _FILES if (folder / name).is_file()]
 
     @override

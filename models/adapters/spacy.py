@@ -44,8 +44,13 @@ class SpacyTagger(AdaptedTagger[AdaptedConfig]):
 
     @override
     @classmethod
+    def find(cls, source: str) -> Path:
+        return find_spacy_pipeline(source)
+
+    @override
+    @classmethod
     def adapt(cls, source: str) -> Self:
-        folder = find_spacy_pipeline(source)
+        folder = cls.find(source)
         pipeline = _load(folder)
         kinds = {kind for name in _writers(pipeline) for kind in pipeline.pipe_labels.get(name, ())}
         if not kinds:
@@ -56,7 +61,8 @@ class SpacyTagger(AdaptedTagger[AdaptedConfig]):
         return cls(AdaptedConfig(source=str(folder), scheme=BIO.name), vocabulary).eval()
 
     @override
-    def source_files(self, folder: Path) -> Sequence[Path]:
+    @classmethod
+    def source_files(cls, folder: Path) -> Sequence[Path]:
         return sorted(path for path in folder.rglob("*") if path.is_file())
 
     @override

@@ -18,6 +18,7 @@ from concord.models.saved_tagger import (
 from concord.models.schemes import TOKENS
 from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.storage.atomic_writes import write_atomically
 from concord.pipeline.storage.file_locks import exclusive
 from concord.workflows.console import info
 from concord.workflows.environment import cache_folder
@@ -94,18 +95,28 @@ def _adapt(model: str, adapter: str, source: str) -> Path:
         raise ModelError(f"{model}: expected a tagger that wraps models of another library, got {adapter}")
     folder = cache_folder() / "adapted"
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as incoming:
-        try:
-            save_tagger(tagger_type.adapt(source), Path(incoming) / BUNDLE_NAME)
-        except ModelError as error:
-            raise ModelError(f"{model}: {error}") from error
-        digest = tagger_digest(Path(incoming) / BUNDLE_NAME)
-        target = folder / digest
-        with exclusive(folder / f"{digest}.lock"):
-            if not target.is_dir() or tagger_digest(target) != digest:
-                shutil.rmtree(target, ignore_errors=True)
-                (Path(incoming) / BUNDLE_NAME).rename(target)
+    try:
+        # Names the digest of the tagger that a model became, so that it is loaded once.
+        known = folder / f"{tagger_type.model_digest(tagger_type.find(source))}.txt"
+        if known.is_file() and _is_whole(target := folder / known.read_text(encoding="ascii")):
+            return target
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as incoming:
+            saved = Path(incoming) / BUNDLE_NAME
+            save_tagger(tagger_type.adapt(source), saved)
+            target = folder / tagger_digest(saved)
+            with exclusive(folder / f"{target.name}.lock"):
+                if not _is_whole(target):
+                    shutil.rmtree(target, ignore_errors=True)
+                    saved.rename(target)
+    except ModelError as error:
+        raise ModelError(f"{model}: {error}") from error
+    write_atomically(known, target.name.encode(), staging=folder)
     return target
+
+
+def _is_whole(folder: Path) -> bool:
+    """Tell whether a folder is there that is named after the digest of the tagger in it."""
+    return folder.is_dir() and tagger_digest(folder) == folder.name
 
 
 def _find_bundled(name: str, *, named: bool) -> ResolvedTagger:

@@ -15,6 +15,8 @@ from concord_testing.encoders import write_encoder
 from concord_testing.spacy_pipelines import write_french, write_spacy
 
 import concord
+from concord.models.adapters.hf import HfTagger
+from concord.models.adapters.spacy import SpacyTagger
 from concord.models.checkpoint import load_tagger
 from concord.models.errors import ModelError
 from concord.models.saved_tagger import tagger_digest
@@ -63,6 +65,26 @@ def test_a_model_is_wrapped_once_and_named_after_its_library(pipeline: Path, cac
     assert again == found
     assert not (found.folder / "calibration.json").exists()
     assert sorted(path.name for path in (cache / "adapted").iterdir() if path.is_dir()) == [found.digest]
+
+
+def test_a_model_is_loaded_once_for_as_long_as_its_files_stay_the_same(
+    pipeline: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = [shutil.copytree(folder, tmp_path / folder.name) for folder in (pipeline, model)]
+    names = [f"{name}:{folder}" for name, folder in zip(("spacy", "hf"), copies, strict=True)]
+    found = [find_tagger(name) for name in names]
+
+    def refuse(source: str) -> SpacyTagger:
+        raise ModelError(f"{source} is loaded again")
+
+    for adapter in (SpacyTagger, HfTagger):
+        monkeypatch.setattr(adapter, "adapt", refuse)
+    assert [find_tagger(name) for name in names] == found
+    for folder, name, changed in zip(copies, names, ("ner/model", "model.safetensors"), strict=True):
+        with (folder / changed).open("ab") as file:
+            file.write(b"x")
+        with pytest.raises(ModelError, match="is loaded again"):
+            find_tagger(name)
 
 
 @pytest.mark.parametrize(
