@@ -1,7 +1,11 @@
 """README, CONTRIBUTING and the pages behind them name files that exist, and figures that were measured."""
 
+import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -107,3 +111,43 @@ def test_every_result_of_a_benchmark_has_its_figures_and_its_script() -> None:
     text = (CHECKOUT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     scripts = set(re.findall(r"bench_\w+\.py", text))
     assert sorted(name for name in scripts if not (results.parent / name).exists()) == []
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Return a checkout whose documentation may be changed."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    for path in CHECKOUT.iterdir():
+        if path.name not in ("docs", "out"):
+            (folder / path.name).symlink_to(path)
+    shutil.copytree(CHECKOUT / "docs", folder / "docs")
+    return folder
+
+
+def build_site(checkout: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "properdocs", "build"]
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_the_site_has_the_pages_the_docstrings_and_the_files_that_they_link_to(checkout: Path) -> None:
+    result = build_site(checkout)
+    assert result.returncode == 0, result.stderr
+    site = checkout / "out" / "site"
+    found = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    texts = {entry["location"]: entry["text"] for entry in found}
+    assert {"glossary.html#nat", "quickstart.html", "repository/index.html"} <= texts.keys()
+    assert "exactly once, and only what is new or changed" in texts["python.html#concord.annotate"]
+    results = {path.name for path in (CHECKOUT / "benchmarks" / "results").glob("*.json")}
+    assert results == {path.name for path in (site / "repository" / "benchmarks" / "results").glob("*.json")}
+    assert "://" not in "".join(re.findall(r'(?:src|<link[^>]* href)="([^"]+)', (site / "index.html").read_text()))
+
+
+@pytest.mark.slow
+def test_a_dead_link_and_a_page_that_the_menu_lacks_fail_the_site(checkout: Path) -> None:
+    (checkout / "docs" / "lost.md").write_text("[a](nowhere.md) [b](glossary.md#nothing) [c](../README.md#nowhere)")
+    result = build_site(checkout)
+    assert result.returncode != 0
+    for told in ("'nowhere.md'", "'glossary.md#nothing'", "'repository/README.md#nowhere'", "  - lost.md"):
+        assert told in result.stderr
