@@ -41,7 +41,7 @@ class DocumentMemory:
 
     def __init__(
         self,
-        documents: Sequence[Sequence[str]],
+        groups: Tensor,
         config: MemoryConfig,
         *,
         hidden: int,
@@ -50,16 +50,16 @@ class DocumentMemory:
         first: Sequence[int] = (),
         names: NameSlots | None = None,
     ) -> None:
-        """Index the words of documents and allocate memory for states of ``hidden`` dimensions and for ``labels``.
+        """Index words, given by their ``number_words``, and allocate memory for states of ``hidden`` dimensions.
 
-        The words of the rows ``first`` are read before other occurrences; ``names`` are those of slots by name, which
-        are chosen from several times as many.
+        ``labels`` is the number of labels. The words of the rows ``first`` are read before other occurrences; ``names``
+        are those of slots by name, which are chosen from several times as many.
         """
         self._names, self._most = names, config.slots
         slots = config.slots * (1 if names is None else _SLOTS_TO_CHOOSE_FROM)
-        self.index = occurrence_index(documents, key=config.key, slots=slots)
+        self.index = occurrence_index(groups, slots=slots)
         if first:
-            _read_first(self.index, number_words(documents, config.key), first)
+            _read_first(self.index, groups, first)
         # Only words that another word can read are stored.
         readable = torch.zeros(len(self.index), dtype=torch.bool)
         readable[self.index[self.index >= 0]] = True
@@ -110,14 +110,12 @@ def word_rows(firsts: Tensor, lengths: Tensor) -> Tensor:
     return (firsts[:, None] + places).masked_fill(places >= lengths[:, None], -1)
 
 
-def occurrence_index(documents: Sequence[Sequence[str]], *, key: MemoryKey, slots: int) -> Tensor:
+def occurrence_index(groups: Tensor, *, slots: int) -> Tensor:
     """Find the other occurrences of each word within its document, at most ``slots``, the first in document order.
 
-    Words are the same if their ``key`` is: ``lower``, lower-cased with digits as 0 (released code), or ``exact``. The
-    result has shape ``(N, slots)``, int64, for the N words of all documents: rows of other words, filled from the left,
-    then -1.
+    Words, ``(N,)``, are given by their ``number_words``. The result has shape ``(N, slots)``, int64: rows of other
+    words, filled from the left, then -1.
     """
-    groups = number_words(documents, key)
     order = groups.argsort(stable=True)
     counts = groups.bincount()
     places = torch.empty_like(order)
@@ -143,7 +141,10 @@ def _read_first(index: Tensor, groups: Tensor, first: Sequence[int]) -> None:
 
 
 def number_words(documents: Sequence[Sequence[str]], key: MemoryKey) -> Tensor:
-    """Number all words so that two have the same number if they are the same word of the same document; ``(N,)``."""
+    """Number all words so that two have the same number if they are the same word of the same document; ``(N,)``.
+
+    Words are the same if their ``key`` is: ``lower``, lower-cased with digits as 0 (released code), or ``exact``.
+    """
     keys = {word for words in documents for word in words}
     forms = {word: normalize_digits(word).lower() if key == "lower" else word for word in keys}
     numbers: dict[tuple[int, str], int] = {}

@@ -313,13 +313,13 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
         if config is None:
             return None
         words = [[word for sentence in document for word in sentence.words] for document in documents]
-        names = None
+        groups, names = number_words(words, config.key), None
         if config.by_name and self.vocabulary.scheme.has_entities:
             lengths = torch.tensor([len(sentence.words) for document in documents for sentence in document])
             sentences = torch.arange(len(lengths)).repeat_interleave(lengths)
-            names = NameSlots(number_words(words, config.key), sentences, self.vocabulary.labels, first)
+            names = NameSlots(groups, sentences, self.vocabulary.labels, first)
         return DocumentMemory(
-            words,
+            groups,
             config,
             hidden=2 * self.config.lstm.hidden,
             labels=len(self.vocabulary.labels),

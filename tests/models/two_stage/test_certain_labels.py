@@ -10,7 +10,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.options import PredictOptions
 from concord.models.two_stage.certain_labels import CertainLabels
 from concord.models.two_stage.config import MemoryConfig
-from concord.models.two_stage.document_memory import DocumentMemory
+from concord.models.two_stage.document_memory import DocumentMemory, number_words
 from concord.models.two_stage.refine_network import RefineNetwork
 
 Documents = list[list[Sentence]]
@@ -84,7 +84,7 @@ def test_agreeing_drafts_stay(build: Callable[..., Any]) -> None:
 
 def test_certain_words_are_read_before_other_occurrences() -> None:
     config = MemoryConfig(slots=2)
-    words = [["a", "b", "a", "a", "A", "b"]]
+    words = number_words([["a", "b", "a", "a", "A", "b"]], "lower")
     options: dict[str, Any] = {"hidden": 2, "labels": 3, "device": torch.device("cpu")}
     plain = DocumentMemory(words, config, **options).index
     first = DocumentMemory(words, config, **options, first=[4]).index

@@ -12,7 +12,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.evaluation.threshold_sweep import REFINE_ALL
 from concord.models.options import PredictOptions
 from concord.models.two_stage.config import MemoryConfig
-from concord.models.two_stage.document_memory import DocumentMemory, occurrence_index, word_rows
+from concord.models.two_stage.document_memory import DocumentMemory, number_words, occurrence_index, word_rows
 from concord.models.two_stage.refine_network import MemoryReader
 
 CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ def naive_index(documents: list[list[str]], key: Key, slots: int) -> list[list[i
 def test_index_lists_the_first_other_occurrences_in_document_order(
     documents: list[list[str]], key: Key, slots: int
 ) -> None:
-    index = occurrence_index(documents, key=key, slots=slots)
+    index = occurrence_index(number_words(documents, key), slots=slots)
     assert index.tolist() == naive_index(documents, key, slots)
 
 
@@ -57,7 +57,7 @@ def test_index_lists_the_first_other_occurrences_in_document_order(
 @given(documents=st.lists(st.lists(WORDS, max_size=14), max_size=4), slots=st.integers(1, 5))
 @settings(deadline=None)
 def test_index_excludes_the_word_itself_and_other_documents(documents: list[list[str]], slots: int) -> None:
-    index = occurrence_index(documents, key="lower", slots=slots)
+    index = occurrence_index(number_words(documents, "lower"), slots=slots)
     owner = [number for number, words in enumerate(documents) for _ in words]
     for word, row in enumerate(index.tolist()):
         read = [slot for slot in row if slot >= 0]
@@ -68,9 +68,15 @@ def test_index_excludes_the_word_itself_and_other_documents(documents: list[list
 
 def test_key_lower_ignores_case_and_digits_and_exact_does_not() -> None:
     documents = [["Ford", "ford", "1984", "1985", "Ford"]]
-    assert occurrence_index(documents, key="lower", slots=2).tolist() == [[1, 4], [0, 4], [3, -1], [2, -1], [0, 1]]
+    assert occurrence_index(number_words(documents, "lower"), slots=2).tolist() == [
+        [1, 4],
+        [0, 4],
+        [3, -1],
+        [2, -1],
+        [0, 1],
+    ]
     exact = [[4, -1], [-1, -1], [-1, -1], [-1, -1], [0, -1]]
-    assert occurrence_index(documents, key="exact", slots=2).tolist() == exact
+    assert occurrence_index(number_words(documents, "exact"), slots=2).tolist() == exact
 
 
 @pytest.fixture
@@ -163,7 +169,8 @@ def test_set_memory_slots_rejects_a_tagger_without_memory(build: Callable[..., A
 
 
 def test_memory_returns_what_was_written_for_the_words_that_are_read() -> None:
-    memory = DocumentMemory([["a", "b", "A"], ["a", "c", "c"]], MemoryConfig(), hidden=2, labels=1, device=CPU)
+    groups = number_words([["a", "b", "A"], ["a", "c", "c"]], "lower")
+    memory = DocumentMemory(groups, MemoryConfig(), hidden=2, labels=1, device=CPU)
     hidden = torch.arange(12.0).view(6, 2)
     for rows in (torch.tensor([5, 0, 1]), torch.tensor([2, 3, 4])):
         memory.write(rows, hidden[rows], hidden[rows, :1])

@@ -24,10 +24,11 @@ def name_slots(document: list[str], *, first: tuple[int, ...] = ()) -> tuple[Nam
     sentences = [[word.partition("/") for word in sentence.split()] for sentence in document]
     words = [word for sentence in sentences for word, _, _ in sentence]
     numbers = torch.arange(len(sentences)).repeat_interleave(torch.tensor([*map(len, sentences)]))
-    names = NameSlots(number_words([words], "lower"), numbers, LABELS, first)
+    groups = number_words([words], "lower")
+    names = NameSlots(groups, numbers, LABELS, first)
     drafts = torch.tensor([LABELS.index(label or "O") for sentence in sentences for _, _, label in sentence])
     names.write(torch.arange(len(words)), nn.functional.one_hot(drafts, len(LABELS)).float())
-    return names, occurrence_index([words], key="lower", slots=8)
+    return names, occurrence_index(groups, slots=8)
 
 
 def read(document: list[str], row: int, *, most: int = 3, first: tuple[int, ...] = ()) -> list[tuple[int, list[bool]]]:
