@@ -84,6 +84,8 @@ class EntityRow(NamedTuple):
     within the sentence in which it begins. ``confidence`` is the probability that exactly these words are an entity of
     this label, ``uncertainty`` the largest of its words in nats. ``source`` is ``model``, ``terms`` where the words are
     a match of the run's list of terms with this label, or ``corrected`` where a person accepted, changed or added it.
+    Entities with the same ``identity`` name the same person, place or organisation of the document, whose fullest name
+    is ``canonical``.
     """
 
     entity_id: int
@@ -98,6 +100,8 @@ class EntityRow(NamedTuple):
     uncertainty: float | None
     refined: bool
     source: str = "model"
+    canonical: str = ""
+    identity: int = 0
 
     @property
     def name(self) -> str:

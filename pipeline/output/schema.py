@@ -9,7 +9,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 OFFSET_UNIT = "code points of the raw text, half-open"
 ANNOTATED = "annotated"
 
@@ -132,6 +132,14 @@ ENTITIES = _schema(
     _field("text", pa.string(), "the slice of the raw text"),
     _field("name", pa.string(), "text without invisible characters, with every run of white space as one space"),
     _field("label", pa.string(), "entity type"),
+    _field(
+        "canonical", pa.string(), "the fullest name that the document has for whom or what is named: John F. Kennedy"
+    ),
+    _field(
+        "identity",
+        pa.int32(),
+        "number within the document of whom or what is named: the same for Kennedy, counted from 0",
+    ),
     _field(
         "confidence",
         pa.float32(),

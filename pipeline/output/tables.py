@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from concord.models.data.visible import visible
 from concord.models.labels import Span
+from concord.models.names import Mention, identify
 from concord.models.outputs import Prediction, Source, known_numbers
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedWord
 from concord.pipeline.output.schema import (
@@ -198,6 +199,7 @@ def _token_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
 def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
     rows: list[dict[str, Any]] = []
     for item in flat:
+        first = len(rows)
         for entity_id, (sent_id, span, confidence, source) in enumerate(item.spans):
             within = slice(item.starts[sent_id] + span.start, item.starts[sent_id] + span.end)
             words = item.words[within]
@@ -223,6 +225,12 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
                     "source": source,
                 }
             )
+        mentions = [
+            Mention(*(row[name] for name in ("name", "label", "start_char", "end_char"))) for row in rows[first:]
+        ]
+        identities = identify(mentions, item.annotated.parsed.document.text)
+        for row, identity in zip(rows[first:], identities, strict=True):
+            row |= {"canonical": identity.canonical, "identity": identity.number}
     return {name: [row[name] for row in rows] for name in ENTITIES.names}
 
 

@@ -246,6 +246,10 @@ def _entity_problems(tables: Mapping[str, pa.Table]) -> Iterator[str]:
         yield "text is not as long as its offsets say"
     if entities["name"].to_pylist() != [*map(normalize_name, entities["text"].to_pylist())]:
         yield "name is not text with single spaces"
+    persons = list(zip(_texts(entities, "doc_id"), _numbers(entities, "identity").tolist(), strict=True))
+    full_names = zip(persons, *(entities[name].to_pylist() for name in ("canonical", "label")), strict=True)
+    if len(set(persons)) != len(set(full_names)):
+        yield "identity has two canonical names or labels"
 
 
 _CHECKS: dict[str, Callable[[Mapping[str, pa.Table]], Iterator[str]]] = {

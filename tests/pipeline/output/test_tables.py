@@ -138,6 +138,8 @@ def test_annotated_tables_contain_the_values_of_the_documents() -> None:
             "text": "Ann Lee",
             "name": "Ann Lee",
             "label": "PER",
+            "canonical": "Ann Lee",
+            "identity": 0,
             "confidence": 0.375,
             "uncertainty": 0.25,
             "refined": True,
@@ -151,6 +153,24 @@ def test_entities_say_where_their_labels_come_from() -> None:
     found = replace(prediction("B-PER", "B-LOC", spans=spans), sources=("terms", "model"))
     annotated = AnnotatedDocument(parsed=parsed("Ann Rome", (word(0, "Ann"), word(4, "Rome"))), predictions=(found,))
     assert tables_of(annotated)["entities"]["source"].to_pylist() == ["terms", "model"]
+
+
+def test_names_of_one_person_share_identity_and_canonical_name_across_sentences() -> None:
+    text = "Ann Lee met Bob. Lee left."
+    annotated = AnnotatedDocument(
+        parsed=parsed(
+            text,
+            (word(0, "Ann"), word(4, "Lee"), word(8, "met"), word(12, "Bob"), word(15, ".")),
+            (word(17, "Lee"), word(21, "left"), word(25, ".")),
+        ),
+        predictions=(
+            prediction("B-PER", "I-PER", "O", "B-PER", "O", spans=(Span(0, 2, "PER"), Span(3, 4, "PER"))),
+            prediction("B-PER", "O", "O", spans=(Span(0, 1, "PER"),)),
+        ),
+    )
+    entities = tables_of(annotated, annotated)["entities"]
+    assert entities["canonical"].to_pylist() == ["Ann Lee", "Bob", "Ann Lee"] * 2
+    assert entities["identity"].to_pylist() == [0, 1, 0] * 2
 
 
 def test_name_of_an_entity_has_single_spaces() -> None:
