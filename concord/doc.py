@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.document_rows import EntityRow, TokenRow
+from concord.pipeline.output.schema import CANDIDATE
 
 _COLOURS = ("#1f6feb", "#b35900", "#1a7f37", "#8250df", "#bf3989", "#0b7285", "#9a6700", "#57606a")
 
@@ -83,7 +84,11 @@ def docs_from_rows(rows: Mapping[str, Iterable[dict[str, Any]]], texts: Mapping[
             doc_id=row["doc_id"],
             text=text,
             sentences=tuple(_sentence(sentence, text, tokens) for sentence in islice(sentences, row["n_sentences"])),
-            entities=tuple(_from_row(entity, Entity) for entity in islice(entities, row["n_entities"])),
+            entities=tuple(
+                _from_row(entity, Entity)
+                for entity in islice(entities, row["n_entities"] + row["n_candidates"])
+                if entity["source"] != CANDIDATE
+            ),
         )
 
 

@@ -81,7 +81,7 @@ class Run:
 
     @cached_property
     def entities(self) -> ds.Dataset:
-        """One row per entity."""
+        """One row per entity, and per candidate where ``output.candidates`` was set."""
         return self._dataset("entities")
 
     @cached_property
@@ -136,7 +136,9 @@ class Run:
                 if name != "errors"
             }
             [row] = rows["documents"]
-            if any(len(rows[name]) != row[f"n_{name}"] for name in ("sentences", "tokens", "entities")):
+            counts = {name: row[f"n_{name}"] for name in ("sentences", "tokens", "entities")}
+            counts["entities"] += row["n_candidates"]
+            if any(len(rows[name]) != count for name, count in counts.items()):
                 raise pa.ArrowInvalid(f"document {doc_id!r} lacks rows")
         [doc] = docs_from_rows(rows, {doc_id: self.read_text(row)})
         return doc

@@ -73,6 +73,17 @@ TokenCalibration = Annotated[Temperature | Isotonic, Field(discriminator="method
 EntityCalibration = Annotated[Platt | Isotonic, Field(discriminator="method")]
 
 
+class Guarantee(Config):
+    """Which spans to show besides the entities, so that few names are missed (``fit_guarantee``)."""
+
+    recall: float = Field(gt=0, lt=1)
+    """The least expected share of a document's names that are shown, where documents are like the gold ones."""
+    threshold: float = Field(gt=0, le=1)
+    """The least score of a span that is shown (``concord.models.candidates``)."""
+    documents: int
+    """Gold documents that it was found on."""
+
+
 class Calibration(Config):
     """The calibration of a tagger's words and of its entities."""
 
@@ -80,14 +91,17 @@ class Calibration(Config):
     tokens: TokenCalibration
     entities: EntityCalibration | None = None
     """None leaves the probabilities of entities unchanged, as for a tagger of word labels, which has no entities."""
+    guarantee: Guarantee | None = None
+    """Does not depend on the rest, since it reads probabilities that are not calibrated."""
     fitted: dict[str, Any] = Field(default_factory=dict)
     """The data it was fitted to and the quality of the fit; information only."""
 
     @property
     def summary(self) -> str:
-        """The names of the methods, for the metadata of tables."""
+        """The names of the methods, and the recall of the guarantee, for the metadata of tables."""
         entities = "none" if self.entities is None else self.entities.method
-        return f"tokens: {self.tokens.method}, entities: {entities}"
+        shown = "" if self.guarantee is None else f", recall with candidates: {self.guarantee.recall:g}"
+        return f"tokens: {self.tokens.method}, entities: {entities}{shown}"
 
     def entity_confidences(self, confidences: list[float]) -> list[float]:
         """Return the calibrated probabilities of entities."""

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     # Readers of finished collections need a prediction's fields, but not torch, which takes seconds to import.
     from torch import Tensor
 
-Source = Literal["model", "terms", "corrected"]
-"""Where the label of an entity comes from: the tagger alone, a list of terms that it agrees with, or a person."""
+Source = Literal["model", "terms", "corrected", "candidate"]
+"""Where the label of an entity comes from: the tagger alone, a list of terms that it agrees with, or a person. A
+candidate is no entity, but a span that may have been missed."""
 
 
 def known_numbers(values: Iterable[float | None]) -> list[float]:
@@ -88,7 +89,7 @@ class Prediction:
     refined: tuple[bool, ...]
     """True where the label is stage two's."""
     spans: tuple[Span, ...]
-    """The entities, as half-open word indices; none for word labels."""
+    """The entities, as half-open word indices; none for word labels. After them the candidates, if asked for."""
     confidences: tuple[float | None, ...]
     """One per span, 0..1: the probability that exactly these words are an entity of this type."""
     sources: tuple[Source, ...] = ()

@@ -164,6 +164,7 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
         options: PredictOptions = DEFAULT_OPTIONS,
         *,
         certain: Sequence[Mapping[int, str]] | None = None,
+        candidates: bool = False,
         on_batch: OnBatch | None = None,
     ) -> list[list[Prediction]]:
         """Label documents, each a sequence of sentences of any length; return one prediction per sentence, by document.
@@ -172,9 +173,16 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
             certain: labels that a person has confirmed, for each document by the number of the word in it, from 0; in
                 BIO2. They are kept, and stage two reads other occurrences of these words again; only for a tagger of
                 two stages.
+            candidates: whether to return the other spans that the calibration's guarantee says to show; ConfigError if
+                it has none.
             on_batch: called before each batch and after the last; what it raises ends the call.
         """
-        return self.tabulate(documents, options, certain=certain, on_batch=on_batch).predictions(self.vocabulary)
+        if not candidates:
+            return self.tabulate(documents, options, certain=certain, on_batch=on_batch).predictions(self.vocabulary)
+        if self.calibration is None or self.calibration.guarantee is None:
+            raise ConfigError(f"{self.name}: expected a tagger with a guarantee (concord calibrate --recall)")
+        table = self.tabulate(documents, options, keep="distributions", certain=certain, on_batch=on_batch)
+        return table.predictions(self.vocabulary, candidates_from=self.calibration.guarantee.threshold)
 
     def tabulate(
         self,

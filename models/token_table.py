@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from concord.models.calibration import Calibration, chosen_probability
+from concord.models.candidates import find_spans, with_candidates
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
@@ -163,8 +164,11 @@ class TokenTable:
             firsts = torch.tensor([window.first for window in windows])
             self.span[firsts[query.sentences.cpu()] + query.starts.cpu()] = probability(query).float().cpu()
 
-    def predictions(self, vocabulary: Vocabulary) -> list[list[Prediction]]:
-        """Convert the rows to text: strict spans, labels in BIO2; or plain labels of the words."""
+    def predictions(self, vocabulary: Vocabulary, *, candidates_from: float | None = None) -> list[list[Prediction]]:
+        """Convert the rows to text: strict spans, labels in BIO2; or plain labels of the words.
+
+        With ``candidates_from``, other spans of at least this score become candidates; it needs distributions.
+        """
         columns = (self.draft, self.label, self.probability, self.margin, self.uncertainty, self.refined, self.span)
         draft, label, probability, margin, uncertainty, refined, span = (column.tolist() for column in columns)
         lengths = [len(sentence.words) for document in self.documents for sentence in document]
@@ -191,7 +195,19 @@ class TokenTable:
             )
             for words, (labels, spans) in zip(rows, decoded, strict=True)
         )
+        if candidates_from is not None:
+            found = self.find_spans(vocabulary, least=candidates_from)
+            predictions = (
+                with_candidates(prediction, spans) for prediction, spans in zip(predictions, found, strict=True)
+            )
         return [list(islice(predictions, len(document))) for document in self.documents]
+
+    def find_spans(self, vocabulary: Vocabulary, *, least: float) -> list[dict[Span, float]]:
+        """Return the spans of each sentence with their scores, as ``candidates.find_spans`` does."""
+        if self.distributions is None:
+            raise ValueError("find_spans: expected a table with distributions")
+        lengths = [len(sentence.words) for document in self.documents for sentence in document]
+        return find_spans(self.distributions.double().numpy(), lengths, vocabulary, least=least)
 
     def _scores(self, values: Sequence[float]) -> tuple[float | None, ...]:
         return tuple(values) if self.scored else (None,) * len(values)

@@ -157,7 +157,10 @@ class OutputConfig(Config):
 
     path: Annotated[str, Incidental]
     """Its folder, or its URL (s3://, gs://, az://). It is created, or brought up to date with the input."""
-    keep_text: bool = False
+    candidates: bool = False
+    """Also write, as rows of entities whose source is `candidate`, the spans that must be shown so that few names are
+    missed; for a tagger with such a guarantee (concord calibrate --recall), run as it was calibrated."""
+    keep_text: Annotated[bool, LabelNeutral] = False
     """Store the raw text of each document in the table of documents, for when the input moves away."""
     keep: Annotated[int, Incidental] = Field(default=1, ge=1)
     """How many generations are kept, the newest included. Those with a name (concord history --tag) are kept anyway."""
@@ -178,7 +181,7 @@ class AnnotateConfig(Config):
 
     input: Annotated[str, LabelNeutral, OneRun]
     """A file, a folder, or a pattern such as archive/*.jsonl.gz; a path, or a URL such as s3://bucket/archive."""
-    output: Annotated[OutputConfig, LabelNeutral]
+    output: OutputConfig
     """In a job file, a plain string is its path."""
     reader: Annotated[ReaderConfig, LabelNeutral] = ReaderConfig()
     planning: Annotated[PlanningConfig, LabelNeutral] = PlanningConfig()

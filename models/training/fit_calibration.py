@@ -3,6 +3,7 @@
 The benefit is measured by cross-validation over documents: every figure for a document comes from a fit without it.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Self
@@ -25,6 +26,7 @@ from concord.models.evaluation.reliability import brier_score
 from concord.models.options import DEFAULT_OPTIONS, PredictOptions
 from concord.models.outputs import known_numbers
 from concord.models.tagger import Tagger
+from concord.models.training.fit_guarantee import LEAST
 
 FOLDS = 10
 TokenMethod = Literal["temperature", "isotonic"]
@@ -82,6 +84,10 @@ class Observed:
     entities: Entities
     counts: np.ndarray
     """Gold, predicted and correct entities of each document, or words under ``TOKENS``; shape ``(D, 3)``."""
+    scores: Sequence[np.ndarray] = ()
+    """As ``find_guarantee`` reads them; empty under ``TOKENS``."""
+    candidates: Sequence[float] = ()
+    """Scores of the spans that are not predicted, from ``LEAST`` on."""
 
     def of_documents(self, where: np.ndarray) -> "Observed":
         """Return the words and entities of the documents where the mask, shape ``(D,)``, is true."""
@@ -120,7 +126,11 @@ def observe(
     found_right: list[bool] = []
     found_owners: list[int] = []
     counts = np.zeros((len(documents), 3), dtype=np.int64)
+    scores: list[list[float]] = []
+    candidates: list[float] = []
+    shown = iter(table.find_spans(tagger.vocabulary, least=LEAST))
     for number, (document, predicted) in enumerate(zip(documents, predictions, strict=True)):
+        scores.append([])
         for sentence, prediction in zip(document, predicted, strict=True):
             labels = sentence.labels or ()
             same = [left == right for left, right in zip(prediction.labels, labels, strict=True)]
@@ -132,6 +142,9 @@ def observe(
                 continue
             gold_spans = set(tagger.vocabulary.scheme.scored_spans(labels))
             hits = [span in gold_spans for span in prediction.spans]
+            found = next(shown)
+            scores[-1] += [math.inf if span in prediction.spans else found.get(span, 0.0) for span in gold_spans]
+            candidates += [found[span] for span in found.keys() - prediction.spans]
             confidences += known_numbers(prediction.confidences)
             found_right += hits
             found_owners += [number] * len(hits)
@@ -152,6 +165,8 @@ def observe(
             documents=np.asarray(found_owners, dtype=np.int64),
         ),
         counts=counts,
+        scores=list(map(np.asarray, scores)) if tagger.vocabulary.scheme.has_entities else (),
+        candidates=candidates,
     )
 
 

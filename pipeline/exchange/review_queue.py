@@ -11,6 +11,9 @@ The first finds entities that may be wrong, the second entities that may have be
 stage that decided, calibrated if the tagger is; the entropy of stage one (``uncertainty``, nats) is not calibrated and
 only orders sentences of equal score. A tagger that gives no probabilities has no decision that is less certain than
 another: the score is 0, and the queue is a random sample in the order of the seed.
+
+Sentences with candidates (``output.candidates``) come first, since all of these must be looked at so that few names are
+missed: their score is 1 and the confidence of the likeliest candidate.
 """
 
 from collections import Counter, defaultdict
@@ -64,7 +67,7 @@ class QueuedSentence:
     Attributes:
         rank: 1 for the sentence to review first.
         sent_id: of the sentence; of its first piece if it is over-long.
-        score: 0..1, see the module.
+        score: 0..1, or above 1 with a candidate; see the module.
         uncertainty: the highest among its words, in nats.
         type: the label decided for; ``O`` for a word that may be a missed entity.
         reason: the decision and its probability, for people.
@@ -166,13 +169,17 @@ def _sort_key(candidate: QueuedSentence, seed: int) -> tuple[float, float, bytes
 def _score(document: CollectedDocument, pieces: list[CollectedSentence]) -> QueuedSentence:
     """Return a sentence with its least confident decision, without a rank."""
     words = [word for piece in pieces for word in piece.tokens]
-    entities = _entities(document, pieces)
+    entities = _within(pieces, document.entities)
     covered = [range(entity.start_char, entity.end_char) for entity in entities]
     outside = [word for word in words if not any(word.start_char in interval for interval in covered)]
     decisions = [(entity.confidence, entity.label, entity.text) for entity in entities]
     decisions += [(word.ner_prob, word.ner, word.text) for word in outside]
     scored = [(probability, label, text) for probability, label, text in decisions if probability is not None]
-    if scored:
+    if candidates := _within(pieces, document.candidates):
+        likeliest = max(candidates, key=lambda candidate: candidate.confidence or 0.0)
+        label, text, probability = likeliest.label, likeliest.text, -(likeliest.confidence or 0.0)
+        reason = f"candidate {label} {text!r} with probability {-probability:.2f}"
+    elif scored:
         probability, label, text = min(scored, key=itemgetter(0))
         reason = f"{label} {text!r} with probability {probability:.2f}"
     else:
@@ -189,9 +196,9 @@ def _score(document: CollectedDocument, pieces: list[CollectedSentence]) -> Queu
     )
 
 
-def _entities(document: CollectedDocument, pieces: Iterable[CollectedSentence]) -> list[EntityRow]:
+def _within(pieces: Iterable[CollectedSentence], entities: Iterable[EntityRow]) -> list[EntityRow]:
     sent_ids = {piece.row.sent_id for piece in pieces}
-    return [entity for entity in document.entities if entity.sent_id in sent_ids]
+    return [entity for entity in entities if entity.sent_id in sent_ids]
 
 
 def _passage(item: ExportItem, sentence: QueuedSentence) -> ExportItem:
@@ -204,7 +211,7 @@ def _passage(item: ExportItem, sentence: QueuedSentence) -> ExportItem:
             CollectedSentence(_shift(piece.row, start), tuple(_shift(token, start) for token in piece.tokens))
             for piece in pieces
         ),
-        entities=tuple(_shift(entity, start) for entity in _entities(item.document, pieces)),
+        entities=tuple(_shift(entity, start) for entity in _within(pieces, item.document.entities)),
     )
     return ExportItem(
         name=f"{sentence.doc_id}#{sentence.sent_id}",

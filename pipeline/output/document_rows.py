@@ -34,6 +34,7 @@ class DocumentRow(NamedTuple):
     meta: str | None
     raw_text: str | None = None
     encoding: str | None = None
+    n_candidates: int = 0
 
 
 class SentenceRow(NamedTuple):
@@ -83,9 +84,9 @@ class EntityRow(NamedTuple):
     Offsets are code points of the raw text, half-open; ``start_token`` and ``end_token`` number its first and last word
     within the sentence in which it begins. ``confidence`` is the probability that exactly these words are an entity of
     this label, ``uncertainty`` the largest of its words in nats. ``source`` is ``model``, ``terms`` where the words are
-    a match of the run's list of terms with this label, or ``corrected`` where a person accepted, changed or added it.
-    Entities with the same ``identity`` name the same person, place or organisation of the document, whose fullest name
-    is ``canonical``.
+    a match of the run's list of terms with this label, or ``corrected`` where a person accepted, changed or added it; a
+    ``candidate`` is no entity, but may be one that was missed. Entities with the same ``identity`` name the same
+    person, place or organisation of the document, whose fullest name is ``canonical``.
     """
 
     entity_id: int
@@ -119,11 +120,12 @@ class CollectedSentence:
 
 @dataclass(frozen=True, slots=True)
 class CollectedDocument:
-    """A document with its sentences and entities, in order."""
+    """A document with its sentences, entities and candidates, in order."""
 
     row: DocumentRow
     sentences: tuple[CollectedSentence, ...]
     entities: tuple[EntityRow, ...]
+    candidates: tuple[EntityRow, ...] = ()
 
 
 def read_collection(
@@ -214,7 +216,7 @@ def _read_shard(
             if not wanted(row.doc_id):
                 sentences.skip(row.n_sentences)
                 tokens.skip(row.n_tokens)
-                entities.skip(row.n_entities)
+                entities.skip(row.n_entities + row.n_candidates)
                 continue
             yield CollectedDocument(
                 row=row,
@@ -223,6 +225,7 @@ def _read_shard(
                     for sentence in sentences.take(row.n_sentences)
                 ),
                 entities=tuple(entities.take(row.n_entities)),
+                candidates=tuple(entities.take(row.n_candidates)),
             )
 
 

@@ -9,9 +9,11 @@ from typing import Literal
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 OFFSET_UNIT = "code points of the raw text, half-open"
 ANNOTATED = "annotated"
+CANDIDATE = "candidate"
+"""The source of a row of entities that is none; the rows of a document end with them."""
 
 _VERSION_KEY = "concord.schema_version"
 _PARSER_KEY = "concord.parser"
@@ -43,7 +45,8 @@ DOCUMENTS = _schema(
     _field("n_chars", pa.int32(), "code points of the raw text"),
     _field("n_sentences", pa.int32(), "rows in sentences"),
     _field("n_tokens", pa.int32(), "rows in tokens"),
-    _field("n_entities", pa.int32(), "rows in entities"),
+    _field("n_entities", pa.int32(), "rows in entities, without candidates"),
+    _field("n_candidates", pa.int32(), "rows in entities whose source is candidate; they follow the others"),
     _field("parser", pa.string(), "signature of the parser that made sentences, tokens and trees"),
     _field("tagger", pa.string(), "signature of the tagger that made the entities"),
     _field("status", pa.string(), "annotated; documents that could not be are in errors"),
@@ -138,13 +141,15 @@ ENTITIES = _schema(
     _field(
         "identity",
         pa.int32(),
-        "number within the document of whom or what is named: the same for Kennedy, counted from 0",
+        "number within the document of whom or what is named: the same for Kennedy, counted from 0; of a candidate its "
+        "entity_id",
     ),
     _field(
         "confidence",
         pa.float32(),
         "probability that just these words are an entity of this label, 0..1; concord.calibration in the table's "
-        "metadata says how it is calibrated; null if the tagger gives none",
+        "metadata says how it is calibrated; of a candidate the lowest of its words' labels, not calibrated; null if "
+        "the tagger gives none",
         nullable=True,
     ),
     _field("uncertainty", pa.float32(), "largest uncertainty of its words in nats, or null", nullable=True),
@@ -152,8 +157,9 @@ ENTITIES = _schema(
     _field(
         "source",
         pa.string(),
-        "where the label comes from: model; terms where these words are a match of tagger.terms with this label; or "
-        "corrected where a person accepted, changed or added the entity",
+        "where the label comes from: model; terms where these words are a match of tagger.terms with this label; "
+        "corrected where a person accepted, changed or added the entity; or candidate for a span that is no entity, "
+        "but shown because it may be one that was missed (output.candidates)",
     ),
 )
 

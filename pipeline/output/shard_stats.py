@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from concord.models.outputs import Prediction
 from concord.pipeline.documents import AnnotatedDocument
 from concord.pipeline.output.manifest import Manifest, ShardReport
+from concord.pipeline.output.tables import without_candidates
 
 UNCERTAINTY_BINS = 40
 UNCERTAINTY_BIN_WIDTH = 0.05
 """Nats. Bin ``uncertainty.07`` counts words from 0.35 to 0.40; the last counts everything above."""
 GUESSED_ENCODINGS = "guessed_encodings"
 """Counts the documents whose bytes were not UTF-8 and whose encoding was guessed."""
+CANDIDATES = "candidates"
+"""Counts the spans that are shown beside the entities because they may have been missed."""
 REPLACED = "replaced"
 """Counts the characters that stand for invalid bytes."""
 META_NULLS = "meta_nulls."
@@ -82,10 +85,10 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
 
     Returns:
         Name to number: those of ``ALWAYS_COUNTED``, but for near_ties; ``entities.<type>``; ``uncertainty.<bin>``;
-        ``guessed_encodings``; ``replaced``; ``meta_nulls.<field>``;
+        ``candidates``; ``guessed_encodings``; ``replaced``; ``meta_nulls.<field>``;
         ``dead_letters.<stage>.<error>``.
     """
-    tokens, sentences = tables["tokens"], tables["sentences"]
+    tokens, sentences, entities = tables["tokens"], tables["sentences"], without_candidates(tables["entities"])
     uncertainty = np.asarray(tokens["uncertainty"].drop_null().to_numpy()).astype(np.float64)
     refined = _values(tokens, "refined")
     counts: Counter[str] = Counter(
@@ -93,7 +96,7 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
             "documents": tables["documents"].num_rows,
             "sentences": sentences.num_rows,
             "tokens": tokens.num_rows,
-            "entities": tables["entities"].num_rows,
+            "entities": entities.num_rows,
             "uncertain_tokens": int((uncertainty > _limit(threshold)).sum()),
             "refined_tokens": int(refined.sum()),
             "changed_tokens": int(is_changed(tokens).sum()),
@@ -103,7 +106,9 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
     bins = np.minimum((uncertainty / UNCERTAINTY_BIN_WIDTH).astype(np.int64), UNCERTAINTY_BINS - 1)
     for number, count in zip(*np.unique(bins, return_counts=True), strict=True):
         counts[f"uncertainty.{number:02d}"] = int(count)
-    counts.update(f"{_OF_TYPE}{label}" for label in tables["entities"]["label"].to_pylist())
+    counts.update(f"{_OF_TYPE}{label}" for label in entities["label"].to_pylist())
+    if candidates := tables["entities"].num_rows - entities.num_rows:
+        counts[CANDIDATES] = candidates
     guesses = tables["documents"]["encoding_confidence"]
     if guesses.null_count < len(guesses):
         counts[GUESSED_ENCODINGS] = len(guesses) - guesses.null_count

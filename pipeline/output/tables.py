@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from concord.models.data.visible import visible
 from concord.models.labels import Span
@@ -16,6 +17,7 @@ from concord.models.outputs import Prediction, Source, known_numbers
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedWord
 from concord.pipeline.output.schema import (
     ANNOTATED,
+    CANDIDATE,
     ENTITIES,
     SCHEMAS,
     TOKENS,
@@ -90,6 +92,11 @@ def title_of(meta: str | None) -> str | None:
     return title if isinstance(title, str) and title.strip() else None
 
 
+def without_candidates(entities: pa.Table) -> pa.Table:
+    """Return rows of the table of entities, with their ``source``, without candidates."""
+    return entities.filter(pc.not_equal(entities["source"], CANDIDATE))
+
+
 def _encodable(value: Any) -> Any:
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
@@ -110,12 +117,18 @@ class _FlatDocument:
 
     @property
     def spans(self) -> list[tuple[int, Span, float | None, Source]]:
-        """The entities as (number of the sentence in which they begin, span, confidence, source)."""
-        return [
+        """The entities and then the candidates as (number of the sentence they begin in, span, confidence, source)."""
+        spans = [
             (number, *entity)
             for number, prediction in enumerate(self.annotated.predictions)
             for entity in zip(prediction.spans, prediction.confidences, _sources(prediction), strict=True)
         ]
+        return sorted(spans, key=lambda span: span[-1] == CANDIDATE)
+
+    @property
+    def candidates(self) -> int:
+        """How many of them are candidates."""
+        return sum(prediction.sources.count("candidate") for prediction in self.annotated.predictions)
 
 
 def _flatten(annotated: AnnotatedDocument) -> _FlatDocument:
@@ -153,7 +166,8 @@ def _document_columns(flat: Sequence[_FlatDocument], signature: Signature, *, ke
         "n_chars": [len(document.text) for document in documents],
         "n_sentences": [len(item.starts) for item in flat],
         "n_tokens": [len(item.words) for item in flat],
-        "n_entities": [len(item.spans) for item in flat],
+        "n_entities": [len(item.spans) - item.candidates for item in flat],
+        "n_candidates": [item.candidates for item in flat],
         "parser": [signature.parser] * len(flat),
         "tagger": [signature.tagger] * len(flat),
         "status": [ANNOTATED] * len(flat),
@@ -225,12 +239,15 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
                     "source": source,
                 }
             )
+        last = len(rows) - item.candidates
         mentions = [
-            Mention(*(row[name] for name in ("name", "label", "start_char", "end_char"))) for row in rows[first:]
+            Mention(*(row[name] for name in ("name", "label", "start_char", "end_char"))) for row in rows[first:last]
         ]
         identities = identify(mentions, item.annotated.parsed.document.text)
-        for row, identity in zip(rows[first:], identities, strict=True):
+        for row, identity in zip(rows[first:last], identities, strict=True):
             row |= {"canonical": identity.canonical, "identity": identity.number}
+        for row in rows[last:]:
+            row |= {"canonical": row["name"], "identity": row["entity_id"]}
     return {name: [row[name] for row in rows] for name in ENTITIES.names}
 
 

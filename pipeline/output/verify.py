@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
 from concord.pipeline.output.manifest import Manifest, ShardReport, check_equation, read_commit_record
 from concord.pipeline.output.output_folder import OutputFolder, part_fault
-from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, schema_version
+from concord.pipeline.output.schema import CANDIDATE, SCHEMA_VERSION, SCHEMAS, schema_version
 from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.output_paths import Listing, OutputPath, arrow_source
@@ -236,11 +236,16 @@ def _token_problems(tables: Mapping[str, pa.Table]) -> Iterator[str]:
 
 def _entity_problems(tables: Mapping[str, pa.Table]) -> Iterator[str]:
     documents, entities = tables["documents"], tables["entities"]
-    counts = _numbers(documents, "n_entities")
+    counts = _numbers(documents, "n_entities") + _numbers(documents, "n_candidates")
     if not _same(entities["doc_id"], np.repeat(_texts(documents, "doc_id"), counts)):
         yield "its documents are not those of documents, in order"
     if not np.array_equal(_numbers(entities, "entity_id"), _counting_up(counts, first=0)):
         yield "entity_id does not count from 0 in each document"
+    elif not np.array_equal(
+        _numbers(entities, "entity_id") >= np.repeat(_numbers(documents, "n_entities"), counts),
+        _texts(entities, "source") == CANDIDATE,
+    ):
+        yield "its candidates are not the last rows of each document"
     lengths = _numbers(entities, "end_char") - _numbers(entities, "start_char")
     if not np.array_equal(_lengths(entities["text"]), lengths):
         yield "text is not as long as its offsets say"

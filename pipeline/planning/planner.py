@@ -6,7 +6,8 @@ from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
-from concord.models.errors import ModelError
+from concord.models.errors import ConfigError, ModelError
+from concord.models.saved_tagger import CALIBRATION_NAME
 from concord.pipeline.config import AnnotateConfig, ParserConfig, TaggerRunConfig
 from concord.pipeline.corrections.correction import corrections_digest, current_corrections
 from concord.pipeline.corrections.log import log_path, read_log
@@ -25,6 +26,9 @@ from concord.pipeline.planning.file_hashes import FileHashes, hash_here
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.remote_files import FileState
 from concord.pipeline.threads import default_threads, threads_of_environment
+
+_CALIBRATED = {"precision", "samples", "threshold", "gate", "terms"}
+"""Settings of a tagger's run that decide which names it misses."""
 
 
 class Planner:
@@ -63,6 +67,7 @@ class Planner:
             signature=component_signature(self._parser),
             accept=config.tagger.accept_parser,
         )
+        check_guarantee(config, tagger.folder)
         self._identity = run_identity(tagger, config.tagger)
         self._recipe = Recipe.of(config, self._parser, self._identity, SCHEMA_VERSION)
         # A store takes no line at the end of a file, so there are no corrections.
@@ -300,6 +305,31 @@ def run_identity(tagger: ResolvedTagger, settings: TaggerRunConfig) -> Component
     if settings.terms is None:
         return tagger.identity
     return tagger.identity.model_copy(update={"terms": file_sha256(settings.terms)})
+
+
+def check_guarantee(config: AnnotateConfig, folder: Path) -> None:
+    """Raise ConfigError if candidates are wanted of a tagger without a guarantee, or run otherwise than calibrated.
+
+    Args:
+        folder: of the saved tagger.
+    """
+    if not config.output.candidates:
+        return
+    # Importing torch takes seconds.
+    from concord.models.calibration import Calibration
+
+    path = folder / CALIBRATION_NAME
+    if not path.exists() or Calibration.read_json(path).guarantee is None:
+        raise ConfigError(
+            f"output.candidates: expected a tagger with a guarantee, got {config.tagger.model}, which has none; find "
+            f"one on 20 gold documents or more: concord calibrate {config.tagger.model} --recall 0.95 --data GOLD"
+        )
+    changed = config.tagger.model_dump(include=_CALIBRATED, exclude_defaults=True)
+    if changed:
+        raise ConfigError(
+            "output.candidates: expected a tagger that is run as it was calibrated, because its guarantee holds for "
+            f"nothing else; leave out tagger.{', tagger.'.join(changed)}"
+        )
 
 
 def check_trees(name: str, trees: str | None, parser: ParserConfig, *, signature: str, accept: bool) -> None:

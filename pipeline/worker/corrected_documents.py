@@ -43,7 +43,7 @@ def correct_document(annotated: AnnotatedDocument, corrections: Sequence[Correct
 
     An entity that overlaps a mark of a correction gives way, and its words are outside of entities. All words of such
     an entity or mark are certain: their labels have probability 1, as have the corrected entities, and are a person's
-    rather than those of stage two.
+    rather than those of stage two. A candidate that overlaps a mark gives way, too.
     """
     parsed = annotated.parsed
     joined = join_pieces(parsed.sentences, attrgetter("continues"))
@@ -88,7 +88,7 @@ def _corrected(
     replaced = list(marked)
     for entity in _entities(predictions, firsts):
         gives_way = any(entity.start < mark.stop and mark.start < entity.end for mark in marked)
-        replaced += [range(entity.start, entity.end)] if gives_way else []
+        replaced += [range(entity.start, entity.end)] if gives_way and entity.source != "candidate" else []
         entities += [] if gives_way else [entity]
     for place in (place for span in replaced for place in span):
         labels[place], probabilities[place], refined[place] = OUTSIDE, 1.0, False

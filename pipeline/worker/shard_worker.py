@@ -143,6 +143,7 @@ class ShardWorker:
                 tagger,
                 config.tagger.model_copy(update={"batch_words": batch_words}),
                 terms=self._terms,
+                candidates=config.output.candidates,
                 on_share=tracker.on_tag,
             ),
         )

@@ -40,6 +40,7 @@ class DocumentTagger(Protocol):
         documents: Sequence[Sequence[Sentence]],
         options: PredictOptions,
         *,
+        candidates: bool = False,
         on_batch: OnBatch | None = None,
     ) -> list[list[Prediction]]:
         """Return one prediction for each sentence, by document."""
@@ -59,11 +60,13 @@ class TagStage:
         options: PredictOptions,
         *,
         terms: TermMatcher | None = None,
+        candidates: bool = False,
         on_share: OnShare | None = None,
     ) -> None:
         self._tagger = tagger
         self._options = options
         self._terms = terms
+        self._candidates = candidates
         self._on_share = on_share
 
     @property
@@ -103,7 +106,9 @@ class TagStage:
             for document in joined
         ]
         with shortage_errors():
-            predicted = self._tagger.predict_documents(sentences, options, on_batch=self._on_batch)
+            predicted = self._tagger.predict_documents(
+                sentences, options, candidates=self._candidates, on_batch=self._on_batch
+            )
         return [
             tuple(
                 piece

@@ -14,8 +14,15 @@ from concord.pipeline.documents import STAGES
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import Manifest
-from concord.pipeline.output.shard_stats import GUESSED_ENCODINGS, META_NULLS, REPLACED, backed_off, total_counts
-from concord.pipeline.output.tables import normalize_name
+from concord.pipeline.output.shard_stats import (
+    CANDIDATES,
+    GUESSED_ENCODINGS,
+    META_NULLS,
+    REPLACED,
+    backed_off,
+    total_counts,
+)
+from concord.pipeline.output.tables import normalize_name, without_candidates
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import arrow_source
@@ -192,6 +199,8 @@ def _found(report: RunReport, collection: Collection) -> str:
     holds = "" if _made_all(report) else "the collection holds "
     head = f"{holds}{describe_content(counts)}"
     lines = [head, *([indented(table(rows))] if rows else [])]
+    if CANDIDATES in counts:
+        lines.append(f"  and {counted(counts[CANDIDATES], 'candidate')} besides, so that few names are missed")
     if counts["refined_tokens"]:
         lines.append(
             f"  stage two labelled {counted(counts['refined_tokens'], 'uncertain word')} again "
@@ -207,8 +216,8 @@ def _frequent_names(collection: Collection) -> dict[str, list[tuple[str, int]]]:
     """Return the most frequent names of each type with their counts; ties are broken alphabetically."""
     counts: Counter[tuple[str, str]] = Counter()
     for part in collection.parts("entities"):
-        columns = pq.read_table(arrow_source(part), columns=["label", "text"])
-        for group in columns.group_by(["label", "text"]).aggregate([([], "count_all")]).to_pylist():
+        columns = pq.read_table(arrow_source(part), columns=["label", "text", "source"])
+        for group in without_candidates(columns).group_by(["label", "text"]).aggregate([([], "count_all")]).to_pylist():
             counts[group["label"], normalize_name(group["text"])] += group["count_all"]
     frequent: dict[str, list[tuple[str, int]]] = {}
     for (kind, name), times in sorted(counts.items(), key=lambda item: (-item[1], item[0])):

@@ -66,6 +66,9 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
     changed in the input; with another tagger it tags all documents again. Settings that are left out are those of the
     collection, so that INPUT and --output are enough; see docs/runs.md.
 
+    With --set output.candidates=true the table of entities also holds candidates: spans that must be looked at so that
+    few names are missed, as 'concord calibrate --recall' has found. Their source is candidate.
+
     For a model from the registry (models:/...), counts, rates and the report are logged to MLflow at the end. If MLflow
     is down, 'concord registry sync' sends them later.
     """

@@ -303,6 +303,11 @@ def compare(
     show_default=True,
     help="Method for entities; none leaves them uncalibrated.",
 )
+@click.option(
+    "--recall",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Also find which spans to show so that this share of names is found, such as 0.95.",
+)
 @click.option("--allow-overlap", is_flag=True, help="Accept documents that the tagger has seen; this is recorded.")
 @click.option(
     "--picture",
@@ -320,6 +325,10 @@ def calibrate(**options: Any) -> Answer:
 
     Prints the expected calibration error of words and entities before and after, always on documents that the fit has
     not seen: by cross-validation on --data, and on --test.
+
+    With --recall, annotate can write spans that the tagger may have missed as candidates (output.candidates=true). So
+    many are shown that this share of a document's names is expected to be shown in all, on documents like those of
+    --data (conformal risk control).
     """
     from concord.workflows.training.calibrate import CalibrateJob, calibrate_command
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.output.tables import without_candidates
 
 Rows = NDArray[np.int64]
 """Row numbers of a table."""
@@ -22,7 +23,7 @@ WORD_COLUMNS = ("word", "lemma", "upos", "xpos", "feats", "head", "deprel", "dra
 _COLUMNS = {
     "sentences": ("doc_id", *OFFSETS),
     "tokens": ("doc_id", "sent_id", "token_id", *OFFSETS, "text", *WORD_COLUMNS, "ner_prob", "refined"),
-    "entities": ("doc_id", "sent_id", *OFFSETS, "text", "label", "confidence", "refined"),
+    "entities": ("doc_id", "sent_id", *OFFSETS, "text", "label", "confidence", "refined", "source"),
 }
 
 
@@ -85,6 +86,7 @@ class ShardReader:
                 name: _without_nulls(self._collection.read_rows(report, name, columns))
                 for name, columns in _COLUMNS.items()
             }
+            tables["entities"] = without_candidates(tables["entities"])
             self._last = shard, tables
         return self._last[1]
 

@@ -1,5 +1,6 @@
 """Calibrate the probabilities of a trained tagger on gold documents that it has not seen."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from concord.models.calibration import Calibration, EntityCalibration, TokenCalibration
+from concord.models.calibration import Calibration, EntityCalibration, Guarantee, TokenCalibration
 from concord.models.checkpoint import load_tagger, save_calibration
 from concord.models.errors import ConfigError
 from concord.models.evaluation.reliability import Bin, brier_score, coverage, expected_calibration_error, reliability
@@ -15,6 +16,7 @@ from concord.models.saved_tagger import CONFIG_NAME, tagger_digest
 from concord.models.tagger import Tagger
 from concord.models.training import fit_calibration
 from concord.models.training.fit_calibration import Calibrated, EntityMethod, Observed, TokenMethod
+from concord.models.training.fit_guarantee import find_guarantee, mean_recall
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.bundles import copy_bundle, require_new_folder
@@ -37,7 +39,7 @@ KINDS = {"tokens": "words", "entities": "entities"}
 STATES = ("before", "after")
 
 Figures: TypeAlias = Mapping[str, Mapping[str, Mapping[str, float | None]]]
-"""``tokens``, ``entities`` or ``coverage`` -> ``before`` or ``after`` -> a measure -> its value."""
+"""``tokens``, ``entities``, ``coverage`` or ``shown`` -> ``before`` or ``after`` -> a measure -> its value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +52,7 @@ class CalibrateJob:
         output: folder of the calibrated copy; None calibrates a folder in place.
         tokens, entities: ``auto`` chooses by cross-validation on the data, ``none`` leaves the probabilities of
             entities as they are.
+        recall: the share of names for which to find a guarantee, above 0 and below 1; None for no guarantee.
         test: corpora on which the calibration is only measured.
         allow_overlap: accept documents that the tagger has seen; the overlap is recorded.
         picture: path of the reliability diagram; in the bundle's folder if None.
@@ -62,6 +65,7 @@ class CalibrateJob:
     output: Path | None = None
     tokens: TokenMethod | Literal["auto"] = "temperature"
     entities: EntityMethod | Literal["auto", "none"] = "auto"
+    recall: float | None = None
     test: Sequence[str] = ()
     allow_overlap: bool = False
     picture: Path | None = None
@@ -93,6 +97,7 @@ class CalibrationResult:
 
     Attributes:
         entities: None if the probabilities of entities are as they were.
+        guarantee: None unless asked for.
         overlap: of the data with what the tagger has seen; None if that is not known.
         cross_validated: the figures on documents of the data that were left out of the fit.
         picture: the reliability diagram.
@@ -104,6 +109,7 @@ class CalibrationResult:
     digest: str
     tokens: TokenCalibration
     entities: EntityCalibration | None
+    guarantee: Guarantee | None
     data: Sequence[str]
     sizes: Sizes = field(metadata=INLINE)
     overlap: Overlap | None
@@ -118,7 +124,7 @@ def calibrate_command(job: CalibrateJob) -> Answer:
     Raises:
         ConfigError: when the tagger has seen the data, or the result cannot be written where the job says.
         ModelError: when the tagger does not load.
-        InputError: when a corpus cannot be read, or is too small to fit a calibration.
+        InputError: when a corpus cannot be read, or is too small for a calibration or a guarantee.
     """
     source = find_tagger(job.model).folder
     target = _target(job, source)
@@ -131,19 +137,21 @@ def calibrate_command(job: CalibrateJob) -> Answer:
     if test_documents is not None:
         _check_unseen(job, calibrated_provenance, test_documents, "--test")
     observed = fit_calibration.observe(tagger, documents)
+    guarantee = _guarantee(job, tagger, observed)
     tokens, entities = _choose(job, tagger, observed)
     after = fit_calibration.cross_validate(observed, tokens=tokens, entities=entities)
     fitted = fit_calibration.fit(observed, tokens=tokens, entities=entities)
     sizes, figures = _sizes(documents, observed), _figures(observed, after, tagger)
     quality = {**plain(sizes), "overlap": plain(overlap), "cross_validated": figures}
     corpora = {"files": [file.model_dump() for file in part.files], "labels": dict(job.labels)}
+    extras = {"guarantee": guarantee, "fitted": {**corpora, **quality}}
     before = tagger_digest(source)
-    _write(source, target, fitted.model_copy(update={"fitted": {**corpora, **quality}}), calibrated_provenance)
+    _write(source, target, fitted.model_copy(update=extras), calibrated_provenance)
     held_out = None
     if test_documents is not None:
         observed = fit_calibration.observe(tagger, test_documents)
         after = fit_calibration.apply(fitted, observed)
-        test_figures = _figures(observed, after, tagger)
+        test_figures = {**_figures(observed, after, tagger), **_shown(guarantee, observed)}
         held_out = HeldOut(data=job.test, sizes=_sizes(test_documents, observed), figures=test_figures)
     result = CalibrationResult(
         tagger=tagger.name,
@@ -152,6 +160,7 @@ def calibrate_command(job: CalibrateJob) -> Answer:
         digest=tagger_digest(target),
         tokens=fitted.tokens,
         entities=fitted.entities,
+        guarantee=guarantee,
         data=job.data,
         sizes=sizes,
         overlap=overlap,
@@ -221,6 +230,25 @@ def _choose(job: CalibrateJob, tagger: Tagger, observed: Observed) -> tuple[Toke
             f"got {len(observed.entities.right)}"
         )
     return tokens, fit_calibration.choose_entities(observed) if job.entities == "auto" else job.entities
+
+
+def _guarantee(job: CalibrateJob, tagger: Tagger, observed: Observed) -> Guarantee | None:
+    if job.recall is None:
+        return None
+    if not tagger.vocabulary.scheme.has_entities:
+        raise ConfigError(f"--recall: expected a tagger of entities, got {tagger.name}, which labels single words")
+    return find_guarantee(observed.scores, job.recall)
+
+
+def _shown(guarantee: Guarantee | None, observed: Observed) -> Figures:
+    """Return the mean share of a document's names that are shown, without and with candidates, and their number."""
+    if guarantee is None:
+        return {}
+    least, words = guarantee.threshold, len(observed.words.right)
+    candidates = sum(score >= least for score in observed.candidates)
+    shown = {"recall": mean_recall(observed.scores, least), "candidates_per_1000_words": 1000 * candidates / words}
+    before = {"recall": mean_recall(observed.scores, math.inf), "candidates_per_1000_words": 0.0}
+    return {"shown": {"before": before, "after": shown}}
 
 
 def _write(source: Path, target: Path, calibration: Calibration, provenance: Provenance) -> None:
@@ -297,6 +325,9 @@ def _describe(result: CalibrationResult) -> str:
     ]
     if result.test is not None:
         lines += _describe_figures(result.test.data, result.test.sizes, result.test.figures, "held out:")
+    if result.guarantee is not None:
+        least, share = result.guarantee.threshold, _percent(result.guarantee.recall)
+        lines += ["", f"output.candidates=true adds spans that score {least:g} or more: {share} of names are shown"]
     lines += ["", f"bundle   {result.folder}", f"picture  {result.picture}"]
     return "\n".join(lines)
 
@@ -315,6 +346,10 @@ def _describe_figures(data: Sequence[str], sizes: Sizes, figures: Figures, how: 
     }
     before, after = (figures["coverage"][state] for state in STATES)
     rows += [(name, f"{before[key]:.2f} %", f"{after[key]:.2f} %") for key, name in names.items()]
+    if "shown" in figures:
+        without, shown = (figures["shown"][state] for state in STATES)
+        rows.append(("names shown, without and with candidates", *(_percent(it["recall"]) for it in (without, shown))))
+        rows.append(("candidates in 1,000 words", "0", f"{shown['candidates_per_1000_words']:.1f}"))
     area = "risk_coverage_area"
     rows.append(("area under risk and coverage", f"{before[area]:.4f}", f"{after[area]:.4f}"))
     size = f"{counted(sizes.documents, 'document')}, {counted(sizes.words, 'word')}"

@@ -106,6 +106,7 @@ def test_annotated_tables_contain_the_values_of_the_documents() -> None:
             "n_sentences": 2,
             "n_tokens": 4,
             "n_entities": 1,
+            "n_candidates": 0,
             "parser": "p@1",
             "tagger": "t@2",
             "status": "annotated",

@@ -139,12 +139,13 @@ def with_column(name: str, change: Callable[[list[object]], list[object]]) -> Ca
         ("tokens", with_column("head", lambda heads: [None, *heads[1:]]), "some words have a head, and others none"),
         ("tokens", with_column("token_id", lambda ids: [7, *ids[1:]]), "does not count from 1"),
         ("entities", with_column("entity_id", lambda ids: [5, *ids[1:]]), "does not count from 0"),
+        ("entities", with_column("source", lambda sources: ["candidate", *sources[1:]]), "candidates are not the last"),
         ("entities", with_column("text", lambda texts: ["longer text", *texts[1:]]), "not as long as"),
         ("entities", with_column("name", lambda names: ["other", *names[1:]]), "not text with single spaces"),
         ("entities", with_column("identity", lambda numbers: [0] * len(numbers)), "two canonical names"),
         ("documents", with_column("raw_text", lambda texts: ["other", *texts[1:]]), "does not match its SHA-256"),
         ("tokens", lambda table: table.drop_columns(["lemma"]), "its columns are not those"),
-        ("tokens", lambda table: table.replace_schema_metadata({}), "expected schema version 7, got None"),
+        ("tokens", lambda table: table.replace_schema_metadata({}), "expected schema version 8, got None"),
     ],
 )
 def test_verify_finds_inconsistent_tables(

@@ -114,8 +114,8 @@ def test_a_setting_that_decides_labels_tags_everything_again_and_holds(source: P
 def test_every_setting_is_known_to_decide_or_not_to(source: Path) -> None:
     config = read_annotate_job(None, values={"input": str(source), "output": "out"})
     deciding = flatten(config.values_without(Incidental, LabelNeutral)).keys()
-    labels = {f"parser.{name}" for name in ("package", "language", "sentence_cap", "trees", "tags")}
-    assert deciding == labels | {override.split("=")[0] for override in DECIDING}
+    labels = {f"parser.{name}" for name in ("language", "sentence_cap", "trees", "tags")}
+    assert deciding == labels | {"output.candidates", *(override.split("=")[0] for override in DECIDING)}
     kept = flatten(config.values_without(OneRun)).keys()
     assert not kept & {"input", "limit", "max_removed", "accept_input", "planning.rehash", "tagger.device"}
     assert not [key for key in kept if key.startswith("executor.")]

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from concord.pipeline.output.shard_stats import is_changed
-from concord.pipeline.output.tables import normalize_name, title_of
+from concord.pipeline.output.tables import normalize_name, title_of, without_candidates
 
 GLUE = "\x1f"
 """Between two words of a sentence that no white space separates; a space is between all others."""
@@ -30,7 +30,8 @@ def document_rows(
         base: number of the first document; the others follow.
         generations: in which each was annotated.
     """
-    places = {name: _starts(documents[name]) for name in ("n_sentences", "n_tokens", "n_entities")}
+    places = {name: _starts(documents[name]) for name in ("n_sentences", "n_tokens")}
+    places["n_entities"] = _starts(pc.add(documents["n_entities"], documents["n_candidates"]))
     first, end = places["n_tokens"][:-1], places["n_tokens"][1:]
     changed, refined = (_running_sum(values) for values in (is_changed(tokens), tokens["refined"].to_numpy()))
     uncertainty = _largest(tokens["uncertainty"].to_numpy(), first, end)
@@ -57,7 +58,7 @@ def entity_rows(
     documents: pa.Table, sentences: pa.Table, tokens: pa.Table, entities: pa.Table, *, base: int
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of the table entities of the index; one is changed if stage two changed any of its words."""
-    counts = documents["n_entities"].to_numpy()
+    entities, counts = without_candidates(entities), documents["n_entities"].to_numpy()
     document = np.repeat(np.arange(documents.num_rows), counts)
     sentence = _starts(documents["n_sentences"])[document] + entities["sent_id"].to_numpy()
     word = _starts(sentences["n_tokens"])[sentence]

@@ -51,7 +51,7 @@ CREATE VIRTUAL TABLE words USING fts5(forms, lemmas,
 _COLUMNS = {
     "documents": (
         *("doc_id", "source_uri", "source_position", "tagger", "meta"),
-        *("n_chars", "n_sentences", "n_tokens", "n_entities"),
+        *("n_chars", "n_sentences", "n_tokens", "n_entities", "n_candidates"),
     ),
     "sentences": ("n_tokens",),
     "tokens": ("draft_ner", "ner", "refined", "uncertainty"),

@@ -1,0 +1,77 @@
+"""Measure how many names a guarantee of recall shows in documents that it was not found on, and by how many candidates.
+
+Command: python benchmarks/bench_guarantee.py --corpora ../shared/data/labelled \
+    --summary benchmarks/results/guarantee_cpu_202611.json
+
+The documents of a test part are halved at random a thousand times: the guarantee is found on one half and measured on
+the other. Recalls are 0..1: the mean share of a document's names that are shown, over documents and halves.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from bench_calibration import TYPES
+from environment import environment
+
+from concord.models.checkpoint import load_tagger
+from concord.models.saved_tagger import tagger_digest
+from concord.models.training.fit_calibration import Observed, observe
+from concord.models.training.fit_guarantee import find_guarantee, mean_recall
+from concord.workflows.corpora.corpora import read_corpora
+
+PARTS = ("ewt_uner",)
+RECALLS = (0.9, 0.95)
+HALVES = 1000
+
+
+def measure(observed: Observed, recall: float) -> dict[str, float]:
+    """Return what guarantees found on random halves show of the others."""
+    chance, words = np.random.default_rng(1), len(observed.words.right)
+    reached, candidates = [], []
+    for _ in range(HALVES):
+        scores = [observed.scores[number] for number in chance.permutation(len(observed.scores))]
+        half = len(scores) // 2
+        threshold = find_guarantee(scores[:half], recall).threshold
+        reached.append(mean_recall(scores[half:], threshold))
+        candidates.append(1000 * (np.asarray(observed.candidates) >= threshold).sum() / words)
+    return {
+        "recall": round(float(np.mean(reached)), 5),
+        "standard_deviation": round(float(np.std(reached)), 5),
+        "candidates_per_1000_words": round(float(np.mean(candidates)), 1),
+    }
+
+
+def main() -> None:
+    """Measure a tagger on every part and write one JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpora", type=Path, required=True)
+    parser.add_argument("--summary", type=Path, required=True)
+    parser.add_argument("--model", default="entities_en")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    folder = Path("models/pretrained") / arguments.model
+    tagger = load_tagger(folder)
+    report: dict[str, object] = {
+        **environment("bench_guarantee.py"),
+        "model": arguments.model,
+        "digest": tagger_digest(folder),
+        "halves": HALVES,
+    }
+    for corpus in PARTS:
+        documents = read_corpora([str(next((arguments.corpora / corpus).glob("test.*")))], labels=TYPES)
+        observed = observe(tagger, [document for document in documents if any(sentence.words for sentence in document)])
+        report[corpus] = {
+            "documents": len(observed.scores),
+            "words": len(observed.words.right),
+            "recall_of_entities": round(mean_recall(observed.scores, np.inf), 5),
+            "guarantees": {f"{recall:g}": measure(observed, recall) for recall in RECALLS},
+        }
+    arguments.summary.write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
