@@ -188,7 +188,9 @@ def _load_pyfunc(data_path: str, model_config: Mapping[str, Any] | None = None) 
     # Words are the same if trees or tags are left out.
     whole = config.parser.model_copy(update={"trees": True, "tags": True})
     parser = component_signature(parser_identity(whole))
-    if parser != manifest.parser:
+    # With a tagger that reads no trees, a parser of another language may be chosen.
+    is_chosen = "package" in config.parser.model_fields_set and read_saved(folder).trees is None
+    if parser != manifest.parser and not is_chosen:
         raise ModelError(
             f"{folder}: expected the parser {manifest.parser}, got {parser}; choose its package by "
             "model_config={'parser': {'package': ...}}"

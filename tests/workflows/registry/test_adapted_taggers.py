@@ -2,10 +2,14 @@
 
 import csv
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
@@ -25,6 +29,7 @@ from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.resolve_parser import parser_identity
 from concord.workflows.cli.main import main
 from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.serving import write_model
 
 NEWS = CHECKOUT / "examples" / "news"
 DEV = CHECKOUT / "examples" / "train" / "dev.conllu"
@@ -198,6 +203,66 @@ def test_a_pipeline_is_evaluated_compared_and_registered_but_not_calibrated(
     assert registered["digest"] == bundle["digest"]
     found = find_tagger("models:/wrapped/1")
     assert load_tagger(found.folder).entity_types == ("LOC", "PER")
+
+
+def test_a_registered_pipeline_becomes_champion_is_challenged_and_is_served(
+    pipeline: Path, model: Path, tmp_path: Path, store: Path
+) -> None:
+    del store
+    for name in (f"spacy:{pipeline}", f"hf:{model}"):
+        run("bundle", name, "-o", tmp_path / name.partition(":")[0])
+        run("registry", "register", tmp_path / name.partition(":")[0], "--name", "wrapped")
+    gate = tmp_path / "gate.yaml"
+    gate.write_text(f"data: [{DEV}]\nmin_f1: 0\nunknown_provenance: allow\nrounds: 100\nthroughput_turns: 1\n")
+    assert run("promote", "wrapped", "1", "--gate", gate)["champion"] == 1
+    run("promote", "wrapped", "2", "--gate", gate, exit_code=4)
+    write_model(tmp_path / "spacy", tmp_path / "served")
+    served = mlflow.pyfunc.load_model(str(tmp_path / "served"))
+    [entities] = served.predict(["Ada met Bob in Paris."])
+    assert [(entity["text"], entity["label"]) for entity in entities] == [
+        ("Ada", "PER"), ("Bob", "PER"), ("Paris", "LOC")
+    ]  # fmt: skip
+    assert {entity["confidence"] for entity in entities} == {None}
+
+
+def test_a_wrapped_model_is_served_with_a_parser_of_another_language(tmp_path: Path) -> None:
+    french = write_french(tmp_path / "french")
+    run("bundle", f"spacy:{french}", "-o", tmp_path / "bundle")
+    write_model(tmp_path / "bundle", tmp_path / "served")
+    chosen = {"parser": {"package": f"spacy:{french}"}}
+    served = mlflow.pyfunc.load_model(str(tmp_path / "served"), model_config=chosen)
+    [entities] = served.predict(["Anna habite à Lyon."])
+    assert [(entity["text"], entity["start_char"]) for entity in entities] == [("Anna", 0), ("Lyon", 14)]
+
+
+def test_a_model_of_transformers_teaches_a_student(model: Path, tmp_path: Path, store: Path) -> None:
+    del store
+    student = tmp_path / "student.yaml"
+    student.write_text(
+        f"tagger: bilstm_softmax\ndata: {{train: [{DEV}], dev: {DEV}, labels: {{ORG: null}}}}\nregister_as: student\n"
+        "profiles:\n  small:\n    fit: {epochs: 1, optimizers: {tagger: {learning_rate: 1e-2}}}\n    model:\n"
+        "      {scheme: BIO, representation: {word_dimension: 8, characters: null}, lstm: {hidden: 8, layers: 1}}\n"
+    )
+    text = ("--text", NEWS / "news.jsonl")
+    done = run("distil", f"hf:{model}", student, *text, "-o", tmp_path / "run", "--force")
+    assert done["labelled"]["words"] > 1_000
+    assert load_tagger(tmp_path / "run" / "bundle").entity_types == ("LOC", "PER")
+
+
+@pytest.mark.ray
+def test_a_pipeline_parses_and_tags_on_ray_as_it_does_here(tmp_path: Path, ray_address: str) -> None:
+    french, source = write_french(tmp_path / "french"), tmp_path / "in.jsonl"
+    lines = [json.dumps({"id": str(number), "text": "Anna habite à Lyon. L'ami dort."}) for number in range(20)]
+    source.write_text("\n".join(lines), "utf-8")
+    settings = ("--model", f"spacy:{french}", "--set", f"parser.package=spacy:{french}", "--set", "executor.threads=1")
+    run("annotate", source, "-o", tmp_path / "local", *settings)
+    on_ray = ("annotate", source, "-o", tmp_path / "ray", *settings, "--executor", "ray", "--set", "executor.actors=1")
+    environment = {"RAY_ADDRESS": ray_address, "RAY_AUTH_MODE": "disabled"}
+    subprocess.run([sys.executable, "-m", "concord", *map(str, on_ray)], env=os.environ | environment, check=True)
+    for table in ("entities", "tokens"):
+        here, there = (concord.open(str(tmp_path / executor)).to_arrow(table) for executor in ("local", "ray"))
+        assert here.num_rows > 0
+        assert here.equals(there)
 
 
 def test_a_model_of_transformers_is_calibrated_and_loaded_from_python(model: Path, tmp_path: Path) -> None:
