@@ -393,7 +393,8 @@ def test_csv_has_a_row_for_each_entity_with_its_sentence(output: Path, tmp_path:
     assert [(row["doc_id"], int(row["start_char"]), int(row["end_char"]), row["label"]) for row in found] == [
         (row["doc_id"], row["start_char"], row["end_char"], row["label"]) for row in expected
     ]
-    assert [row["name"] for row in found] == [row["name"] for row in expected]
+    for column in ("name", "canonical", "source"):
+        assert [row[column] for row in found] == [row[column] for row in expected]
     for column in ("confidence", "uncertainty"):
         assert [float(row[column]) for row in found] == pytest.approx([row[column] for row in expected], abs=1e-6)
     for row, entity in zip(found, expected, strict=True):
