@@ -121,11 +121,17 @@ class Place:
     end: int
     found: tuple[Mark, ...] = ()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the words are in no entity, or are exactly one: a correction of them then cuts no longer name."""
+        return all((mark.start, mark.end) == (self.start, self.end) for mark in self.found)
+
 
 def find_places(doc_id: str, text: str, marks: Sequence[Mark], surface: str) -> list[Place]:
     """Return where some words occur in a document, in order, with the entities that they overlap.
 
-    White space of any kind equals white space; an occurrence inside a longer word does not count.
+    White space of any kind equals white space; an occurrence inside a longer word does not count. One inside a longer
+    entity is a place that is not ``is_whole``: it is seldom meant when all others are.
 
     Args:
         marks: the entities of the document as they are.
@@ -150,7 +156,8 @@ def find_places(doc_id: str, text: str, marks: Sequence[Mark], surface: str) -> 
 def marks_at(place: Place, text: str, label: str | None) -> Iterator[tuple[Mark | None, Mark | None]]:
     """Yield the old and new mark of each single correction that makes a place an entity of a type, or none if None.
 
-    A place that is this already is accepted.
+    A place that is this already is accepted. Entities that a place only overlaps give way as a whole: the words of
+    "Alan Baxter" are in none but "Baxter" once that is one. Leave out places that are not ``is_whole`` to keep them.
     """
     new = None
     if label is not None:

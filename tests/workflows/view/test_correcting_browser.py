@@ -97,7 +97,33 @@ def test_everything_is_corrected_by_keys_alone(visit: Visit, output: Path) -> No
     pressed(page, "e")
     expect(page.get_by_role("heading", level=1)).to_have_text("Baxter as ORG")
     page.get_by_role("button", name="Correct those that are ticked").press("Enter")
+    expect(page.get_by_text("not that yet")).to_have_count(0)
+    expect(page.get_by_text("1 in longer names")).to_be_visible()
+
+
+def test_a_place_in_a_longer_name_is_corrected_only_if_it_is_ticked(visit: Visit, output: Path) -> None:
+    page = visit.open("/everywhere?text=Baxter&label=ORG")
+    whole, within = page.get_by_role("group", name="not that yet"), page.get_by_role("group", name="in longer names")
+    ticked = page.locator("input:checked")
+    expect(whole.get_by_role("checkbox")).to_have_count(3)
+    expect(within.get_by_role("listitem")).to_contain_text("Alan Baxter PER")
+    expect(ticked).to_have_count(3)
+    whole.get_by_role("checkbox").first.uncheck()
+    whole.get_by_role("button", name="Invert").click()
+    expect(ticked).to_have_count(1)
+    whole.get_by_role("button", name="None").click()
+    expect(ticked).to_have_count(0)
+    whole.get_by_role("button", name="All").click()
+    expect(ticked).to_have_count(3)
+    page.get_by_role("button", name="Correct those that are ticked").click()
+    expect(whole).to_have_count(0)
+    assert [line.result.text for line in read_log(log_path(output))] == ["Baxter"] * 3
+    within.get_by_role("button", name="All").click()
+    page.get_by_role("button", name="Correct those that are ticked").click()
     expect(page.get_by_text("No other place is left")).to_be_visible()
+    line = read_log(log_path(output))[-1]
+    assert line.old is not None
+    assert (line.old.text, line.result.text) == ("Alan Baxter", "Baxter")
 
 
 def test_a_key_that_is_held_down_writes_once(visit: Visit, output: Path) -> None:

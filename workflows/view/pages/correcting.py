@@ -22,12 +22,17 @@ from concord.workflows.view.page import Page, Paging, Query, UnavailableError
 from concord.workflows.view.viewer import Viewer
 
 LISTED = 500
-"""Places that are listed at once; once they are confirmed, the list has the next ones."""
+"""Places that are listed at once; once they are confirmed, the list has the next ones. So many are in longer names."""
 _CONTEXT = 60
 
 
 class ListedPlace(NamedTuple):
-    """A place with the text around it, and the value that asks for its change."""
+    """A place with the text around it, and the value that asks for its change.
+
+    Attributes:
+        labels: of the entities there.
+        longer: the entities there as a whole, if the place is only a part of them or overlaps them.
+    """
 
     doc_id: str
     title: str
@@ -36,14 +41,19 @@ class ListedPlace(NamedTuple):
     match: str
     right: str
     labels: tuple[str, ...]
+    longer: tuple[str, ...]
     change: str
 
 
 def everywhere(viewer: Viewer, query: Query) -> Page:
-    """List all places of some words that are not yet what a person wants, to be confirmed."""
+    """List all places of some words that are not yet what a person wants, to be confirmed.
+
+    Places in longer names are listed apart, and chosen one by one.
+    """
     surface, label, doc_id = query.text("text").strip(), query.text("label"), query.text("id")
     state = viewer.log.state()
     places: list[ListedPlace] = []
+    within: list[ListedPlace] = []
     unread: list[str] = []
     with viewer.opened.index.reading() as index:
         labels = all_labels(index)
@@ -53,7 +63,8 @@ def everywhere(viewer: Viewer, query: Query) -> Page:
             except UnavailableError as error:
                 unread.append(str(error))
                 continue
-            places += _places(document, row.heading, surface, label or None)
+            for place in _places(document, row.heading, surface, label or None):
+                (within if place.longer else places).append(place)
             if len(places) > LISTED:
                 break
     values = {
@@ -62,6 +73,8 @@ def everywhere(viewer: Viewer, query: Query) -> Page:
         "doc_id": doc_id,
         "places": places[:LISTED],
         "is_cut": len(places) > LISTED,
+        "within": within[:LISTED],
+        "more_within": max(0, len(within) - LISTED),
         "unread": unread,
         "labels": sorted({*labels, label} - {""}),
         "seen": len(state.lines),
@@ -161,6 +174,7 @@ def _listed_place(document: CurrentDocument, title: str, place: Place, label: st
         match=text[place.start : place.end],
         right=text[place.end : place.end + _CONTEXT],
         labels=tuple(dict.fromkeys(mark.type for mark in place.found)),
+        longer=() if place.is_whole else tuple(mark.text for mark in place.found),
         change=Change(place.doc_id, place.start, place.end, label).encoded,
     )
 

@@ -13,6 +13,16 @@
     });
     document.addEventListener(end, () => same("", false));
   }
+  // Boxes of a list are ticked together.
+  for (const ticks of document.querySelectorAll(".ticks")) {
+    ticks.hidden = false;
+    ticks.addEventListener("click", (event) => {
+      const { value } = event.target;
+      for (const box of value ? ticks.closest("fieldset").querySelectorAll("[type=checkbox]") : []) {
+        box.checked = value === "invert" ? !box.checked : value === "all";
+      }
+    });
+  }
   const step = (by) => {
     const items = [...document.querySelectorAll("[data-item]")];
     const here = items.indexOf(document.activeElement);
