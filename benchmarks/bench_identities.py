@@ -20,8 +20,10 @@ import pyarrow as pa
 from environment import environment
 
 from concord.models.names import Mention, compared_words, identify
+from concord.pipeline.output.names import tabulate_names
 
 REPEATS = 5
+MENTIONS = 1_000_000
 
 
 class Name(NamedTuple):
@@ -123,6 +125,24 @@ def measure(corpora: Path, part: str) -> dict[str, object]:
     }
 
 
+def measure_table(corpora: Path) -> dict[str, float]:
+    """Time the table of names of a million mentions: the train part many times, half of the times with own names."""
+    rows: list[tuple[str, str, str, str]] = []
+    once = [
+        (f"{number:03d}", name.mention, one.canonical)
+        for number, (text, names) in enumerate(read_names(corpora, "train"))
+        for name, one in zip(names, identify([name.mention for name in names], text), strict=True)
+    ]
+    for copy in range(1 + MENTIONS // len(once)):
+        own = f" of{copy}" if copy % 2 else ""
+        rows += [(f"{copy}-{doc}", mention.text, mention.label, canonical + own) for doc, mention, canonical in once]
+    columns = zip(*rows[:MENTIONS], strict=True)
+    entities = pa.table(dict(zip(("doc_id", "name", "label", "canonical"), map(list, columns), strict=True)))
+    begun = time.process_time()
+    table = tabulate_names(entities)
+    return {"mentions": MENTIONS, "names": table.num_rows, "cpu_seconds": round(time.process_time() - begun, 2)}
+
+
 def main() -> None:
     """Measure both parts and write one JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -130,6 +150,7 @@ def main() -> None:
     parser.add_argument("--summary", type=Path, required=True)
     arguments = parser.parse_args()
     report = environment("bench_identities.py") | {part: measure(arguments.corpora, part) for part in ("train", "dev")}
+    report["table_of_names"] = measure_table(arguments.corpora)
     arguments.summary.write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(report))
 

@@ -16,9 +16,10 @@ from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.names import NAMED_COLUMNS, tabulate_names
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
-from concord.pipeline.output.schema import SCHEMAS, TableName
+from concord.pipeline.output.schema import CANDIDATE, SCHEMAS, TableName
 from concord.pipeline.output.verify import part_faults
 from concord.pipeline.storage.output_paths import Listing, output_path
 from concord.pipeline.worker.source_texts import SourceTexts
@@ -88,6 +89,17 @@ class Run:
     def errors(self) -> ds.Dataset:
         """One row per dead letter: a record that could not be annotated, and why."""
         return self._dataset("errors")
+
+    @cached_property
+    def names(self) -> pa.Table:
+        """One row per name: persons, places and organisations with their mentions, documents and variants.
+
+        It is worked out of the entities when it is first used, in seconds for a million of them; see
+        ``concord.pipeline.output.names.tabulate_names`` for its columns.
+        """
+        with self._naming_damage():
+            no_candidate = pc.field("source") != CANDIDATE
+            return tabulate_names(self.entities.to_table(columns=list(NAMED_COLUMNS), filter=no_candidate))
 
     def to_arrow(self, table: TableName = "entities") -> pa.Table:
         """Return a whole table.

@@ -64,6 +64,14 @@ def test_tables_are_datasets_and_data_frames(run: Run) -> None:
         run.to_arrow("entity")  # type: ignore[arg-type]
 
 
+def test_names_count_every_entity(run: Run) -> None:
+    names = run.names.to_pandas()
+    assert names["mentions"].sum() == run.entities.count_rows()
+    paris = names.query("canonical == 'Paris'")
+    assert paris["mentions"].sum() == (run.to_pandas()["canonical"] == "Paris").sum() > 0
+    assert set(paris["first_doc_id"]) <= set(TEXTS)
+
+
 def test_tables_can_be_queried(run: Run) -> None:
     query = "select text from entities join documents using (doc_id) where doc_id = 'voyage' order by start_char"
     assert run.sql(query).df()["text"].tolist() == run.to_pandas().query("doc_id == 'voyage'")["text"].tolist()

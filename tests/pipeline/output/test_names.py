@@ -1,0 +1,87 @@
+"""The table of names of a collection."""
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concord.models.names import compared_words
+from concord.pipeline.output.names import NAMED_COLUMNS, NAMES, tabulate_names
+
+Row = tuple[str, str, str, str]
+
+
+def table_of(rows: list[Row]) -> list[dict[str, Any]]:
+    columns = [pa.array([row[number] for row in rows], pa.string()) for number in range(len(NAMED_COLUMNS))]
+    table = tabulate_names(pa.table(dict(zip(NAMED_COLUMNS, columns, strict=True))))
+    assert table.schema == NAMES
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
+
+
+def test_names_of_all_documents_are_grouped_by_label_and_canonical_name() -> None:
+    rows = [
+        ("b", "Joe Biden", "PER", "Joe Biden"),
+        ("b", "Biden", "PER", "Joe Biden"),
+        ("b", "Paris", "LOC", "Paris"),
+        ("a", "Biden", "PER", "President Joe Biden"),
+        ("c", "JOE BIDEN", "PER", "Joe Biden"),
+        ("c", "Paris", "PER", "Paris"),
+    ]
+    biden, *others = table_of(rows)
+    assert biden.pop("name_id")
+    assert biden == {
+        "canonical": "Joe Biden",
+        "label": "PER",
+        "mentions": 4,
+        "documents": 3,
+        "first_doc_id": "b",
+        "last_doc_id": "c",
+        "variants": ["Biden", "JOE BIDEN", "Joe Biden"],
+    }
+    assert {(row["canonical"], row["label"], row["mentions"]) for row in others} == {
+        ("Paris", "LOC", 1),
+        ("Paris", "PER", 1),
+    }
+
+
+def test_a_name_keeps_its_id_whatever_else_a_collection_holds() -> None:
+    before = {row["canonical"]: row["name_id"] for row in table_of([("a", "UK", "LOC", "UK")])}
+    rows = [("x", "Rome", "LOC", "Rome"), ("y", "Britain", "LOC", "the United Kingdom"), ("y", "UK", "ORG", "UK")]
+    after = {(row["canonical"], row["label"]): row["name_id"] for row in table_of(rows)}
+    assert after["the United Kingdom", "LOC"] == before["UK"]
+    assert len(set(after.values())) == len(after)
+
+
+def test_collection_without_entities_has_no_names() -> None:
+    assert table_of([]) == []
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["d1", "d2", "d3"]),
+            st.sampled_from(["A", "b", "C"]),
+            st.sampled_from(["PER", "LOC"]),
+            st.sampled_from(["Ann Lee", "ANN LEE", "Rome", "U.S.", "US"]),
+        ),
+        max_size=12,
+    )
+)
+def test_table_counts_as_a_plain_loop_does(rows: list[Row]) -> None:
+    rows.sort(key=lambda row: row[0])
+    groups: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
+    for entity in rows:
+        groups.setdefault((entity[2], compared_words(entity[3], entity[2])), []).append(entity)
+    found = table_of(rows)
+    assert [row["mentions"] for row in found] == sorted(map(len, groups.values()), reverse=True)
+    for row in found:
+        group = groups[row["label"], compared_words(row["canonical"], row["label"])]
+        counts = Counter(name for _, name, _, _ in group)
+        documents = [doc_id for doc_id, *_ in group]
+        assert row["mentions"] == len(group)
+        assert row["documents"] == len(set(documents))
+        assert (row["first_doc_id"], row["last_doc_id"]) == (documents[0], documents[-1])
+        assert row["variants"] == sorted(counts, key=lambda name: (-counts[name], name))
