@@ -20,7 +20,7 @@ from environment import environment, quartiles
 
 from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.consistency import collection_consistency
+from concord.models.evaluation.consistency import Consistency, consistency, name_labels
 from concord.models.evaluation.metrics import span_scores
 from concord.models.options import PredictOptions
 from concord.models.tagger import Tagger
@@ -67,11 +67,14 @@ def compare(tagger: Tagger, documents: Documents, own: TokenTable, full: TokenTa
         for table in (own, full)
     ]
     names = [
-        collection_consistency(
-            [
-                [(sentence.words, found) for sentence, found in zip(document, predicted, strict=True)]
+        sum(
+            (
+                consistency(
+                    name_labels((sentence.words, found) for sentence, found in zip(document, predicted, strict=True))
+                )
                 for document, predicted in zip(documents, each, strict=True)
-            ]
+            ),
+            Consistency(),
         )
         for each in labels
     ]

@@ -69,10 +69,7 @@ def known_names(sentences: Iterable[Sentence], *, scheme: LabelScheme = BIO) -> 
 def recurring_scores(
     documents: Sequence[Sequence[Sentence]], predicted: Labels, *, scheme: LabelScheme = BIO
 ) -> Scores:
-    """Score the mentions of ``recurring_names``; the recall is the share of them that are right.
-
-    Unlike ``consistency`` it asks whether the labels are right, not whether they agree.
-    """
+    """Score the mentions of ``recurring_names``; the recall is the share of them that are right."""
     recurring = [
         names for document in documents for names in [recurring_names(document, scheme=scheme)] * len(document)
     ]

@@ -4,10 +4,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from concord.models.data.sentence import Sentence
-from concord.models.evaluation.metrics import Labels, gold_sequences
 from concord.models.labels import OUTSIDE, Span, decode_spans
 
 LabelledSentence = tuple[Sequence[str], Sequence[str]]
@@ -49,19 +45,7 @@ def consistency(labels_of_names: Mapping[str, Counter[str]]) -> Consistency:
     )
 
 
-def collection_consistency(
-    documents: Iterable[Iterable[LabelledSentence]], *, naming: Iterable[Iterable[Sequence[str]]] | None = None
-) -> Consistency:
-    """Measure a collection; the arguments are those of ``name_labels`` for each document."""
-    if naming is None:
-        return sum((consistency(name_labels(document)) for document in documents), Consistency())
-    pairs = zip(documents, naming, strict=True)
-    return sum((consistency(name_labels(document, naming=names)) for document, names in pairs), Consistency())
-
-
-def name_labels(
-    document: Iterable[LabelledSentence], *, naming: Iterable[Sequence[str]] | None = None
-) -> dict[str, Counter[str]]:
+def name_labels(document: Iterable[LabelledSentence]) -> dict[str, Counter[str]]:
     """Count the labels of the occurrences of every name in a document.
 
     A name is the lower-cased word sequence of an entity. Its occurrences are
@@ -75,7 +59,6 @@ def name_labels(
 
     Args:
         document: its sentences. An entity may continue in the next one, whose labels then begin with ``I-``.
-        naming: BIO2 labels of the same sentences whose entities define the names, such as gold; its own if None.
 
     Returns:
         Name, its words joined by spaces -> number of occurrences by label, in the order of first occurrence.
@@ -83,35 +66,17 @@ def name_labels(
     sentences = [(list(words), list(labels)) for words, labels in document]
     words = [word for sentence, _ in sentences for word in sentence]
     spans = decode_spans([label for _, labels in sentences for label in labels], "BIO")
-    named = spans if naming is None else decode_spans([label for labels in naming for label in labels], "BIO")
     owners = _owners(spans, len(words))
     found = [
         (start, " ".join(name), OUTSIDE)
-        for start, name in _occurrences([sentence for sentence, _ in sentences], _lower_case_names(words, named))
+        for start, name in _occurrences([sentence for sentence, _ in sentences], _lower_case_names(words, spans))
         if not _within_an_entity(owners[start : start + len(name)])
     ]
-    known = {name_key(words[span.start : span.end]) for span in named}
-    for span in spans:
-        key = name_key(words[span.start : span.end])
-        if key in known:
-            found.append((span.start, " ".join(key), span.label))
+    found += [(span.start, " ".join(name_key(words[span.start : span.end])), span.label) for span in spans]
     labels_of_names: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for _, name, label in sorted(found):
         labels_of_names[name][label] += 1
     return dict(labels_of_names)
-
-
-def consistency_counts_by_document(documents: Sequence[Sequence[Sentence]], predicted: Sequence[Labels]) -> np.ndarray:
-    """Count the occurrences of recurring gold names twice, and those that agree, by document, shape ``(documents, 3)``.
-
-    The F1 of the counts is the share of occurrences that agree, in percent.
-    """
-    rows = []
-    for document, labels in zip(documents, predicted, strict=True):
-        labelled = [(sentence.words, own) for sentence, own in zip(document, labels, strict=True)]
-        found = consistency(name_labels(labelled, naming=gold_sequences([document])))
-        rows.append((found.occurrences, found.occurrences, found.agreeing))
-    return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
 def name_key(words: Sequence[str]) -> tuple[str, ...]:

@@ -35,11 +35,11 @@ ANSWERS_NOTE = (
 TABLES_NOTE = (
     "Strict span F1 in percent (accuracy for parts of speech), mean ± standard deviation over the seeds. Epoch and "
     "threshold are chosen on dev; test is scored once and chooses nothing. Within a table all systems have the same "
-    "sentences, representation and epochs. A *draft* is stage one's label, before refinement. *Names that agree* is "
-    "the share of a recurring name's mentions in a test document that have its most frequent label. BiLSTM-CRF, "
-    "Structured Refinement and Dependency-aware choose the best well-formed sequence; the others choose word by word,"
-    " and a name that breaks is dropped. ▼ marks a score below that of a CRF over words, affixes and shapes: such a "
-    "system is undertrained, broken or deprived of its inputs."
+    "sentences, representation and epochs. A *draft* is stage one's label, before refinement. *Co-Acc* is "
+    "the accuracy of the words of test names that occur again in their document (Ye et al., Table VI); not all records "
+    "have it. BiLSTM-CRF, Structured Refinement and Dependency-aware choose the best well-formed sequence; the others "
+    "choose word by word, and a name that breaks is dropped. ▼ marks a score below that of a CRF over words, affixes "
+    "and shapes: such a system is undertrained, broken or deprived of its inputs."
 )
 PAPERS_NOTE = (
     "Not comparable with ours: the corpora differ, the papers trained for a hundred epochs or more, and their word "
@@ -80,7 +80,7 @@ REPRODUCTIONS_NOTE = (
     "other hardware, or by a command that prints or draws it for any data. *Not*: with the reason. *Above* means the "
     "claims of this page and the tables of [the page of results](../docs/results.md)."
 )
-COLUMNS = ("system", "dev", "test", "draft, test", "names that agree (drafts), %")
+COLUMNS = ("system", "dev", "test", "draft, test", "Co-Acc (drafts), %")
 
 
 def render_page(
@@ -174,15 +174,15 @@ def _cells(found: RowRecords) -> list[str]:
         return [name, NOT_RUN, "", "", ""]
     dev_floor, test_floor = found.floor or (None, None)
     two_stages = found.records[0]["best"]["threshold"] is not None
-    agreeing = _agreement(found, "consistency")
-    if agreeing and two_stages:
-        agreeing += f" ({_agreement(found, 'draft_consistency')})"
+    recurring = _accuracy(found, "co_occurrence")
+    if recurring and two_stages:
+        recurring += f" ({_accuracy(found, 'draft_co_occurrence')})"
     return [
         f"{name} {EARLIER}" if found.changes else name,
         _score(found, "dev", floor=dev_floor),
         _score(found, "test", floor=test_floor),
         _score(found, "test", "draft") if two_stages else "",
-        agreeing,
+        recurring,
     ]
 
 
@@ -197,9 +197,9 @@ def _mean(values: Sequence[float], floor: float | None = None) -> str:
     return f"{mean:.1f}{spread}{' ▼' if floor is not None and mean < floor else ''}"
 
 
-def _agreement(found: RowRecords, measure: str) -> str:
-    """Return the mean share of agreeing mentions on test in percent; nothing where a run has none."""
-    shares = found.values("test", measure, "share")
+def _accuracy(found: RowRecords, measure: str) -> str:
+    """Return the mean accuracy of these words on test in percent; nothing where a run has none."""
+    shares = found.values("test", measure, "accuracy")
     return f"{statistics.mean(shares):.1f}" if shares and len(shares) == len(found.records) else ""
 
 

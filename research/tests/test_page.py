@@ -81,10 +81,10 @@ def test_figures_of_the_papers_are_in_one_table(grid: GridConfig) -> None:
     assert table.splitlines()[-3:] == ["| system | CoNLL-03 |", "| --- | --- |", "| wide | 91.2 |"]
 
 
-def test_agreement_of_drafts_is_shown_for_two_stages(grid: GridConfig) -> None:
-    one = {**record("bilstm_softmax", 1, [5]), "test": {"consistency": {"share": 80.0}}}
-    agreement = {"consistency": {"share": 90.0}, "draft_consistency": {"share": 70.0}}
-    two = {**record("wide", 1, [5]), "best": {"threshold": 0.5}, "test": agreement}
+def test_accuracy_of_words_that_occur_again_is_shown_with_that_of_drafts(grid: GridConfig) -> None:
+    one = {**record("bilstm_softmax", 1, [5]), "test": {"co_occurrence": {"accuracy": 80.0}}}
+    accuracy = {"co_occurrence": {"accuracy": 90.0}, "draft_co_occurrence": {"accuracy": 70.0}}
+    two = {**record("wide", 1, [5]), "best": {"threshold": 0.5}, "test": accuracy}
     page = page_of(grid, [one, two])
     assert line_of(page, "Plain").endswith("| 50.0 |  | 80.0 |")
     assert line_of(page, "wide").endswith("| 50.0 | 50.0 | 90.0 (70.0) |")

@@ -1,6 +1,6 @@
 """Evaluation of a tagger on a gold corpus, as a result, as text and as tables in files.
 
-Strict spans by type, length and novelty; drafts, consistency, uncertainty, speed. For a tagger of token labels,
+Strict spans by type, length and novelty; drafts, recurring names, uncertainty, speed. For a tagger of token labels,
 accuracy as a whole and by label.
 """
 
@@ -8,7 +8,7 @@ import csv
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -16,7 +16,6 @@ from typing import Any, ClassVar, TypeAlias
 from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation import breakdown
-from concord.models.evaluation.consistency import collection_consistency
 from concord.models.evaluation.metrics import (
     Labels,
     Scores,
@@ -84,16 +83,6 @@ Parts: TypeAlias = Mapping[str, Scores]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Agreement:
-    """How many occurrences of recurring names agree in their label; the share in percent, None if no name recurs."""
-
-    share: float | None
-    names: int
-    occurrences: int
-    agreeing: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
     """What the scores of all taggers have in common.
 
@@ -123,8 +112,6 @@ class EntityEvaluation(Evaluation):
     seqeval_f1: float
     by_mention_length: Parts
     by_position: Parts
-    consistency: Agreement
-    draft_consistency: Agreement
     recurring_names: Scores
     draft_recurring_names: Scores
     co_occurrence: TokenScores
@@ -264,8 +251,6 @@ def _entity_evaluation(
         seqeval_f1=seqeval_f1(gold, final),
         by_mention_length=breakdown.scores_by_mention_length(gold, final),
         by_position=breakdown.scores_by_position(gold, final),
-        consistency=_consistency(documents, final),
-        draft_consistency=_consistency(documents, draft),
         recurring_names=breakdown.recurring_scores(documents, final),
         draft_recurring_names=breakdown.recurring_scores(documents, draft),
         co_occurrence=breakdown.co_occurrence_scores(documents, final),
@@ -275,15 +260,6 @@ def _entity_evaluation(
 
 def _fields(common: Evaluation) -> dict[str, Any]:
     return {entry.name: getattr(common, entry.name) for entry in fields(common)}
-
-
-def _consistency(documents: Documents, labels: Labels) -> Agreement:
-    """Measure how far the mentions of a gold name within a document agree in their label."""
-    remaining = iter(labels)
-    labelled = [[(sentence.words, next(remaining)) for sentence in document] for document in documents]
-    names = [[sentence.labels or () for sentence in document] for document in documents]
-    counts = collection_consistency(labelled, naming=names)
-    return Agreement(share=None if counts.share is None else 100.0 * counts.share, **asdict(counts))
 
 
 def _novelty(sentences: Sequence[Sentence], final: Labels, job: EvaluateJob, *, scheme: LabelScheme) -> Parts:
@@ -372,11 +348,7 @@ def _parts_table(evaluation: AnyEvaluation, titles: Mapping[str, str], columns: 
 
 
 def _describe_recurring(evaluation: EntityEvaluation) -> list[str]:
-    lines = ["no name recurs within a document"]
-    agreement, draft_agreement = evaluation.consistency, evaluation.draft_consistency
-    if agreement.share is not None and draft_agreement.share is not None:
-        share = f"{agreement.share:.2f} % of {agreement.occurrences:,} occurrences"
-        lines = [f"recurring names that agree within their document: {share} (drafts: {draft_agreement.share:.2f} %)"]
+    lines = []
     names, draft_names = evaluation.recurring_names, evaluation.draft_recurring_names
     if names.gold:
         share = f"{names.recall:.2f} % of {names.gold:,} mentions"
@@ -385,8 +357,8 @@ def _describe_recurring(evaluation: EntityEvaluation) -> list[str]:
     if words.words:
         share = f"{words.accuracy:.2f} % of {words.words:,} words"
         drafts = f"drafts: {draft_words.accuracy:.2f} %"
-        lines.append(f"words of names that occur again and are right: {share} ({drafts})")
-    return lines
+        lines.append(f"words of names that occur again and are right (Co-Acc): {share} ({drafts})")
+    return lines or ["no name recurs within a document"]
 
 
 def _describe_uncertainty(uncertainty: breakdown.UncertaintyByOutcome) -> str:

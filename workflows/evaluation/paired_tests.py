@@ -1,7 +1,7 @@
 """Paired significance tests of the labels of two taggers, A and B: overall, by entity type, and by slice.
 
-All scores are percentages: strict span F1, accuracy for token labels, or the share of a recurring name's mentions that
-agree. Differences are B minus A.
+All scores are percentages: strict span F1, or accuracy for token labels and for the words of names that occur again in
+their document (Co-Acc). Differences are B minus A.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from concord.models.evaluation import significance
-from concord.models.evaluation.consistency import consistency_counts_by_document
+from concord.models.evaluation.breakdown import co_occurrence_scores
 from concord.models.evaluation.metrics import group_counts_by_document
 from concord.models.evaluation.significance import Difference, UnitCounts
 from concord.models.labels import Span
@@ -20,7 +20,7 @@ from concord.models.schemes import BIO, LabelScheme
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.workflows.evaluation.slices import SliceFinder
 
-Kind = Literal["all", "type", "consistency", "slice"]
+Kind = Literal["all", "type", "co_occurrence", "slice"]
 Verdict = Literal["better", "worse", "undecided"]
 DocumentLabels = Sequence[Sequence[Sequence[str]]]
 """Labels of the sentences of each document, in BIO2 or token labels."""
@@ -94,12 +94,12 @@ def compare_labels(
     find_slices: SliceFinder | None = None,
     scheme: LabelScheme = BIO,
 ) -> list[Line]:
-    """Test two taggers' labels overall, by entity type, for recurring names and by slice, in this order.
+    """Test two taggers' labels overall, by entity type, for words that occur again and by slice, in this order.
 
     Args:
         documents: with gold labels.
         find_slices: returns the slices of a span.
-        scheme: of the labels; token labels have neither types nor recurring names.
+        scheme: of the labels; token labels have neither types nor names.
     """
     gold = _gold(documents)
     kinds = {span.label for labels in gold for sentence in labels for span in scheme.scored_spans(sentence)}
@@ -113,11 +113,10 @@ def compare_labels(
 
     counts = [group_counts_by_document(gold, labels, groups, scheme=scheme) for labels in (first, second)]
     if scheme.has_entities:
-        sentences = [document.sentences for document in documents]
-        recurring = [consistency_counts_by_document(sentences, labels) for labels in (first, second)]
-        if all(counts_by_document.any() for counts_by_document in recurring):
-            for groups_of_tagger, consistency in zip(counts, recurring, strict=True):
-                groups_of_tagger["consistency", "consistency"] = consistency
+        for groups_of_tagger, labels in zip(counts, (first, second), strict=True):
+            words = _co_occurrences(documents, labels)
+            if words.any():
+                groups_of_tagger["co_occurrence", "Co-Acc"] = words
     zeros = np.zeros((len(documents), 3), dtype=np.int64)
     keys = sorted(counts[0].keys() | counts[1].keys(), key=lambda key: (get_args(Kind).index(key[0]), key[1]))
     pairs = {key: (counts[0].get(key, zeros), counts[1].get(key, zeros)) for key in keys}
@@ -165,6 +164,13 @@ def describe_line(line: Line, *, unit: str) -> str:
 
 def _gold(documents: Sequence[GoldDocument]) -> list[list[Sequence[str]]]:
     return [[sentence.labels or () for sentence in document.sentences] for document in documents]
+
+
+def _co_occurrences(documents: Sequence[GoldDocument], predicted: DocumentLabels) -> UnitCounts:
+    """Count the words of ``co_occurrence_scores`` twice, and those that are right: their F1 is the accuracy."""
+    pairs = zip(documents, predicted, strict=True)
+    scores = [co_occurrence_scores([document.sentences], labels) for document, labels in pairs]
+    return np.array([(found.words, found.words, found.correct) for found in scores], dtype=np.int64).reshape(-1, 3)
 
 
 def _spans(labels: Sequence[Sequence[str]], scheme: LabelScheme) -> set[tuple[int, Span]]:

@@ -46,12 +46,6 @@ def test_name_labels_continues_an_entity_in_the_next_sentence() -> None:
     assert name_labels(document) == {"bank of tamar": Counter({"ORG": 1, "O": 1})}
 
 
-def test_name_labels_uses_names_of_other_labels_when_given() -> None:
-    document = labelled("Baxter|B-PER left", "Goole waits", "Goole|B-LOC")
-    gold = [["O", "O"], ["B-LOC", "O"], ["B-LOC"]]
-    assert name_labels(document, naming=gold) == {"goole": Counter({"O": 1, "LOC": 1})}
-
-
 def test_consistency_counts_only_recurring_names() -> None:
     names = {"a": Counter({"PER": 3, "LOC": 1}), "b": Counter({"ORG": 1}), "c": Counter({"O": 1, "LOC": 1})}
     assert consistency(names) == Consistency(names=2, occurrences=6, agreeing=4)

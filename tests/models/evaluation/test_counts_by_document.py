@@ -1,14 +1,10 @@
 """Counts by document: they add up to the scores of the whole."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concord.models.data.sentence import Sentence
-from concord.models.evaluation.consistency import consistency_counts_by_document
 from concord.models.evaluation.metrics import group_counts_by_document, span_scores
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -34,11 +30,3 @@ def test_groups_by_document_add_up_to_the_scores(pairs: Pairs) -> None:
     if "all" in counts:
         halves = [counts[half] for half in (0, 1) if half in counts]
         assert np.sum(halves, axis=0).tolist() == counts["all"].tolist()
-
-
-def test_consistency_by_document_counts_recurring_gold_names(sentence: Callable[[str], Sentence]) -> None:
-    first = [sentence("Ada/B-PER met Ada/B-PER"), sentence("Ada/B-PER slept")]
-    second = [sentence("Ada/B-PER met Tom/B-PER")]
-    predicted = [[["B-PER", "O", "B-LOC"], ["B-PER", "O"]], [["B-PER", "O", "O"]]]
-    assert consistency_counts_by_document([first, second], predicted).tolist() == [[3, 3, 2], [0, 0, 0]]
-    assert consistency_counts_by_document([], []).shape == (0, 3)

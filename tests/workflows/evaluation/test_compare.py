@@ -94,6 +94,18 @@ def test_lines_cover_all_entities_each_type_and_each_slice() -> None:
     assert all(line.p <= line.corrected <= 4 * line.p for line in lines)
 
 
+def test_words_of_names_that_occur_again_have_a_line_with_their_accuracy() -> None:
+    words = ("Ada", "met", "Tom", "and", "Ada")
+    right = ("B-PER", "O", "B-PER", "O", "B-PER")
+    wrong = ("B-PER", "O", "O", "O", "O")
+    sentence = Sentence(words=words, labels=right)
+    documents = [GoldDocument(name=f"d{number}", sentences=(sentence,), lines=(1,)) for number in range(20)]
+    procedure = Procedure(rounds=500, resamples=200)
+    lines = compare_labels(documents, [[wrong]] * 20, [[right]] * 20, procedure=procedure)
+    assert [(line.kind, line.name) for line in lines] == [("all", "all"), ("co_occurrence", "Co-Acc")]
+    assert (lines[1].first, lines[1].second, lines[1].verdict) == (50, 100, "better")
+
+
 def test_changed_documents_are_sorted_by_number_of_changes() -> None:
     both, moved = labels(*NAMES), labels(Span(0, 1, "PER"), *NAMES[1:])
     first = predictions(both, labels(), moved, both)

@@ -40,7 +40,7 @@ def test_evaluate_scores_a_tagger_on_its_own_predictions(tiny_bundle: Path, agre
     assert values["scores"]["all"]["gold"] == values["scores"]["all"]["correct"] > 0
     assert values["scores"]["all"]["f1"] == values["draft_scores"]["all"]["f1"] == values["seqeval_f1"] == 100
     assert values["words_per_second"] > 0
-    assert set(values["consistency"]) == {"share", "names", "occurrences", "agreeing"}
+    assert not [name for name in values if "consistency" in name]
     assert values["co_occurrence"]["words"] == values["co_occurrence"]["correct"] > 0
 
 
