@@ -20,8 +20,6 @@ UNCERTAINTY_BIN_WIDTH = 0.05
 """Nats. Bin ``uncertainty.07`` counts words from 0.35 to 0.40; the last counts everything above."""
 GUESSED_ENCODINGS = "guessed_encodings"
 """Counts the documents whose bytes were not UTF-8 and whose encoding was guessed."""
-CANDIDATES = "candidates"
-"""Counts the spans that are shown beside the entities because they may have been missed."""
 REPLACED = "replaced"
 """Counts the characters that stand for invalid bytes."""
 META_NULLS = "meta_nulls."
@@ -108,7 +106,7 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
         counts[f"uncertainty.{number:02d}"] = int(count)
     counts.update(f"{_OF_TYPE}{label}" for label in entities["label"].to_pylist())
     if candidates := tables["entities"].num_rows - entities.num_rows:
-        counts[CANDIDATES] = candidates
+        counts["candidates"] = candidates
     guesses = tables["documents"]["encoding_confidence"]
     if guesses.null_count < len(guesses):
         counts[GUESSED_ENCODINGS] = len(guesses) - guesses.null_count

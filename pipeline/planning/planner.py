@@ -308,11 +308,7 @@ def run_identity(tagger: ResolvedTagger, settings: TaggerRunConfig) -> Component
 
 
 def check_guarantee(config: AnnotateConfig, folder: Path) -> None:
-    """Raise ConfigError if candidates are wanted of a tagger without a guarantee, or run otherwise than calibrated.
-
-    Args:
-        folder: of the saved tagger.
-    """
+    """Raise ConfigError if candidates are wanted of a tagger without a guarantee, or run otherwise than calibrated."""
     if not config.output.candidates:
         return
     # Importing torch takes seconds.
@@ -322,7 +318,8 @@ def check_guarantee(config: AnnotateConfig, folder: Path) -> None:
     if not path.exists() or Calibration.read_json(path).guarantee is None:
         raise ConfigError(
             f"output.candidates: expected a tagger with a guarantee, got {config.tagger.model}, which has none; find "
-            f"one on 20 gold documents or more: concord calibrate {config.tagger.model} --recall 0.95 --data GOLD"
+            f"one on 20 gold documents or more (concord calibrate {config.tagger.model} --recall 0.95 --data GOLD), or "
+            "set output.candidates=false"
         )
     changed = config.tagger.model_dump(include=_CALIBRATED, exclude_defaults=True)
     if changed:

@@ -14,14 +14,7 @@ from concord.pipeline.documents import STAGES
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import Manifest
-from concord.pipeline.output.shard_stats import (
-    CANDIDATES,
-    GUESSED_ENCODINGS,
-    META_NULLS,
-    REPLACED,
-    backed_off,
-    total_counts,
-)
+from concord.pipeline.output.shard_stats import GUESSED_ENCODINGS, META_NULLS, REPLACED, backed_off, total_counts
 from concord.pipeline.output.tables import normalize_name, without_candidates
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
@@ -199,8 +192,8 @@ def _found(report: RunReport, collection: Collection) -> str:
     holds = "" if _made_all(report) else "the collection holds "
     head = f"{holds}{describe_content(counts)}"
     lines = [head, *([indented(table(rows))] if rows else [])]
-    if CANDIDATES in counts:
-        lines.append(f"  and {counted(counts[CANDIDATES], 'candidate')} besides, so that few names are missed")
+    if "candidates" in counts:
+        lines.append(f"  and {counted(counts['candidates'], 'candidate')} besides, so that few names are missed")
     if counts["refined_tokens"]:
         lines.append(
             f"  stage two labelled {counted(counts['refined_tokens'], 'uncertain word')} again "

@@ -30,6 +30,8 @@ from concord.pipeline.worker.shard_worker import ShardWorker
 from concord.workflows.cli.main import main
 from concord.workflows.diff.command import diff_collections
 
+pytestmark = pytest.mark.slow
+
 TRAIN, DEV = CHECKOUT / "examples/train/train.conllu", CHECKOUT / "examples/train/dev.conllu"
 QUOTAS = Quotas(size=100, per_document=None, per_type=None, seed=1)
 
