@@ -1,0 +1,63 @@
+"""The trainings behind the bundled entities_en."""
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
+from research.entities_en.features import Features
+from research.entities_en.learning import equal_lengths, repeated, score
+from research.entities_en.student import like_lengths
+from research.entities_en.teachers import FrozenTeacher, predict, train
+
+SENTENCES = [
+    Sentence(words=("Anna", "met", "Bob", "."), labels=("B-PER", "O", "B-PER", "O")),
+    Sentence(words=("Geneva", "slept", "."), labels=("B-LOC", "O", "O")),
+    Sentence(words=("Bob", "saw", "Geneva", "."), labels=("B-PER", "O", "B-LOC", "O")),
+]
+
+
+def test_batches_of_one_length_hold_every_sentence_once() -> None:
+    batches = equal_lengths(SENTENCES * 5, words=9, draw=random.Random(1))
+    assert all(len({len(sentence.words) for sentence in batch}) == 1 for batch in batches)
+    assert all(sum(len(sentence.words) for sentence in batch) <= 9 for batch in batches)
+    assert Counter(id(sentence) for batch in batches for sentence in batch) == Counter(map(id, SENTENCES * 5))
+
+
+def test_batches_of_like_lengths_hold_every_sentence_once() -> None:
+    found = [sentence for batch in like_lengths(SENTENCES * 40, random.Random(1)) for sentence in batch]
+    assert Counter(map(id, found)) == Counter(map(id, SENTENCES * 40))
+
+
+def test_a_corpus_is_read_as_often_as_its_weight_says() -> None:
+    corpora = {"twice": [SENTENCES[:1]], "half": [SENTENCES[1:]]}
+    assert repeated(corpora, {"twice": 2.0, "half": 0.5}).count(SENTENCES[0]) == 2
+    assert len(repeated(corpora, {"twice": 2.0, "half": 0.5})) == 3
+
+
+def test_features_must_be_those_of_the_sentences() -> None:
+    features = Features(SENTENCES, torch.arange(11)[:, None].float())
+    assert features.of(SENTENCES[1])[:, 0].tolist() == [4, 5, 6]
+    assert features.batch(SENTENCES[:2])[1, 3, 0] == 0
+    with pytest.raises(ValueError, match="11 words, got 10"):
+        Features(SENTENCES, torch.zeros(10, 1))
+
+
+def test_a_teacher_learns_its_sentences() -> None:
+    torch.manual_seed(1)
+    vocabulary = Vocabulary.from_sentences(SENTENCES, lowercase=True)
+    gold = [
+        vocabulary.labels.index(label)
+        for sentence in SENTENCES
+        for label in vocabulary.scheme.from_gold(sentence.labels or ())
+    ]
+    targets = Features(SENTENCES, nn.functional.one_hot(torch.tensor(gold), len(vocabulary.labels)))
+    features = Features(SENTENCES, torch.randn(len(gold), 6))
+    teacher = FrozenTeacher(vocabulary, 6, hidden=64)
+    train(teacher, SENTENCES * 8, targets, features, epochs=60, seed=1, name="teacher")
+    probabilities = predict(teacher, SENTENCES, features)
+    assert score(probabilities.float(), {"all": [SENTENCES]}, vocabulary) == {"all": 100.0, "mean": 100.0}
