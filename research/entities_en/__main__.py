@@ -253,3 +253,7 @@ def _write_labels(folder: Path, like: Labelling, texts: Sequence[Sequence[Senten
     teachers = [ComponentIdentity(name="research.entities_en", version=None, digest=sha256(rows.tobytes()).hexdigest())]
     size = {"shards": 1, "documents": len(texts), "words": len(rows)}
     write_labelling(folder, like.model_copy(update={"teachers": teachers, **size}))
+
+
+if __name__ == "__main__":
+    main()
