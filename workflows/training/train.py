@@ -196,12 +196,7 @@ class Training:
         return choice
 
     def _add_drafts(
-        self,
-        documents: Documents,
-        folder: Path,
-        *,
-        last_epoch: int | None = None,
-        on_batch: TrainingProgress | None,
+        self, documents: Documents, folder: Path, *, on_batch: TrainingProgress | None, last_epoch: int | None = None
     ) -> Documents:
         """Return training documents with drafts of stage ones that have not read them, if the job asks for that."""
         if not self.config.draft_folds or not isinstance(self.model, TwoStageConfig):
