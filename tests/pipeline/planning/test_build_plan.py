@@ -348,13 +348,13 @@ def test_recipe_difference_names_what_decides_the_rows(folder: Path) -> None:
 
 
 ROW_CHANGES: dict[str, dict[str, Any]] = {
-    "parser": {"package": "other", "language": "de", "sentence_cap": 20, "trees": False, "tags": False},
+    "parser": {"language": "de", "sentence_cap": 20, "trees": False, "tags": False},
     "tagger": {"precision": "bf16", "samples": 3, "threshold": 0.1, "gate": 0.1},
     "output": {"candidates": True},
 }
 NOT_DECIDING = {
-    "parser": {"directory", "batch_documents", "device"},
-    # The digests of model and terms are in the identity of the tagger.
+    # The digests of packages, models and terms are in the identities of parser and tagger.
+    "parser": {"package", "directory", "batch_documents", "device"},
     "tagger": {"model", "terms", "accept_parser", "batch_words", "device"},
     "output": {"path", "keep_text", "keep", "grace_seconds", "delta"},
 }
