@@ -1,5 +1,6 @@
 """Correcting as a person does it, in Chromium: by mouse, by keys alone, in two windows, and in hostile documents."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,19 @@ SELECT = """([from, to]) => {
 }"""
 
 
+PLACE = """([words, nth]) => {
+  const nodes = [];
+  const walker = document.createTreeWalker(document.querySelector("article.raw"), NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) if (walker.currentNode.data.includes(words)) nodes.push(walker.currentNode);
+  const range = document.createRange();
+  const start = nodes[nth].data.indexOf(words);
+  range.setStart(nodes[nth], start);
+  range.setEnd(nodes[nth], start + words.length);
+  const { left, right, top, bottom } = range.getBoundingClientRect();
+  return [left, right, (top + bottom) / 2];
+}"""
+
+
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
     """Write a small collection."""
@@ -44,7 +58,7 @@ def logged(output: Path) -> list[tuple[str, str]]:
 def pressed(page: Page, *keys: str) -> None:
     """Press keys; the page that a correction leads to must be there before the next one."""
     for key in keys:
-        if key in "ax123uAeE":
+        if key in "ax123uAeEhHlL":
             with page.expect_navigation():
                 page.keyboard.press(key)
         else:
@@ -68,6 +82,95 @@ def test_enter_uses_the_other_type(visit: Visit, output: Path) -> None:
     page.get_by_label("Another type").press("Enter")
     expect(page.locator("a.e", has_text="Alan Baxter")).to_contain_text("SHIP corrected")
     assert logged(output) == [("relabel", "Alan Baxter")]
+
+
+def dragged(page: Page, first: tuple[str, int], last: tuple[str, int]) -> None:
+    """Drag the mouse from the start of some words to the end of others; each is a text and the how manieth it is."""
+    left, _, top = page.evaluate(PLACE, first)
+    _, right, bottom = page.evaluate(PLACE, last)
+    page.mouse.move(left + 1, top)
+    page.mouse.down()
+    page.mouse.move((left + right) / 2, (top + bottom) / 2, steps=4)
+    page.mouse.move(right - 1, bottom, steps=4)
+    page.mouse.up()
+
+
+def test_words_are_dragged_over_from_inside_a_name(visit: Visit, output: Path) -> None:
+    page = visit.open("/document?id=yard")
+    dragged(page, ("Alan", 0), ("Alan", 0))
+    expect(page.locator("#chosen")).to_have_text("Alan no entity")
+    pressed(page, "1")
+    expect(page.locator("a.e", has_text="Alan")).to_contain_text("LOC corrected")
+    # From a dashed box on into plain words, and from there back into it.
+    expect(page.locator("a.m", has_text="Goole")).to_have_count(1)
+    dragged(page, ("Goole", 1), ("closed", 0))
+    expect(page.locator("#chosen")).to_have_text("Goole closed no entity")
+    pressed(page, "2")
+    assert [(line.action, line.result.text) for line in read_log(log_path(output))] == [
+        ("relabel", "Alan"),
+        ("add", "Goole closed"),
+    ]
+    page.locator("a.e", has_text="Goole").first.click()
+    expect(page.locator("#chosen")).to_have_text("Goole LOC")
+
+
+def test_a_name_that_is_touched_is_text_to_select(browser: Browser, address: str, output: Path) -> None:
+    with browser.new_context(has_touch=True, is_mobile=True, viewport={"width": 390, "height": 800}) as context:
+        page = Visit(context, address).open("/document?id=yard")
+        left, right, middle = page.evaluate(PLACE, ["Alan", 0])
+        touch = {"x": (left + right) / 2, "y": middle}
+        chrome = context.new_cdp_session(page)
+        chrome.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [touch]})
+        # A long touch opens the menu of a link and selects a word of a text; headless Chromium does neither.
+        name = page.locator("a.e", has_text="Alan Baxter")
+        expect(name).not_to_have_attribute("href", re.compile("."))
+        page.evaluate(SELECT, ["Alan", 4])
+        chrome.send("Input.dispatchTouchEvent", {"type": "touchCancel", "touchPoints": []})
+        expect(name).to_have_attribute("href", re.compile("at=24-35"))
+        expect(page.locator("#chosen b")).to_have_text("Alan")
+        page.locator("#correct").get_by_role("button", name="LOC").tap()
+        expect(page.locator("a.e", has_text="Alan")).to_contain_text("LOC corrected")
+        page.locator("a.e", has_text="Goole").first.tap()
+        expect(page.locator("#chosen")).to_have_text("Goole LOC")
+    assert logged(output) == [("relabel", "Alan")]
+
+
+def test_an_entity_is_made_longer_and_shorter_by_one_key(visit: Visit, output: Path) -> None:
+    page = visit.open("/document?id=yard")
+    page.locator("a.e", has_text="Alan Baxter").focus()
+    for key, words in (("L", "Alan"), ("l", "Alan Baxter"), ("l", "Alan Baxter runs"), ("H", "Baxter runs")):
+        pressed(page, key)
+        expect(page.locator("#chosen")).to_have_text(f"{words} PER")
+        expect(page.locator("a.e:focus")).to_contain_text(words)
+    pressed(page, "h")
+    # Its sentence has no word before it.
+    pressed(page, "h")
+    expect(page.locator("#chosen")).to_have_text("Alan Baxter runs PER")
+    assert [text for _, text in logged(output)] == [
+        "Alan",
+        "Alan Baxter",
+        "Alan Baxter runs",
+        "Baxter runs",
+        "Alan Baxter runs",
+    ]
+    page.locator("a.m").first.focus()
+    page.keyboard.press("h")
+    expect(page.locator("#bounds").get_by_role("button", disabled=True)).to_have_count(4)
+
+
+def test_shift_and_arrows_go_on_from_a_name_and_from_a_selection(visit: Visit, output: Path) -> None:
+    page = visit.open("/document?id=yard")
+    chosen = page.locator("#chosen b")
+    page.locator("a.e", has_text="Alan Baxter").focus()
+    page.keyboard.press("Shift+ArrowLeft")
+    expect(chosen).to_have_text("Alan")
+    page.locator("a.m", has_text="Goole").focus()
+    page.keyboard.press("Shift+ArrowRight")
+    expect(chosen).to_have_text("Goole closed")
+    dragged(page, ("closes", 0), ("closes", 0))
+    expect(chosen).to_have_text("closes")
+    page.keyboard.press("Shift+ArrowRight")
+    expect(chosen).to_have_text("closes the")
 
 
 def test_words_are_selected_and_added(visit: Visit, output: Path) -> None:
@@ -154,6 +257,10 @@ def test_two_windows_see_each_other(browser: Browser, address: str, output: Path
 def test_a_reader_without_scripts_corrects_entities(browser: Browser, address: str, output: Path) -> None:
     with browser.new_context(java_script_enabled=False) as context:
         page = Visit(context, address).open("/document?id=yard")
+        page.locator("a.e", has_text="Alan Baxter").click()
+        page.get_by_role("button", name="Start shorter").click()
+        page.get_by_role("button", name="Start longer").click()
+        expect(page.locator("#chosen")).to_have_text("Alan Baxter PER")
         page.locator("a.e", has_text="Baxter").first.click()
         page.locator("#correct").get_by_role("button", name="Accept ORG").click()
         page.locator("a.m").first.click()
@@ -162,7 +269,7 @@ def test_a_reader_without_scripts_corrects_entities(browser: Browser, address: s
         page.get_by_role("button", name="List").click()
         page.get_by_role("button", name="Correct those that are ticked").click()
         expect(page.get_by_text("No other place is left")).to_be_visible()
-    assert [action for action, _ in logged(output)] == ["accept", "add", "add"]
+    assert [action for action, _ in logged(output)] == ["relabel", "relabel", "accept", "add", "add"]
 
 
 def test_the_queue_is_walked_by_keys(visit: Visit, output: Path) -> None:

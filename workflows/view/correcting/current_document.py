@@ -88,6 +88,16 @@ class CurrentDocument:
         touched = [word for word in words if word[0] < last and first < word[1] and first < last]
         return (touched[0][0], touched[-1][1]) if touched else None
 
+    def stretched(self, mark: Mark, first: int, last: int) -> Offsets | None:
+        """Return the bounds of an entity with so many more words of its sentence at its start and at its end.
+
+        Negative numbers shorten it. Nothing is returned if the sentence does not have the words, or none is left.
+        """
+        words = sorted(set(self.words_from(mark.start)))
+        start = bisect_right(words, mark.start, key=lambda word: word[1]) - first
+        stop = bisect_left(words, mark.end, key=lambda word: word[0]) + last
+        return (words[start][0], words[stop - 1][1]) if 0 <= start < stop <= len(words) else None
+
     def words_from(self, start: int) -> Sequence[Offsets]:
         """Return the words of the sentence that a place is in."""
         number = bisect_right(self.sentences, start, key=lambda words: words[0][0]) - 1

@@ -45,6 +45,14 @@ class ListedPlace(NamedTuple):
     change: str
 
 
+class ChosenWords(NamedTuple):
+    """The words that the reading page has chosen, with the type of their entity; empty if they are in none."""
+
+    place: Place
+    text: str
+    label: str
+
+
 def everywhere(viewer: Viewer, query: Query) -> Page:
     """List all places of some words that are not yet what a person wants, to be confirmed.
 
@@ -123,16 +131,19 @@ def correction_values(
     """Return what the reading page shows of corrections: the chosen words, and the log of the document.
 
     Args:
-        at: the offsets of the chosen words, as in ``15-21``; empty without.
+        at: the offsets of the chosen words, as in ``15-21``; empty without. They choose the entity that they are in, so
+            that it stays chosen when its bounds change.
     """
     current = state.current.get(doc_id, ())
     chosen = None
     start, _, end = at.partition("-")
     if document is not None and start.isdecimal() and end.isdecimal() and len(at) < 24:
         place = document.place(int(start), int(end))
+        if len(place.found) == 1:
+            place = document.place(place.found[0].start, place.found[0].end)
         if place.start < place.end <= len(document.text):
             surface = document.text[place.start : place.end]
-            chosen = place, surface, place.found[0].type if place.found else ""
+            chosen = ChosenWords(place, surface, place.found[0].type if place.found else "")
     return {
         "seen": len(state.lines),
         "log": [(line, line.description) for line in reversed(current)][:PAGE_ROWS],

@@ -8,9 +8,12 @@ from urllib.parse import parse_qs, unquote
 
 from concord.pipeline.corrections.correction import check_type
 from concord.workflows.view.correcting.correction_log import Change, RefusedError
+from concord.workflows.view.correcting.current_document import CurrentDocument
 from concord.workflows.view.index.finding import get_document
 from concord.workflows.view.viewer import Viewer
 
+_BOUNDS = {"start+": (1, 0), "start-": (-1, 0), "end+": (0, 1), "end-": (0, -1)}
+"""Words by which a button lengthens an entity, at its start and at its end."""
 MAX_FORM_BYTES = 4_000_000
 """Some thousand places in documents with long ids."""
 
@@ -76,7 +79,14 @@ def check_key(form: Form, key: str) -> None:
 
 
 def correct(viewer: Viewer, form: Form) -> None:
-    """Correct the words that a person has chosen: by their offsets, or by a selection in a sentence."""
+    """Correct the words that a person has chosen: by their offsets, or by a selection in a sentence.
+
+    An entity may be made longer or shorter instead; nothing is done where its sentence has no more words.
+    """
+    if form.text("bounds"):
+        changes = _stretched(viewer, form)
+        viewer.log.correct(changes, seen=form.number("seen"), generation=form.number("generation"))
+        return
     if form.text("sentence"):
         start, end = _selected_words(viewer, form)
     else:
@@ -99,9 +109,22 @@ def undo(viewer: Viewer, form: Form) -> None:
         viewer.log.undo_step(form.text("step"))
 
 
-def _selected_words(viewer: Viewer, form: Form) -> tuple[int, int]:
+def _document(viewer: Viewer, form: Form) -> CurrentDocument:
     with viewer.opened.index.reading() as index:
-        document = viewer.log.read(index, get_document(index, form.doc_id), viewer.log.state())
+        return viewer.log.read(index, get_document(index, form.doc_id), viewer.log.state())
+
+
+def _stretched(viewer: Viewer, form: Form) -> list[Change]:
+    document = _document(viewer, form)
+    entities = document.place(form.number("start"), form.number("end")).found
+    if len(entities) != 1 or form.text("bounds") not in _BOUNDS:
+        raise RefusedError("expected one entity whose bounds are to change; choose one")
+    bounds = document.stretched(entities[0], *_BOUNDS[form.text("bounds")])
+    return [] if bounds is None else [Change(form.doc_id, *bounds, entities[0].type)]
+
+
+def _selected_words(viewer: Viewer, form: Form) -> tuple[int, int]:
+    document = _document(viewer, form)
     words = document.words_at(form.number("sentence"), form.number("from"), form.number("to"))
     if words is None:
         raise RefusedError("expected words of a sentence to be selected, got none; select some")

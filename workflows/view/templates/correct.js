@@ -32,7 +32,7 @@
     const bold = document.createElement("b");
     bold.textContent = words;
     document.getElementById("chosen").replaceChildren(bold, ` ${label || "no entity"}`);
-    for (const button of form.querySelectorAll("button")) button.disabled = false;
+    for (const button of form.querySelectorAll("button")) button.disabled = button.name === "bounds" && !label;
   };
   // The page that comes back has the same words chosen, with the links to equal words.
   const comeBack = (at) => {
@@ -69,6 +69,20 @@
   text.addEventListener("focusin", (event) => {
     const element = event.target.closest("[data-at]");
     if (element) chooseElement(element);
+    if (!document.getSelection().isCollapsed) document.getSelection().removeAllRanges();
+    cursor = null;
+  });
+  // No selection begins in a link, which is dragged, or opens its menu at a long touch: while it is pressed it is none.
+  text.addEventListener("pointerdown", (event) => {
+    cursor = null;
+    const link = event.target.closest("a[data-at]");
+    if (!link?.href || event.button) return;
+    const href = link.getAttribute("href");
+    link.removeAttribute("href");
+    for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => link.setAttribute("href", href), { once: true });
+  });
+  text.addEventListener("click", (event) => {
+    if (event.detail && !document.getSelection().isCollapsed) event.preventDefault();
   });
 
   // The keyboard selects words: a cursor that moves by word, and grows with Shift.
@@ -84,21 +98,29 @@
         })),
       ),
     );
-  const startWord = (all) => {
+  // From a name with Shift on, all of its words are selected.
+  const startWords = (all, extend) => {
     const element = document.activeElement.closest("[data-at], .s") ?? document.querySelector(".s:target");
-    if (element) return Math.max(0, all.findIndex((word) => element.contains(word.node)));
-    return Math.max(0, all.findIndex((word) => word.node.parentElement.getBoundingClientRect().top > 0));
+    const isHere = (word) => (element ? element.contains(word.node) : word.node.parentElement.getBoundingClientRect().top > 0);
+    const from = Math.max(0, all.findIndex(isHere));
+    return { from, to: extend && element?.dataset.at ? Math.max(from, all.findLastIndex(isHere)) : from };
   };
   const move = (by, extend) => {
     const all = words();
     if (!all.length) return;
-    if (!cursor) cursor = { from: startWord(all), to: startWord(all) };
-    else cursor.to = Math.min(Math.max(cursor.to + by, 0), all.length - 1);
+    const selection = document.getSelection();
+    if (!cursor && extend && !selection.isCollapsed) {
+      selection.modify("extend", by > 0 ? "forward" : "backward", "word");
+      return;
+    }
+    const step = cursor || (extend && document.activeElement.closest("[data-at]")) ? by : 0;
+    cursor ??= startWords(all, extend);
+    cursor.to = Math.min(Math.max(cursor.to + step, 0), all.length - 1);
     if (!extend) cursor.from = cursor.to;
     if (all[cursor.to].sentence !== all[cursor.from].sentence) cursor.to -= by;
     const first = all[Math.min(cursor.from, cursor.to)];
     const last = all[Math.max(cursor.from, cursor.to)];
-    document.getSelection().setBaseAndExtent(first.node, first.start, last.node, last.end);
+    selection.setBaseAndExtent(first.node, first.start, last.node, last.end);
     first.node.parentElement.scrollIntoView({ block: "nearest" });
   };
 
@@ -108,9 +130,7 @@
   };
   const everywhere = (id) => {
     const link = document.getElementById(id);
-    const at = `${fields.start.value}-${fields.end.value}`;
-    const chosen = new URL(location.href).searchParams.get("at");
-    if (link && (!target || chosen === at)) link.click();
+    if (link && (!target || form.dataset.chosen === `${fields.start.value}-${fields.end.value}`)) link.click();
     else if (target?.words) {
       const query = new URLSearchParams({ text: target.words, label: target.label || form.dataset.first || "" });
       if (id !== "everywhere") query.set("id", decodeURIComponent(fields.id.value));
@@ -119,6 +139,10 @@
   };
   const keys = {
     a: () => target?.label && send("label", target.label),
+    h: () => send("bounds", "start+"),
+    H: () => send("bounds", "start-"),
+    l: () => send("bounds", "end+"),
+    L: () => send("bounds", "end-"),
     A: () => document.getElementById("accepting")?.requestSubmit(),
     x: () => send("drop"),
     u: () => document.getElementById("undoing")?.requestSubmit(),
@@ -129,6 +153,9 @@
     ArrowRight: (event) => move(1, event.shiftKey),
     ArrowLeft: (event) => move(-1, event.shiftKey),
   };
+  // A key that comes before the next page is there would correct what that page no longer shows.
+  let isSent = false;
+  addEventListener("pageshow", () => { isSent = false; });
   document.addEventListener("keydown", (event) => {
     if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
     const number = /^[1-9]$/.test(event.key) && form.querySelector(`[data-number="${event.key}"]`);
@@ -136,7 +163,7 @@
     if (event.key === " " && (event.target.closest("button, a") || !document.getElementById("skip"))) return;
     event.preventDefault();
     // A key that is held down moves the cursor on, and writes once.
-    if (event.repeat && !event.key.startsWith("Arrow")) return;
+    if (isSent || (event.repeat && !event.key.startsWith("Arrow"))) return;
     if (number) send("label", number.value);
     else keys[event.key](event);
   });
@@ -144,17 +171,17 @@
   // After a correction the page comes back where it was, with the same words in focus.
   const place = "concord-place";
   document.addEventListener("submit", (event) => {
+    isSent = true;
     const focused = document.activeElement.closest("[data-at]");
     const at = focused ? Number(focused.dataset.at.split("-")[0]) : -1;
     sessionStorage.setItem(place, JSON.stringify([event.target.elements.back?.value, scrollY, at]));
   });
-  const chosen = new URL(location.href).searchParams.get("at");
-  const element = chosen && text.querySelector(`[data-at="${CSS.escape(chosen)}"]`);
+  const element = text.querySelector(`[data-at="${CSS.escape(form.dataset.chosen)}"]`);
   if (element) chooseElement(element);
   const [where, top, at] = JSON.parse(sessionStorage.getItem(place) ?? "[]");
   sessionStorage.removeItem(place);
   if (where === location.pathname + location.search) {
-    const next = [...text.querySelectorAll("[data-at]")].find((one) => Number(one.dataset.at.split("-")[0]) >= at);
+    const next = element ?? [...text.querySelectorAll("[data-at]")].find((one) => Number(one.dataset.at.split("-")[0]) >= at);
     if (at >= 0) next?.focus({ preventScroll: true });
     scrollTo({ top, behavior: "instant" });
   }
