@@ -164,8 +164,10 @@ def identify(mentions: Sequence[Mention], text: str) -> list[Identity]:
 
 
 def compared_words(name: str, label: str) -> Words:
-    """Return the words by which equal names are found across documents."""
-    return _parse(name, label).key.words
+    """Return the words by which equal names are found across documents: all but articles and titles."""
+    key = _parse(name, label).key
+    _, number, addition = key.marks
+    return (*key.words, *filter(None, (number, addition)))
 
 
 def _explains(full: Mention, short: Mention, text: str) -> bool:

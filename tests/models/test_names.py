@@ -112,6 +112,13 @@ def test_equal_names_of_documents_have_equal_words() -> None:
     assert compared_words("President Joe Biden", "PER") == ("joe", "biden")
 
 
+def test_numbers_epithets_and_regions_keep_names_of_documents_apart() -> None:
+    names = ("Henry VII", "King Henry VIII", "Henry", "Catherine of Aragon", "Catherine of Siena")
+    assert len({compared_words(name, "PER") for name in names}) == len(names)
+    assert len({compared_words(name, "LOC") for name in ("Paris", "Paris, Texas", "Paris, Ontario")}) == 3
+    assert compared_words("King Henry VIII", "PER") == compared_words("Henry, VIII", "PER")
+
+
 def test_time_grows_with_the_names() -> None:
     """Names that share a word, or all of their words, would be compared with each other."""
 
