@@ -123,15 +123,15 @@ class Place:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the words are in no entity, or are exactly one: a correction of them then cuts no longer name."""
-        return all((mark.start, mark.end) == (self.start, self.end) for mark in self.found)
+        """Whether no entity there goes beyond the words: a correction of them then cuts no longer name."""
+        return all(self.start <= mark.start and mark.end <= self.end for mark in self.found)
 
 
 def find_places(doc_id: str, text: str, marks: Sequence[Mark], surface: str) -> list[Place]:
     """Return where some words occur in a document, in order, with the entities that they overlap.
 
-    White space of any kind equals white space; an occurrence inside a longer word does not count. One inside a longer
-    entity is a place that is not ``is_whole``: it is seldom meant when all others are.
+    White space of any kind equals white space; an occurrence inside a longer word does not count. One in an entity that
+    goes beyond it is a place that is not ``is_whole``: it is seldom meant when all others are.
 
     Args:
         marks: the entities of the document as they are.

@@ -148,6 +148,7 @@ def test_places_become_single_corrections() -> None:
     model = [mark("Anna Smith", text=text), mark("Smith", "PER", text=text)]
     places = find_places("d", text, model, "Smith")
     assert [place.is_whole for place in places] == [True, False, True]
+    assert all(place.is_whole for place in find_places("d", text, model, "Anna Smith and Smith"))
     made = [correct(old, new, text=text) for place in places for old, new in marks_at(place, text, "PER")]
     assert [one.action for one in made] == ["accept", "relabel", "add"]
     dropped = [correct(old, new, text=text) for place in places for old, new in marks_at(place, text, None)]

@@ -31,7 +31,7 @@ class ListedPlace(NamedTuple):
 
     Attributes:
         labels: of the entities there.
-        longer: the entities there as a whole, if the place is only a part of them or overlaps them.
+        longer: the entities there as a whole, if one of them goes beyond the place.
     """
 
     doc_id: str
