@@ -89,7 +89,7 @@ class Prediction:
     refined: tuple[bool, ...]
     """True where the label is stage two's."""
     spans: tuple[Span, ...]
-    """The entities, as half-open word indices; none for word labels. After them the candidates, if asked for."""
+    """The entities, as half-open word indices; none for word labels. Candidates are among them if asked for."""
     confidences: tuple[float | None, ...]
     """One per span, 0..1: the probability that exactly these words are an entity of this type."""
     sources: tuple[Source, ...] = ()

@@ -178,7 +178,7 @@ def _score(document: CollectedDocument, pieces: list[CollectedSentence]) -> Queu
     if candidates := _within(pieces, document.candidates):
         likeliest = max(candidates, key=lambda candidate: candidate.confidence or 0.0)
         label, text, probability = likeliest.label, likeliest.text, -(likeliest.confidence or 0.0)
-        reason = f"candidate {label} {text!r} with probability {-probability:.2f}"
+        reason = f"candidate {label} {text!r} with score {-probability:.2f}"
     elif scored:
         probability, label, text = min(scored, key=itemgetter(0))
         reason = f"{label} {text!r} with probability {probability:.2f}"
