@@ -92,10 +92,10 @@ def annotate(
     if not was_finished:
         tally.report_progress()
         with folder.removing_overtaken(plan.generation):
-            if shards:
-                folder.remove_broken_commits(shards, generation=plan.generation)
-                run_shards = _executor(config, build, build_parse)
-                with tally.timed(folder):
+            with tally.timed(folder):
+                if shards:
+                    folder.remove_broken_commits(shards, generation=plan.generation)
+                    run_shards = _executor(config, build, build_parse)
                     tally.replaced = run_shards(plan, shards, tally.add, tally.update)
             folder.finish(plan, _retention(config, folder))
     if config.output.delta:

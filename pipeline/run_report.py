@@ -11,11 +11,15 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import STAGES
 from concord.pipeline.errors import StoreError
 from concord.pipeline.output.manifest import ShardReport, sum_outcomes
-from concord.pipeline.output.output_folder import STATS_NAME, OutputFolder
+from concord.pipeline.output.output_folder import STATS_NAME, GenerationStats, OutputFolder
+from concord.pipeline.output.past_generations import past_generations
 from concord.pipeline.plan import Changes, Plan
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.shard_progress import ShardProgress, Timings
+
+KEPT_STATS = 1000
+"""Of how many generations ``stats.json`` keeps the counts and times."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,14 +174,15 @@ class RunTally:
         finally:
             self.wall_seconds = perf_counter() - start
             # Missing times are not worth an error, least of all one that hides another.
-            with suppress(StoreError):
+            with suppress(StoreError), store_errors(folder.metadata / STATS_NAME):
                 self._write_stats(folder)
 
     def _write_stats(self, folder: OutputFolder) -> None:
         """Add this call's times to ``stats.json``; the times of a killed call are missing there.
 
         The file holds ``shards`` and ``words`` that were timed, ``wall_seconds`` of all calls together, ``seconds`` by
-        stage summed over workers, and ``words_per_second`` by stage (of one worker) and of the whole ``run``.
+        stage summed over workers, and ``words_per_second`` by stage (of one worker) and of the whole ``run``; in
+        ``generations`` the words and seconds of each generation, and the counts of those that are finished.
         """
         earlier = folder.stats()
         earlier_seconds = earlier.get("seconds", {})
@@ -191,10 +196,20 @@ class RunTally:
             "wall_seconds": wall_seconds,
             "seconds": seconds,
             "words_per_second": rates,
+            "generations": self._generations(folder),
         }
-        content = orjson.dumps(stats, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-        with store_errors(folder.metadata / STATS_NAME):
-            write_atomically(folder.metadata / STATS_NAME, content, staging=folder.staging)
+        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
+        content = orjson.dumps(stats, option=options)
+        write_atomically(folder.metadata / STATS_NAME, content, staging=folder.staging)
+
+    def _generations(self, folder: OutputFolder) -> dict[int, GenerationStats]:
+        """Add this call's times to its generation, and the counts of earlier ones, which may soon be removed."""
+        number, earlier = self._plan.generation, folder.stats().get("generations", {})
+        own = earlier.get(number, {})
+        words, seconds = own.get("words", 0) + self._timings.words, own.get("seconds", 0.0) + self.wall_seconds
+        past = {one.number: one.stats for one in past_generations(folder) if one.number < number}
+        known: dict[int, GenerationStats] = {**earlier, **past, number: {"words": words, "seconds": seconds}}
+        return {key: known[key] for key in sorted(known)[-KEPT_STATS:]}
 
     def result(self, config: AnnotateConfig, folder: OutputFolder, *, done_before: int) -> RunReport:
         """Return the result of the call, given how many of the plan's shards were committed before it."""

@@ -8,9 +8,9 @@ record; nothing else is consulted. Once all shards of a generation are committed
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from concord.models.errors import ConcordError
@@ -44,12 +44,27 @@ CONFIG_NAME = "config.resolved.yaml"
 _NAMED = 5
 
 
+# Up to the year 5138: somebody else may have written the file.
+_Seconds = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+
+
+class GenerationStats(TypedDict, total=False):
+    """What ``stats.json`` says of a generation: ``finished`` and ``counts`` once a later one is about to replace it."""
+
+    words: _Count
+    seconds: _Seconds
+    finished: _Seconds
+    counts: dict[str, _Count]
+
+
 class _Stats(TypedDict, total=False):
     shards: int
     words: int
     wall_seconds: float
     seconds: dict[str, float]
     words_per_second: dict[str, float]
+    generations: dict[Annotated[int, Field(ge=0, lt=1 << 31)], GenerationStats]
 
 
 _STATS = TypeAdapter(_Stats)

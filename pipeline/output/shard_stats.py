@@ -20,6 +20,10 @@ UNCERTAINTY_BIN_WIDTH = 0.05
 """Nats. Bin ``uncertainty.07`` counts words from 0.35 to 0.40; the last counts everything above."""
 GUESSED_ENCODINGS = "guessed_encodings"
 """Counts the documents whose bytes were not UTF-8 and whose encoding was guessed."""
+OF_TYPE = "entities."
+"""Begins the counts of entities, by type."""
+SCORED, CONFIDENCE = "scored_entities", "confidence_millionths"
+"""Count the entities that have a confidence, and add up their confidences."""
 REPLACED = "replaced"
 """Counts the characters that stand for invalid bytes."""
 META_NULLS = "meta_nulls."
@@ -40,7 +44,6 @@ NEAR_TIE = 1e-5
 """Words this close to another label or to the threshold may differ with other batch sizes or processors."""
 
 _BACKED_OFF = "backed_off."
-_OF_TYPE = "entities."
 
 
 class BackOffStep(IntEnum):
@@ -83,8 +86,8 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
 
     Returns:
         Name to number: those of ``ALWAYS_COUNTED``, but for near_ties; ``entities.<type>``; ``uncertainty.<bin>``;
-        ``candidates``; ``guessed_encodings``; ``replaced``; ``meta_nulls.<field>``;
-        ``dead_letters.<stage>.<error>``.
+        ``scored_entities``; ``confidence_millionths``; ``candidates``; ``guessed_encodings``; ``replaced``;
+        ``meta_nulls.<field>``; ``dead_letters.<stage>.<error>``.
     """
     tokens, sentences, entities = tables["tokens"], tables["sentences"], without_candidates(tables["entities"])
     uncertainty = np.asarray(tokens["uncertainty"].drop_null().to_numpy()).astype(np.float64)
@@ -104,7 +107,10 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
     bins = np.minimum((uncertainty / UNCERTAINTY_BIN_WIDTH).astype(np.int64), UNCERTAINTY_BINS - 1)
     for number, count in zip(*np.unique(bins, return_counts=True), strict=True):
         counts[f"uncertainty.{number:02d}"] = int(count)
-    counts.update(f"{_OF_TYPE}{label}" for label in entities["label"].to_pylist())
+    counts.update(f"{OF_TYPE}{label}" for label in entities["label"].to_pylist())
+    confidence = np.asarray(entities["confidence"].drop_null().to_numpy()).astype(np.float64)
+    if len(confidence):
+        counts[SCORED], counts[CONFIDENCE] = len(confidence), int(np.rint(1e6 * confidence).sum())
     if candidates := tables["entities"].num_rows - entities.num_rows:
         counts["candidates"] = candidates
     guesses = tables["documents"]["encoding_confidence"]
@@ -166,7 +172,7 @@ def count_step(step: BackOffStep) -> dict[str, float]:
 def entity_types(reports: Iterable[ShardReport]) -> tuple[str, ...]:
     """Return the entity types that occur in shards, sorted."""
     names = {name for report in reports for name, number in report.stats.items() if number}
-    return tuple(sorted(name.removeprefix(_OF_TYPE) for name in names if name.startswith(_OF_TYPE)))
+    return tuple(sorted(name.removeprefix(OF_TYPE) for name in names if name.startswith(OF_TYPE)))
 
 
 def backed_off(reports: Iterable[ShardReport]) -> dict[str, BackOffStep]:

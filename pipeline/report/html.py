@@ -1,6 +1,7 @@
 """The report of a run: one self-contained HTML file that makes no network requests."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from concord.models.saved_tagger import read_saved
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow, words_with_spaces
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.past_generations import PastGeneration, past_generations
 from concord.pipeline.output.shard_stats import backed_off
 from concord.pipeline.output.tables import title_of
 from concord.pipeline.plan import Plan
@@ -29,6 +31,8 @@ from concord.pipeline.report.templates import format_count, lay_out_bars, load_t
 from concord.pipeline.storage.output_paths import OutputPath
 
 REPORT_NAME = "report.html"
+RUNS = 30
+"""Generations, the newest, in the charts of runs."""
 CONTEXT_WORDS = 8
 """Words shown on each side of an example."""
 
@@ -44,13 +48,16 @@ def write_report(output: OutputPath, limits: Limits = DEFAULT_LIMITS) -> OutputP
     """
     folder = OutputFolder(output.absolute())
     folder.generations.check_whole()
-    content = render_report(measure_quality(output, limits), stats=folder.stats(), limits=limits)
+    quality, past = measure_quality(output, limits), past_generations(folder)
+    content = render_report(quality, stats=folder.stats(), limits=limits, past=past)
     path = folder.metadata / REPORT_NAME
     write_page(path, content, staging=folder.staging)
     return path
 
 
-def render_report(quality: Quality, *, stats: Mapping[str, Any], limits: Limits) -> str:
+def render_report(
+    quality: Quality, *, stats: Mapping[str, Any], limits: Limits, past: Sequence[PastGeneration] = ()
+) -> str:
     """Render the report as HTML; ``stats`` is the content of stats.json, of which missing keys are not shown."""
     plan, manifest = quality.plan, quality.manifest
     threshold = _threshold(plan)
@@ -66,6 +73,7 @@ def render_report(quality: Quality, *, stats: Mapping[str, Any], limits: Limits)
         tagger=_component(plan.tagger),
         parser=_component(plan.parser),
         stages=_stages(stats),
+        runs=_run_charts(past[-RUNS:]),
         threshold=threshold,
         chart=_chart(quality.histogram, threshold),
         near_ties=round(sum(shard.stats.get("near_ties", 0) for shard in manifest.shards)),
@@ -109,6 +117,42 @@ def _stages(stats: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"name": name, "seconds": taken, "rate": round(words / taken) if taken > 0 and words else None}
         for name, taken in seconds.items()
     ]
+
+
+def _run_charts(past: Sequence[PastGeneration]) -> list[dict[str, Any]]:
+    """Return a small chart of each figure that two generations have: values, and points in percent of the chart.
+
+    Its height is a fifth of the highest value, or what the values need, so that little change looks like little.
+    """
+    series: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for place, one in enumerate(past):
+        counts, shares = (
+            one.stats.get("counts", {}),
+            one.shares(sorted({label for each in past for label in each.entities})),
+        )
+        figures = {
+            "words": counts.get("tokens"),
+            "seconds": one.stats.get("seconds"),
+            "words per second": one.words_per_second,
+        }
+        for title, value in (*figures.items(), *((title, share.shown) for title, share in shares.items())):
+            if value is not None:
+                series[title][place] = value
+    charts = []
+    for title, values in series.items():
+        if len(values) > 1:
+            high = max(values.values())
+            low = min(*values.values(), 0.8 * high)
+            points = [
+                (100 * place / (len(past) - 1), 100 * (high - value) / ((high - low) or 1))
+                for place, value in values.items()
+            ]
+            shown = [
+                (past[place].name, f"{value:.3g}" if value < 100 else format_count(round(value)))
+                for place, value in values.items()
+            ]
+            charts.append({"title": title, "values": shown, "points": points})
+    return charts
 
 
 def _chart(histogram: Sequence[int], threshold: float | None) -> dict[str, Any]:

@@ -5,18 +5,21 @@ from pathlib import Path
 from typing import Any
 
 from concord.models.errors import ConfigError
-from concord.pipeline.errors import IntegrityError, PlanError
+from concord.pipeline.errors import PlanError
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.delta_log import FOLDER, check_delta, prune_delta_log
-from concord.pipeline.output.generations import Generation, Retention
+from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.past_generations import CONFIDENT, PastGeneration, past_generations
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.workflows.console import Answer, counted, table
+from concord.workflows.console import Answer, counted, printable, table
+
+_COLUMNS = ("documents", "words", "dead_letters", "seconds", "words_per_second", "confidence")
 
 
 def history(output: OutputPath) -> Answer:
-    """List the generations that are kept, the oldest first."""
+    """List the generations, the oldest first; of removed ones what ``stats.json`` has."""
     folder = OutputFolder(output.absolute())
     current = folder.generations.current()
     if current is None:
@@ -25,22 +28,24 @@ def history(output: OutputPath) -> Answer:
     versions: dict[str, list[str]] = {}
     for version, name in folder.generations.versions().items():
         versions.setdefault(name, []).append(version)
-    earlier = [generation for generation in folder.generations.history() if generation.name != current.name]
     rows = [
         _describe(generation, versions.get(generation.name, []), is_current=generation.name == current.name)
-        for generation in sorted([*earlier, current], key=lambda generation: generation.rank)
+        for generation in past_generations(folder)
     ]
+    types = sorted({label for row in rows for label in row["entities"]})
+    titles = (name.replace("_", " ") for name in _COLUMNS)
+    header = ("generation", "finished (UTC)", *titles, *map(printable, types), "name")
     lines = [
         (
             row["generation"],
             (row["finished"] or "-")[:19].replace("T", " "),
-            row["documents"],
-            row["dead_letters"],
-            ", ".join([*["current"] * row["current"], *row["versions"]]),
+            *(_rounded(row[name]) for name in _COLUMNS),
+            *(row["entities"].get(label, 0) for label in types),
+            ", ".join([*["removed"] * (not row["kept"]), *["current"] * row["current"], *row["versions"]]),
         )
         for row in rows
     ]
-    text = table(lines, header=("generation", "finished (UTC)", "documents", "dead letters", "name"), right=(0, 2, 3))
+    text = table(lines, header=header, right=(0, *range(2, len(header) - 1)))
     return Answer(values={"output": str(folder.output), "generations": rows}, text=text)
 
 
@@ -88,19 +93,26 @@ def files(output: OutputPath, *, name: str | None, generation: int | None, versi
     return Answer(values=values, text="\n".join(path for paths in parts.values() for path in paths))
 
 
-def _describe(generation: Generation, versions: list[str], *, is_current: bool) -> dict[str, Any]:
-    try:
-        manifest = generation.manifest()
-    except IntegrityError:
-        counts: dict[str, int | None] = {"documents": None, "dead_letters": None}
-    else:
-        counts = {"documents": manifest.annotated + manifest.unchanged, "dead_letters": manifest.dead_letters}
-    finished = datetime.fromtimestamp(generation.finished, UTC).isoformat() if generation.finished else None
+def _describe(generation: PastGeneration, versions: list[str], *, is_current: bool) -> dict[str, Any]:
+    stats, confidence = generation.stats, generation.shares(()).get(CONFIDENT)
+    counts, seconds = stats.get("counts", {}), stats.get("finished")
     return {
         "generation": generation.number,
         "name": generation.name,
-        "finished": finished,
-        **counts,
+        "finished": datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None,
+        "documents": counts.get("documents"),
+        "words": counts.get("tokens"),
+        "dead_letters": counts.get("dead_letters"),
+        "seconds": stats.get("seconds"),
+        "words_per_second": generation.words_per_second,
+        "confidence": confidence and confidence.shown,
+        "entities": generation.entities,
+        "kept": generation.is_kept,
         "current": is_current,
         "versions": versions,
     }
+
+
+def _rounded(value: float | None) -> float | str | None:
+    """Return a number as the table shows it."""
+    return f"{value:.3g}" if isinstance(value, float) and value < 100 else value and round(value)

@@ -187,21 +187,41 @@ generation_option = click.option("--generation", type=click.IntRange(min=0), hel
 @click.option("--tag", metavar="NAME", help="Give a generation a name; it is kept as long as it has one.")
 @click.option("--untag", metavar="NAME", help="Remove a name.")
 @generation_option
+@click.option("--check", is_flag=True, help="Exit with 5 if a share has moved between the last two generations.")
+@click.option(
+    "--amount", type=click.FloatRange(min=0), help="With --check: the relative change allowed.  [default: 0.2]"
+)
 def history(
-    output: "OutputPath", *, prune: bool, keep: int | None, tag: str | None, untag: str | None, generation: int | None
+    output: "OutputPath",
+    *,
+    prune: bool,
+    keep: int | None,
+    tag: str | None,
+    untag: str | None,
+    generation: int | None,
+    check: bool,
+    amount: float | None,
 ) -> Answer:
-    """List the generations of a collection, name one, or remove old ones.
+    """List the generations of a collection, compare the last two, name one, or remove old ones.
 
     OUTPUT is the folder or URL of an annotated collection. Every run that changes it writes a new generation. The
     one before is kept for output.grace_seconds, so that programs can finish reading it; the newest output.keep and
     those with a name are kept for longer.
+
+    The list has what each run took and found, with removed generations. --check compares entities of each type per
+    1,000 words, dead letters per document, and what the mean confidence lacks of 1. One has moved if it changed by
+    more than --amount, and by more than chance would. The names that moved it most are printed.
     """
     from concord.workflows.annotation import history as work
 
-    if sum(map(bool, (prune, tag, untag))) > 1:
-        raise click.UsageError("Expected one of --prune, --tag and --untag.")
-    if (keep is not None and not prune) or (generation is not None and not tag):
-        raise click.UsageError("--keep belongs to --prune, and --generation to --tag.")
+    if sum(map(bool, (prune, tag, untag, check))) > 1:
+        raise click.UsageError("Expected one of --prune, --tag, --untag and --check.")
+    if (keep is not None and not prune) or (generation is not None and not tag) or (amount is not None and not check):
+        raise click.UsageError("--keep belongs to --prune, --generation to --tag, and --amount to --check.")
+    if check:
+        from concord.workflows.annotation import drift
+
+        return drift.check(output, amount=0.2 if amount is None else amount)
     if prune:
         return work.prune(output, keep=keep)
     if tag:
