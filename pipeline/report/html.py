@@ -125,34 +125,23 @@ def _run_charts(past: Sequence[PastGeneration]) -> list[dict[str, Any]]:
     Its height is a fifth of the highest value, or what the values need, so that little change looks like little.
     """
     series: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    types = sorted({label for one in past for label in one.entities})
     for place, one in enumerate(past):
-        counts, shares = (
-            one.stats.get("counts", {}),
-            one.shares(sorted({label for each in past for label in each.entities})),
-        )
-        figures = {
-            "words": counts.get("tokens"),
-            "seconds": one.stats.get("seconds"),
-            "words per second": one.words_per_second,
-        }
-        for title, value in (*figures.items(), *((title, share.shown) for title, share in shares.items())):
+        words, seconds = one.stats.get("counts", {}).get("tokens"), one.stats.get("seconds")
+        figures = {"words": words, "seconds": seconds, "words per second": one.words_per_second}
+        figures |= {title: share.shown for title, share in one.shares(types).items()}
+        for title, value in figures.items():
             if value is not None:
                 series[title][place] = value
     charts = []
     for title, values in series.items():
-        if len(values) > 1:
-            high = max(values.values())
-            low = min(*values.values(), 0.8 * high)
-            points = [
-                (100 * place / (len(past) - 1), 100 * (high - value) / ((high - low) or 1))
-                for place, value in values.items()
-            ]
-            shown = [
-                (past[place].name, f"{value:.3g}" if value < 100 else format_count(round(value)))
-                for place, value in values.items()
-            ]
-            charts.append({"title": title, "values": shown, "points": points})
-    return charts
+        low, high = min(*values.values(), 0.8 * max(values.values())), max(values.values())
+        across, up = 100 / max(1, len(past) - 1), 100 / ((high - low) or 1)
+        points = [(across * place, 100 - up * (value - low)) for place, value in values.items()]
+        texts = [f"{value:.3g}" if value < 100 else format_count(round(value)) for value in values.values()]
+        shown = list(zip((past[place].name for place in values), texts, strict=True))
+        charts.append({"title": title, "values": shown, "points": points})
+    return [chart for chart in charts if len(chart["points"]) > 1]
 
 
 def _chart(histogram: Sequence[int], threshold: float | None) -> dict[str, Any]:

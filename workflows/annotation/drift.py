@@ -50,7 +50,9 @@ def check(output: OutputPath, *, amount: float) -> Answer:
         moves = _moves(pair[0].shares(types), pair[1].shares(types), collections, amount=amount)
         moved = ", ".join(["these shares have moved", *(f"because {reason}" for reason in reasons)])
         text = f"{output}: from generation {pair[0].name} to {pair[1].name} " + (
-            "\n".join([f"{moved}:", *map(_describe, moves)]) if moves else f"no share has moved by {amount:.0%}"
+            "\n".join([f"{moved}:", *map(_describe, moves)])
+            if moves
+            else f"no share has moved by more than {amount:.0%}"
         )
     names = [one.name for one in pair]
     values = {"output": str(latest.output), "generations": names, "reasons": reasons, "moved": moves}

@@ -177,6 +177,7 @@ def verify(output: "OutputPath", *, shallow: bool) -> Answer:
     return inspection.verify(output, deep=not shallow)
 
 
+AMOUNT = click.FloatRange(min=0)
 generation_option = click.option("--generation", type=click.IntRange(min=0), help="Its number.  [default: current]")
 
 
@@ -188,20 +189,8 @@ generation_option = click.option("--generation", type=click.IntRange(min=0), hel
 @click.option("--untag", metavar="NAME", help="Remove a name.")
 @generation_option
 @click.option("--check", is_flag=True, help="Exit with 5 if a share has moved between the last two generations.")
-@click.option(
-    "--amount", type=click.FloatRange(min=0), help="With --check: the relative change allowed.  [default: 0.2]"
-)
-def history(
-    output: "OutputPath",
-    *,
-    prune: bool,
-    keep: int | None,
-    tag: str | None,
-    untag: str | None,
-    generation: int | None,
-    check: bool,
-    amount: float | None,
-) -> Answer:
+@click.option("--amount", type=AMOUNT, help="With --check: the relative change allowed.  [default: 0.2]")
+def history(output: "OutputPath", *, check: bool, amount: float | None, **options: Any) -> Answer:
     """List the generations of a collection, compare the last two, name one, or remove old ones.
 
     OUTPUT is the folder or URL of an annotated collection. Every run that changes it writes a new generation. The
@@ -214,6 +203,7 @@ def history(
     """
     from concord.workflows.annotation import history as work
 
+    prune, keep, tag, untag, generation = (options[name] for name in ("prune", "keep", "tag", "untag", "generation"))
     if sum(map(bool, (prune, tag, untag, check))) > 1:
         raise click.UsageError("Expected one of --prune, --tag, --untag and --check.")
     if (keep is not None and not prune) or (generation is not None and not tag) or (amount is not None and not check):
