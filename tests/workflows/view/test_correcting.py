@@ -334,6 +334,18 @@ def test_tables_with_corrections_show_the_tagger_again_when_they_are_undone(tmp_
     assert [entity for entity in window.entities if entity[2]] == before
 
 
+def test_a_label_that_a_person_gave_reads_corrected_on_every_page(tmp_path: Path) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl", documents=0, extra=("Anna met Bob Roe.",))
+    runs.run_job(runs.job(source, tmp_path / "out"))
+    Window(viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada"), "/document?id=d0").correct(5, 8, "ORG")
+    runs.run_job(runs.job(source, tmp_path / "out"))
+    client = viewing.open_client(tmp_path / "out", tmp_path / "cache")
+    assert "met ORG corrected" in Window(client, "/document?id=d0").words
+    assert 'title="ORG, corrected by a person"' in Window(client, "/document?id=d0").page
+    assert "1 ORG corrected" in Window(client, "/document?id=d0&name=met").words
+    assert "Bob Roe. ORG corrected" in Window(client, "/name?name=met").words.replace(" .", ".")
+
+
 def test_what_stage_two_would_move_is_shown_and_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = runs.write_collection(tmp_path / "in.jsonl", documents=0, extra=("Anna met Bob here.",))
     runs.run_job(runs.job(source, tmp_path / "out"))
@@ -449,8 +461,8 @@ def test_the_weights_behind_a_name_are_shown(output: Path, tmp_path: Path, monke
     assert "/why?id=yard&amp;name=Alan+Baxter" in Window(client, "/document?id=yard&name=Alan+Baxter").page
     monkeypatch.setattr(collection_tagger, "_load", lambda plan: (fakes.AttentiveTagger(), None))
     words = Window(client, "/why?id=yard&name=Alan+Baxter").words
-    assert words.count("decided by the draft") == 2
-    assert "Baxter decided by the draft 0.70 Baxter closes the yard . B-PER \u2192 B-ORG 0.30 Nobody called" in words
+    assert words.count("decided by stage one") == 2
+    assert "Baxter decided by stage one 0.70 Baxter closes the yard . B-PER \u2192 B-ORG 0.30 Nobody called" in words
     for name in ("x", ""):
         assert "No entity of this document is called so" in Window(client, f"/why?id=yard&name={name}").words
     assert client.get("/why?id=nothing").status_code == 404

@@ -84,8 +84,8 @@ def test_every_order_of_documents_works(client: TestClient, order: str) -> None:
 def test_a_document_shows_its_text_entities_drafts_and_names_without_a_label(client: TestClient) -> None:
     page = read(client, "/document?id=yard")
     assert "1Baxter ORG was PER 0.60 closes the yard was LOC." in words(page)
-    assert 'title="0.40 nats"' in page
-    assert "draft B-LOC, final O" in page
+    assert 'title="uncertainty 0.40"' in page
+    assert "stage one said B-LOC, stage two no entity" in page
     assert 'class="m" data-item data-name="Goole"' in page
     assert "not labelled here; elsewhere in this document LOC (1)" in page
 

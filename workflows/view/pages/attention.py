@@ -9,6 +9,7 @@ from concord.pipeline.output.document_rows import CollectedDocument, TokenRow
 from concord.workflows.view.index.document import read_document
 from concord.workflows.view.index.finding import Line, all_labels, get_document, places_of_name
 from concord.workflows.view.page import Page, Query, UnavailableError
+from concord.workflows.view.pages.text_layout import label_name
 from concord.workflows.view.viewer import Viewer
 
 _SHOWN_PLACES = 20
@@ -18,7 +19,7 @@ _CONTEXT_WORDS = 5
 
 
 class AttendedWord(NamedTuple):
-    """A word that another one reads in the memory: its weight, sentence, words around it, and labels."""
+    """A word that another one reads in the memory: its weight, sentence, words around it, and labels as shown."""
 
     weight: float
     sent_id: int
@@ -90,5 +91,6 @@ def _attended_word(tokens: Sequence[tuple[TokenRow, int]], number: int, weight: 
     around = tokens[max(0, number - _CONTEXT_WORDS) : number + 1 + _CONTEXT_WORDS]
     sentence = [word for word, number in around if number == sent_id]
     left = [word.text for word in sentence if word.start_char < token.start_char]
+    labels = label_name(token.draft_ner), label_name(token.ner)
     right = [word.text for word in sentence if word.start_char > token.start_char]
-    return AttendedWord(weight, sent_id, " ".join(left), token.text, " ".join(right), token.draft_ner, token.ner)
+    return AttendedWord(weight, sent_id, " ".join(left), token.text, " ".join(right), *labels)

@@ -17,6 +17,8 @@ UNCERTAIN = (0.1, 0.3, 0.6, 0.9)
 """Nats from which a word is underlined, and underlined more strongly."""
 STRENGTHS = (0.5, 0.7, 0.85, 0.95)
 """Confidence from which the colour of an entity is stronger."""
+NO_ENTITY = "no entity"
+"""How the pages call the label ``O``."""
 _LONGEST_NAME = 8
 """Words of a name that is looked for where it is not labelled."""
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
@@ -126,18 +128,24 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
     return paragraphs
 
 
+def label_name(label: str) -> str:
+    """Return the label of a word as the pages show it."""
+    return NO_ENTITY if label == OUTSIDE else label
+
+
 def band(value: float, limits: Sequence[float]) -> int:
     """Return how many limits a value reaches."""
     return bisect_right(limits, value)
 
 
 def _entity(row: IndexedEntity, sentence: ReadSentence) -> Segment:
-    decided = "by a person" if row.origin == "corrected" else "by stage two" if row.refined else "by the draft"
     sure = "" if row.confidence is None else f", confidence {row.confidence:.2f}"
-    nats = "" if row.uncertainty is None else f", {row.uncertainty:.2f} nats"
-    note = f"{row.label}{sure}{nats}, decided {decided}"
+    unsure = "" if row.uncertainty is None else f", uncertainty {row.uncertainty:.2f}"
+    note = f"{row.label}{sure}{unsure}, decided by stage {'two' if row.refined else 'one'}"
+    if row.origin == "corrected":
+        note = f"{row.label}, corrected by a person"
     if row.number < 0:
-        note = f"{row.label}, not in the tables yet"
+        note = f"{note if row.origin else row.label}, not in the tables yet"
     return Segment(
         words=[],
         entity=row,
@@ -145,7 +153,7 @@ def _entity(row: IndexedEntity, sentence: ReadSentence) -> Segment:
         end=row.end,
         name=row.name,
         strength=len(STRENGTHS) if row.confidence is None else band(row.confidence, STRENGTHS),
-        note=f"{note}, source: {row.origin}" if row.origin else note,
+        note=f"{note}, source: {row.origin}" if row.origin not in {None, "", "corrected"} else note,
         begins=row.start >= sentence.row.start_char,
         ends=row.end <= sentence.row.end_char,
     )
@@ -153,7 +161,7 @@ def _entity(row: IndexedEntity, sentence: ReadSentence) -> Segment:
 
 def _note_draft(segment: Segment, token: TokenRow, label: str) -> None:
     """Add the draft of a word to its entity, if the type or the boundary differs."""
-    draft = split_label(token.draft_ner)[1] or OUTSIDE
+    draft = split_label(token.draft_ner)[1] or NO_ENTITY
     draft = "other bounds" if draft == label else draft
     if draft not in segment.drafts:
         segment.drafts = (*segment.drafts, draft)
@@ -199,9 +207,9 @@ def _append(words: list[Word], piece: _Piece) -> None:
     level = band(token.uncertainty or 0.0, UNCERTAIN)
     draft = split_label(token.draft_ner)[1] if token.changed and token.ner == OUTSIDE else ""
     if level or draft:
-        note = f"{token.uncertainty or 0.0:.2f} nats"
+        note = f"uncertainty {token.uncertainty or 0.0:.2f}"
         if token.changed:
-            note = f"{note}; draft {token.draft_ner}, final {token.ner}"
+            note = f"{note}; stage one said {label_name(token.draft_ner)}, stage two {label_name(token.ner)}"
         words.append(Word(gap=piece.gap, text=piece.text, level=level, note=note, draft=draft))
     elif words and not words[-1].note:
         words[-1] = Word(gap=words[-1].gap, text=f"{words[-1].text}{piece.gap}{piece.text}")
