@@ -10,7 +10,7 @@ from pydantic import field_validator
 from tqdm import tqdm
 
 from concord.models.config import Config
-from concord.models.errors import ConfigError
+from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.corpora.conllu import PARSER_KEY, SOURCE_KEY, read_header
 from concord.pipeline.corpora.read_corpus import GoldDocument, read_gold
@@ -62,7 +62,7 @@ def parse_command(config: ParseConfig) -> Answer:
     Raises:
         ConfigError: when the output's name is not one of CoNLL-U, or it is the input or a file of other origin.
         InputError: when the corpus cannot be read or has no sentence.
-        ModelError: when the parser cannot be loaded.
+        ModelError: when the parser cannot be loaded, or finds no trees.
         StoreError: when there is no space.
     """
     source, output = Path(config.input), Path(config.output)
@@ -91,7 +91,7 @@ def parse_command(config: ParseConfig) -> Answer:
     loaded = load_parser(config.parser)
     started = time.monotonic()
     gold = [GoldDocument(name="", sentences=tuple(document), lines=()) for document in documents]
-    write_gold(output, gold, form="conllu", header=header, analyses=_parse(loaded, sentences))
+    write_gold(output, gold, form="conllu", header=header, analyses=_parse(loaded, sentences, config.parser))
     speed = words / (time.monotonic() - started)
     return Answer(
         values={**values, "parsed": True, "words_per_second": speed},
@@ -100,10 +100,12 @@ def parse_command(config: ParseConfig) -> Answer:
     )
 
 
-def _parse(parser: Parser, sentences: list[tuple[str, ...]]) -> list[tuple[WordAnalysis, ...]]:
+def _parse(parser: Parser, sentences: list[tuple[str, ...]], config: ParserConfig) -> list[tuple[WordAnalysis, ...]]:
     analyses: list[tuple[WordAnalysis, ...]] = []
     with tqdm(total=len(sentences), unit="sentence", disable=not sys.stderr.isatty(), leave=False) as bar:
         for start in range(0, len(sentences), _SENTENCES_A_CALL):
             analyses += parser.parse_words(sentences[start : start + _SENTENCES_A_CALL])
+            if any(word.head is None for word in analyses[start]):
+                raise ModelError(f"parser.package: expected a parser that finds trees, got {config.package}")
             bar.update(len(analyses) - bar.n)
     return analyses

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import spacy
 from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
 
@@ -140,6 +141,16 @@ def test_parse_does_not_overwrite_a_file_of_other_origin(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match=r"trees\.conllu, which has no trees of a parser; choose another name"):
         parse_command(read_parse_job({"input": str(source), "output": str(output)}))
     assert "Mira" in output.read_text()
+
+
+def test_parse_refuses_a_parser_without_trees(tmp_path: Path) -> None:
+    source, output = tmp_path / "gold.conll", tmp_path / "gold.conllu"
+    source.write_text("Mira\tB-PER\n")
+    spacy.blank("en").to_disk(tmp_path / "blank")
+    job = {"input": str(source), "output": str(output), "parser": {"package": f"spacy:{tmp_path / 'blank'}"}}
+    with pytest.raises(ModelError, match=r"parser\.package: expected a parser that finds trees, got spacy:"):
+        parse_command(read_parse_job(job))
+    assert not output.exists()
 
 
 def test_parse_refuses_a_corpus_without_sentences(tmp_path: Path) -> None:
