@@ -31,7 +31,7 @@ def find_spacy_pipeline(source: str) -> Path:
                 f"'python -m spacy download {source}'"
             )
         folder = Path(spec.origin).parent
-    for found in (folder, *folder.glob("*/")):
+    for found in (folder, *sorted(folder.glob("*/"))):
         if (found / _CONFIG_NAME).is_file():
             return found
     raise ModelError(f"{folder}: expected the folder of a spaCy pipeline, with {_CONFIG_NAME}")

@@ -76,8 +76,10 @@ def tabulate_names(entities: pa.Table) -> pa.Table:
 
 def _encode(column: pa.ChunkedArray | pa.Array) -> tuple[_Numbers, list[str]]:
     """Return the number of each row's value, and the values by number, in the order of their first rows."""
-    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    encoded = values.dictionary_encode()
+    encoded = column.dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        # Not before: an array of strings holds 2 GiB at most.
+        encoded = encoded.combine_chunks()
     return np.asarray(encoded.indices).astype(np.int64), encoded.dictionary.to_pylist()
 
 

@@ -15,7 +15,9 @@ Row = tuple[str, str, str, str]
 
 def table_of(rows: list[Row]) -> list[dict[str, Any]]:
     columns = [pa.array([row[number] for row in rows], pa.string()) for number in range(len(NAMED_COLUMNS))]
-    table = tabulate_names(pa.table(dict(zip(NAMED_COLUMNS, columns, strict=True))))
+    entities = pa.table(dict(zip(NAMED_COLUMNS, columns, strict=True)))
+    # As it is read from several parts.
+    table = tabulate_names(pa.concat_tables([entities[: len(rows) // 2], entities[len(rows) // 2 :]]))
     assert table.schema == NAMES
     found: list[dict[str, Any]] = table.to_pylist()
     return found
