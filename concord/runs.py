@@ -92,9 +92,9 @@ class Run:
 
     @cached_property
     def names(self) -> pa.Table:
-        """One row per name: persons, places and organisations with their mentions, documents and variants.
+        """One row per name, of whatever label, with its mentions, documents and variants.
 
-        It is worked out of the entities when it is first used, in seconds for a million of them; see
+        It is computed from the entities when first used, in seconds for a million of them; see
         ``concord.pipeline.output.names.tabulate_names`` for its columns.
         """
         with self._naming_damage():

@@ -24,7 +24,9 @@ _LONGEST = 10
 def find_spans(
     probabilities: NDArray[np.float64], lengths: Sequence[int], vocabulary: Vocabulary, *, least: float
 ) -> list[dict[Span, float]]:
-    """Return the spans of each sentence, in order, that have at least a score, with it; none for word labels.
+    """Return for each sentence its spans that score ``least`` or more, in order, with their scores.
+
+    Word labels have no spans.
 
     Args:
         probabilities: of the labels of all words, shape ``(N, L)``, 0..1.

@@ -16,7 +16,7 @@ def require_library(name: str, *, extra: str) -> None:
 
 
 def find_spacy_pipeline(source: str) -> Path:
-    """Return the folder of a pipeline, given as that, or as the package that contains it, none of whose code is run.
+    """Return the folder of a pipeline, given as a folder or as the package that contains it; none of its code is run.
 
     Raises:
         ModelError: if there is no such pipeline, or spaCy is not installed.

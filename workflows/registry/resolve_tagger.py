@@ -115,7 +115,7 @@ def _adapt(model: str, adapter: str, source: str) -> Path:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Tell whether a folder is there that is named after the digest of the tagger in it."""
+    """Return whether a folder exists and holds the tagger whose digest it is named after."""
     return folder.is_dir() and tagger_digest(folder) == folder.name
 
 

@@ -122,9 +122,10 @@ def calibrate_command(job: CalibrateJob) -> Answer:
     """Calibrate a tagger and measure the effect.
 
     Raises:
-        ConfigError: when the tagger has seen the data, or the result cannot be written where the job says.
+        ConfigError: when the tagger has seen the data, the result cannot be written where the job says, or no guarantee
+            of this recall can be given.
         ModelError: when the tagger does not load.
-        InputError: when a corpus cannot be read, or is too small for a calibration or a guarantee.
+        InputError: when a corpus cannot be read, or is too small to fit a calibration.
     """
     source = find_tagger(job.model).folder
     target = _target(job, source)

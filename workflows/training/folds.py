@@ -93,7 +93,7 @@ def draft_by_folds(
 ) -> Documents:
     """Return documents with drafts by a stage one that learned from other documents; errors as in ``cut_folds``.
 
-    Documents that ``cut_folds`` leaves in every part have no drafts.
+    Documents that every training reads, since ``cut_folds`` puts them in no part, have no drafts.
 
     Args:
         build: makes an untrained stage one, a tagger of its own, for training documents.

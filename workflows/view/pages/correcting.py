@@ -22,7 +22,7 @@ from concord.workflows.view.page import Page, Paging, Query, UnavailableError
 from concord.workflows.view.viewer import Viewer
 
 LISTED = 500
-"""Places that are listed at once; once they are confirmed, the list has the next ones. So many are in longer names."""
+"""Places that are listed at once, and as many in longer names; once they are confirmed, the next ones are listed."""
 _CONTEXT = 60
 
 
