@@ -211,6 +211,8 @@ def test_count_rows_counts_outcomes() -> None:
         "sentences": 2,
         "tokens": 4,
         "entities": 1,
+        "scored_entities": 1,
+        "confidence_millionths": 900_000,
         "entities.PER": 1,
         "uncertain_tokens": 2,
         "refined_tokens": 2,
