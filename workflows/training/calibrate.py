@@ -139,6 +139,8 @@ def calibrate_command(job: CalibrateJob) -> Answer:
         _check_unseen(job, calibrated_provenance, test_documents, "--test")
     observed = fit_calibration.observe(tagger, documents)
     guarantee = _guarantee(job, tagger, observed)
+    if guarantee is None and tagger.calibration is not None and tagger.calibration.guarantee is not None:
+        warn("the guarantee of recall was found with the calibration before and is left out; --recall finds a new one.")
     tokens, entities = _choose(job, tagger, observed)
     after = fit_calibration.cross_validate(observed, tokens=tokens, entities=entities)
     fitted = fit_calibration.fit(observed, tokens=tokens, entities=entities)

@@ -222,3 +222,12 @@ def test_guarantee_that_cannot_be_given_is_refused(tiny_bundle: Path, token_bund
     )
     assert (words.exit_code, "expected a tagger of entities" in words.stderr) == (2, True)
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_guarantee_that_a_new_calibration_leaves_out_is_named(guaranteed: Path, tmp_path: Path) -> None:
+    again = calibrate(guaranteed, "--data", DEV, "--output", tmp_path / "copy", "--entities", "none", "--allow-overlap")
+    assert again.exit_code == 0, again.output
+    assert "--recall finds a new one" in again.stderr
+    calibration = load_tagger(tmp_path / "copy").calibration
+    assert calibration is not None
+    assert calibration.guarantee is None
