@@ -62,19 +62,18 @@ def train_stage_one(
 @torch.inference_mode()
 def draft(
     network: DraftNetwork, tagger: TwoStageTagger, sentences: Sequence[Sentence], features: Features
-) -> tuple[Tensor, Tensor]:
-    """Return probabilities and states of all words of sentences in order, ``(N, L)`` and ``(N, H)``, fp16."""
+) -> dict[int, Tensor]:
+    """Return the probabilities of the words of each sentence, by its id: ``(T, L)``, fp16."""
     samples = network.lstm.draw_samples(tagger.config.samples, tagger.config.sample_seed)
-    found: dict[int, tuple[Tensor, Tensor]] = {}
+    found: dict[int, Tensor] = {}
     batch: list[Sentence] = []
 
     def flush() -> None:
         drafted = network.draft(
             tagger.encode(batch), features.batch(batch), samples, samples_above=tagger.config.samples_above
         )
-        for sentence, *rows in zip(batch, drafted.probabilities.half(), drafted.hidden.half(), strict=True):
-            probabilities, hidden = (one[: len(sentence.words)].clone() for one in rows)
-            found[id(sentence)] = probabilities, hidden
+        for sentence, rows in zip(batch, drafted.probabilities.half(), strict=True):
+            found[id(sentence)] = rows[: len(sentence.words)].clone()
         batch.clear()
 
     for sentence in sorted(sentences, key=lambda sentence: len(sentence.words)):
@@ -82,8 +81,7 @@ def draft(
             flush()
         batch.append(sentence)
     flush()
-    probabilities, hidden = zip(*(found[id(sentence)] for sentence in sentences), strict=True)
-    return torch.cat(probabilities), torch.cat(hidden)
+    return found
 
 
 def held_out_drafts(
@@ -125,9 +123,7 @@ def held_out_drafts(
             name=f"without fold {number}",
         )
         held_out = [sentence for document in documents if fold[id(document)] == number for sentence in document]
-        probabilities, _ = draft(network, tagger, held_out, features)
-        lengths = [len(sentence.words) for sentence in held_out]
-        drafts.update(zip(map(id, held_out), probabilities.split(lengths), strict=True))
+        drafts.update(draft(network, tagger, held_out, features))
     return torch.cat([drafts[id(sentence)] for document in documents for sentence in document])
 
 

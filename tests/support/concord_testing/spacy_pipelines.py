@@ -21,12 +21,7 @@ def write_spacy(folder: Path, *, sentences: Iterable[Mapping[str, str]] = PEOPLE
     nlp = spacy.blank("en")
     nlp.add_pipe("ner")
     examples = [_example(nlp, list(words), list(words.values())) for words in sentences]
-    spacy.util.fix_random_seed(0)
-    optimizer = nlp.initialize(lambda: examples)
-    for _ in range(steps):
-        nlp.update(examples, sgd=optimizer)
-    nlp.to_disk(folder)
-    return folder
+    return _train(nlp, examples, folder, steps=steps)
 
 
 def _example(nlp: Any, words: Sequence[str], kinds: Sequence[str]) -> Any:
@@ -67,6 +62,10 @@ def write_french(folder: Path, *, steps: int = 40) -> Path:
     nlp.add_pipe("ner")
     # As one text too, from which the parser learns where a sentence ends.
     examples = [_parsed(nlp, sentences) for sentences in (*((sentence,) for sentence in FRENCH), FRENCH)]
+    return _train(nlp, examples, folder, steps=steps)
+
+
+def _train(nlp: Any, examples: Sequence[Any], folder: Path, *, steps: int) -> Path:
     spacy.util.fix_random_seed(0)
     optimizer = nlp.initialize(lambda: examples)
     for _ in range(steps):
