@@ -144,7 +144,8 @@ def train_stage_one(work: Path, corpora: Path) -> None:
 @main.command("stage-two")
 @WORK
 @MENDED
-def train_stage_two(work: Path, corpora: Path) -> None:
+@click.option("--held-out/--own", default=True, show_default=True, help="The drafts that stage two learns from.")
+def train_stage_two(work: Path, corpora: Path, *, held_out: bool) -> None:
     """Train stage two on gold documents and their drafts, and write WORK/student/bundle."""
     tagger = _earlier()
     gold, dev = _read(corpora, "train", tagger), _read(corpora, "dev", tagger)
@@ -152,7 +153,7 @@ def train_stage_two(work: Path, corpora: Path) -> None:
     tagger.draft_network.requires_grad_(False)
     drafts = Features(_sentences(gold), torch.load(work / "drafts.pt", weights_only=True))
     documents = [
-        [replace(sentence, drafts=drafts.of(sentence).numpy()) for sentence in document]
+        [replace(sentence, drafts=drafts.of(sentence).numpy() if held_out else None) for sentence in document]
         for name, corpus in gold.items()
         for document in [*corpus] * int(_TIMES.get(name, 1))
     ]
