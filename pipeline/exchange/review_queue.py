@@ -70,6 +70,7 @@ class QueuedSentence:
         score: 0..1, or above 1 with a candidate; see the module.
         uncertainty: the highest among its words, in nats.
         type: the label decided for; ``O`` for a word that may be a missed entity.
+        asked_start, asked_end: the words of the decision, half-open, in code points of the raw text.
         reason: the decision and its probability, for people.
     """
 
@@ -79,6 +80,8 @@ class QueuedSentence:
     score: float
     uncertainty: float
     type: str
+    asked_start: int
+    asked_end: int
     reason: str
 
 
@@ -172,19 +175,22 @@ def _score(document: CollectedDocument, pieces: list[CollectedSentence]) -> Queu
     entities = _within(pieces, document.entities)
     covered = [range(entity.start_char, entity.end_char) for entity in entities]
     outside = [word for word in words if not any(word.start_char in interval for interval in covered)]
-    decisions = [(entity.confidence, entity.label, entity.text) for entity in entities]
-    decisions += [(word.ner_prob, word.ner, word.text) for word in outside]
-    scored = [(probability, label, text) for probability, label, text in decisions if probability is not None]
+    decisions: list[tuple[float | None, str, EntityRow | TokenRow]] = [
+        *((entity.confidence, entity.label, entity) for entity in entities),
+        *((word.ner_prob, word.ner, word) for word in outside),
+    ]
+    scored = [(probability, label, row) for probability, label, row in decisions if probability is not None]
     if candidates := _within(pieces, document.candidates):
         likeliest = max(candidates, key=lambda candidate: candidate.confidence or 0.0)
-        label, text, probability = likeliest.label, likeliest.text, -(likeliest.confidence or 0.0)
-        reason = f"candidate {label} {text!r} with score {-probability:.2f}"
+        asked: EntityRow | TokenRow = likeliest
+        label, probability = likeliest.label, -(likeliest.confidence or 0.0)
+        reason = f"candidate {label} {asked.text!r} with score {-probability:.2f}"
     elif scored:
-        probability, label, text = min(scored, key=itemgetter(0))
-        reason = f"{label} {text!r} with probability {probability:.2f}"
+        probability, label, asked = min(scored, key=itemgetter(0))
+        reason = f"{label} {asked.text!r} with probability {probability:.2f}"
     else:
-        (_, label, text), probability = decisions[0], 1.0
-        reason = f"{label} {text!r}, drawn at random: the tagger gives no probabilities"
+        (_, label, asked), probability = decisions[0], 1.0
+        reason = f"{label} {asked.text!r}, drawn at random: the tagger gives no probabilities"
     return QueuedSentence(
         rank=0,
         doc_id=document.row.doc_id,
@@ -192,6 +198,8 @@ def _score(document: CollectedDocument, pieces: list[CollectedSentence]) -> Queu
         score=round_float(1 - probability),
         uncertainty=round_float(max(known_numbers(word.uncertainty for word in words), default=0.0)),
         type=label,
+        asked_start=asked.start_char,
+        asked_end=asked.end_char,
         reason=reason,
     )
 

@@ -70,6 +70,11 @@ def test_score_is_that_of_the_least_confident_decision(output: Path) -> None:
     assert found["a", 1][0] == pytest.approx(0.3)
     assert found["a", 1][1:] == ("O", "O 'cares.' with probability 0.70")
     assert found["b", 0][1:] == ("PER", "PER 'Carla' with probability 0.88")
+    asked = {choice.doc_id: (choice.asked_start, choice.asked_end) for choice in choices if choice.sent_id == 0}
+    assert {name: TEXTS[name][start:end] for name, (start, end) in asked.items()}.items() >= {
+        ("b", "Carla"),
+        ("c", "nothing"),
+    }
 
 
 def test_pieces_of_an_over_long_sentence_are_queued_as_one(output: Path) -> None:
