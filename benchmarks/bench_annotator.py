@@ -29,6 +29,7 @@ from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
 from concord.models.outputs import Prediction, known_numbers
+from concord.models.schemes import BIOES
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.corpora.write_corpus import write_gold
 from concord.workflows.corpora.corpora import Documents, read_corpora, without_labels
@@ -183,7 +184,8 @@ def learn(bundle: Path, folder: Path, documents: Sequence[GoldDocument], *, seed
     champion = find_tagger(str(bundle))
     earlier = find_job(champion, str(bundle))
     words = sum(len(one.words) for document in documents for one in document.sentences if one.known is None)
-    data = with_rehearsal(find_data(Corpora(), earlier, champion), looked_at=words)
+    data = find_data(Corpora(), earlier, champion)
+    data = with_rehearsal(data, looked_at=words, scheme=BIOES, further_types=())
     tagger = load_tagger(bundle, device="cpu")
     job = continued_training(champion, tagger, earlier, data, name="learned", overrides=[f"fit.seed={seed}"])
     folder.mkdir(parents=True, exist_ok=True)

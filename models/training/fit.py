@@ -165,6 +165,7 @@ def fit(
     on_epoch: Callable[[EpochResult], None] | None = None,
     resume: bool = True,
     on_batch: Callable[[EpochProgress], None] | None = None,
+    keep_last: bool = False,
 ) -> FitResult:
     """Train a tagger on the device it is on.
 
@@ -176,6 +177,7 @@ def fit(
         on_epoch: called after each epoch of this call.
         resume: continue from the state in ``folder``, if there is one; the result is that of an uninterrupted training.
         on_batch: called after each batch.
+        keep_last: the last epoch is the best one, whatever its score, as where dev lacks a type that is learned.
 
     Raises:
         ConfigError: when the optimizers do not match the tagger, the state is that of another training, or the device
@@ -206,13 +208,13 @@ def fit(
             dev_seconds=time.monotonic() - trained,
             learning_rates=trainer.learning_rates(),
         )
-        if not dev or not history or result.dev_score > max(entry.dev_score for entry in history):
+        if keep_last or not dev or not history or result.dev_score > max(entry.dev_score for entry in history):
             save_tagger(tagger, folder / BUNDLE_NAME)
         history.append(result)
         trainer.save(folder / STATE_NAME, history)
         if on_epoch is not None:
             on_epoch(result)
-    best = max(history, key=lambda entry: entry.dev_score) if dev else history[-1]
+    best = max(history, key=lambda entry: entry.dev_score) if dev and not keep_last else history[-1]
     return FitResult(best=best, epochs=tuple(history), bundle=folder / BUNDLE_NAME)
 
 

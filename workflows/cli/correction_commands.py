@@ -123,7 +123,8 @@ def learn(
     OUT is the folder of an annotated collection with corrections. Of the documents in which a correction fits, the
     sentences with a correction are read as gold; all others are context only, since nobody may have looked at them.
     Of a correction that was made on another text or with another tagger, only the corrected words are read. The tagger
-    rehearses what it was trained on, as far as its files are unchanged, for a few epochs at a low learning rate.
+    rehearses what it was trained on, as far as its files are unchanged, for a few epochs at a low learning rate. It
+    also learns types of entities that it does not know yet; --labels TYPE= leaves one out.
 
     The new version is calibrated with --calibrate, compared with the old one with --test, and registered, unless it
     finds nothing on dev (exit code 4). 'concord promote' decides whether it becomes the champion. The same command

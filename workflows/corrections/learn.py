@@ -7,6 +7,7 @@ interrupted, and does nothing where it is done.
 import hashlib
 import json
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -94,6 +95,8 @@ class LearnResult:
     Attributes:
         corrections_digest: SHA-256, in hex, of all that the corrections say.
         documents: names of the corrected documents.
+        examples: entities of the corrected documents by type, as far as they are known.
+        further_types: those of them that the champion lacks.
         comparison, comparison_text: of the champion with the new version; None without corpora to test on.
         registered: the new version, as models:/NAME/VERSION.
         promotion: the command that makes it the champion; None if it is not registered, or no corpus is known for that.
@@ -107,6 +110,8 @@ class LearnResult:
     documents: Sequence[str | None]
     sentences_looked_at: int
     words_looked_at: int
+    examples: Mapping[str, int]
+    further_types: Sequence[str]
     rehearsed: Sequence[Mapping[str, object]]
     calibrated: bool
     comparison: Mapping[str, object] | None
@@ -133,11 +138,14 @@ def learn_command(job: LearnJob) -> Answer:
     corrected = read_corrected(job.output, whole_documents=job.whole_documents)
     earlier = find_job(champion, reference)
     data = find_data(job.corpora, earlier, champion)
-    _check_corrected(corrected, tagger, job.model, data.labels)
+    examples = _count_examples(corrected, tagger, job.model, data.labels)
+    further = sorted(examples.keys() - set(tagger.entity_types))
     _check_unseen(job, champion, corrected, data)
-    data = with_rehearsal(data, looked_at=corrected.looked_at[1])
+    scheme = tagger.vocabulary.scheme
+    data = with_rehearsal(data, looked_at=corrected.looked_at[1], scheme=scheme, further_types=further)
     name = job.name or (version.name if version is not None else earlier.register_as if earlier else champion.name)
     training = continued_training(champion, tagger, earlier, data, name=name, overrides=job.overrides)
+    training = training.model_copy(update={"further_types": further})
     key = _digest(job, champion, corrected, training)
     folder = job.folder or Path("runs") / f"learn-{name}-{key[:8]}"
     with exclusive(folder / ".lock", wait=False) as held:
@@ -146,22 +154,20 @@ def learn_command(job: LearnJob) -> Answer:
         done = _claim(folder, key)
         if done is not None and (done.values["registered"] or not job.tracked):
             return replace(done, text=f"{done.text}\nThis was learned before, and nothing was done.")
-        result = _learn(job, champion, tagger, corrected, training, folder)
+        result = _learn(job, champion, tagger, corrected, training, folder, examples)
         answer = Answer.of(result, text=_describe(result), exit_code=result.training.exit_code)
         _write_state(folder, key, answer)
     return answer
 
 
-def _check_corrected(corrected: CorrectedCorpus, tagger: Tagger, model: str, labels: Mapping[str, str | None]) -> None:
-    """Check that a tagger can learn the labels of corrected documents, and that their trees are those that it reads."""
-    for document in corrected.documents:
-        types = label_types([document.sentences], tagger.vocabulary.scheme)
-        if kinds := {labels.get(kind, kind) for kind in types} - {None, *tagger.entity_types}:
-            raise ConfigError(
-                f"document {document.name!r}: expected entities of types that {model} knows "
-                f"({', '.join(tagger.entity_types)}), got {', '.join(sorted(filter(None, kinds)))}; --labels A=B "
-                "renames and --labels A= drops a type. To learn a new type, train a tagger with 'concord train'"
-            )
+def _count_examples(
+    corrected: CorrectedCorpus, tagger: Tagger, model: str, labels: Mapping[str, str | None]
+) -> dict[str, int]:
+    """Count the entities of corrected documents by type, once it is sure that the tagger can learn from them.
+
+    Raises:
+        ConfigError: when one of the tagger's own types is renamed, or the trees are not those that it reads.
+    """
     if moved := [kind for kind in tagger.entity_types if labels.get(kind, kind) != kind]:
         raise ConfigError(
             f"--labels {moved[0]}: expected to rename types that {model} does not know, got one of its own, which "
@@ -172,6 +178,10 @@ def _check_corrected(corrected: CorrectedCorpus, tagger: Tagger, model: str, lab
             f"{model}: expected a collection with trees of {tagger.trees!r}, from which it learned, got those of "
             f"{corrected.trees!r}; annotate the collection with that parser"
         )
+    scheme, sentences = tagger.vocabulary.scheme, chain.from_iterable(corrected.sentences)
+    spans = [span for sentence in sentences for span in scheme.scored_spans(sentence.labels or ())]
+    kinds = Counter(kind for span in spans if (kind := labels.get(span.label, span.label)) is not None)
+    return dict(sorted(kinds.items()))
 
 
 def _check_unseen(job: LearnJob, champion: ResolvedTagger, corrected: CorrectedCorpus, data: DataConfig) -> None:
@@ -297,6 +307,7 @@ def _learn(
     corrected: CorrectedCorpus,
     training: TrainJob,
     folder: Path,
+    examples: Mapping[str, int],
 ) -> LearnResult:
     """Write the corrected documents, train on them, and calibrate and compare the result before it is registered."""
     documents = corrected.documents if tagger.needs_trees else list(map(_without_trees, corrected.documents))
@@ -313,6 +324,13 @@ def _learn(
         files=[CORPUS_NAME, PAGE_NAME, COMPARISON_NAME],
     )
     stages = train.prepare(training.model_copy(update={"data": data}), options)
+    if unscored := stages.unscored_types:
+        warn(
+            f"{', '.join(sorted(unscored))}: no entity of this type in {short_names(data.paths('dev'))}; what is found "
+            "there of it counts as wrong, and the last epoch is kept. Name a corpus that has some by --dev"
+        )
+    if training.further_types and isinstance(tagger, TwoStageTagger) and tagger.first_pass is not None:
+        warn("the first pass does not know the new types, and is left out: 'concord cascade' adds another.")
     with stages.tracked() as run:
         fitted = stages.fit(run)
         _fit_first_pass(job, data, fitted.bundle)
@@ -331,6 +349,8 @@ def _learn(
         documents=[document.name for document in documents],
         sentences_looked_at=sentences,
         words_looked_at=words,
+        examples=examples,
+        further_types=training.further_types,
         rehearsed=[
             corpus.model_dump(mode="json", exclude=None if corpus.lacks else {"lacks"})
             for corpus in training.data.train_corpora()
@@ -392,6 +412,14 @@ def _promotion(reference: str, tagger: Tagger, data: DataConfig, folder: Path) -
     return f"{command} --gate {shlex.quote(str(path))}"
 
 
+def _list_examples(result: LearnResult) -> str:
+    """List how many examples of each type were seen; the few that a type has may explain why it is not found."""
+    counts = (
+        f"{kind} {number:,}{' (new)' * (kind in result.further_types)}" for kind, number in result.examples.items()
+    )
+    return ", ".join(counts) or "no entity"
+
+
 def _describe(result: LearnResult) -> str:
     left_out, training = result.corrections_left_out, result.training
     best = training.best
@@ -400,6 +428,7 @@ def _describe(result: LearnResult) -> str:
         f"{counted(result.corrections, 'correction')} in {counted(len(result.documents), 'document')}: "
         f"{counted(result.sentences_looked_at, 'sentence')}, {counted(result.words_looked_at, 'word')} looked at"
         + (f"; {left_out:,} left out ('concord corrections list')" if left_out else ""),
+        f"examples    {_list_examples(result)}",
         f"rehearsed   {rehearsed or 'nothing'}",
         f"best of {counted(training.epochs, 'epoch')} is {best.epoch}, dev F1 {best.dev_f1:.2f}; "
         + ("calibrated" if result.calibrated else "not calibrated"),

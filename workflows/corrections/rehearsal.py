@@ -2,21 +2,22 @@
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from concord.models.errors import ConfigError
 from concord.models.saved_tagger import BUNDLE_NAME
+from concord.models.schemes import LabelScheme
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.identity import ResolvedTagger
 from concord.workflows.console import warn
-from concord.workflows.corpora.corpora import read_corpora
+from concord.workflows.corpora.corpora import label_types, read_corpora
 from concord.workflows.corpora.provenance import ROLES, Provenance, Role, is_unchanged, read_provenance
 from concord.workflows.corrections.corrected_corpus import CORPUS_NAME
 from concord.workflows.registry.mlflow_client import TrackingError, download
 from concord.workflows.registry.model_versions import is_reference, resolve
-from concord.workflows.training.job import DataConfig, TrainCorpus, TrainJob
+from concord.workflows.training.job import DataConfig, TrainJob
 from concord.workflows.training.train import JOB_NAME
 
 REHEARSED = 4
@@ -102,18 +103,27 @@ def _describe_lack(tagger: ResolvedTagger, job: TrainJob | None, roles: Sequence
     )
 
 
-def with_rehearsal(data: DataConfig, *, looked_at: int) -> DataConfig:
+def with_rehearsal(
+    data: DataConfig, *, looked_at: int, scheme: LabelScheme, further_types: Collection[str]
+) -> DataConfig:
     """Return data of which an epoch reads as many documents as go with the words that somebody looked at.
 
-    The documents are drawn once and for all.
+    The documents are drawn once and for all. Where a corpus has no entity of a further type, its outside words may be
+    of this type.
     """
     words = max(REHEARSED * looked_at, LEAST_REHEARSED)
     corpora = data.train_corpora()
-    sizes = [corpus.weight * _words(corpus, data) for corpus in corpora]
+    read = [read_corpora([corpus.path], labels=data.labels) for corpus in corpora]
+    sizes = [
+        corpus.weight * sum(len(sentence.words) for document in documents for sentence in document)
+        for corpus, documents in zip(corpora, read, strict=True)
+    ]
     share = min(1.0, words / max(1.0, sum(sizes)))
-    return data.model_copy(
-        update={"train": [corpus.model_copy(update={"weight": corpus.weight * share}) for corpus in corpora]}
-    )
+    rehearsed = []
+    for corpus, documents in zip(corpora, read, strict=True):
+        lacks = sorted({*corpus.lacks, *(set(further_types) - label_types(documents, scheme))})
+        rehearsed.append(corpus.model_copy(update={"weight": corpus.weight * share, "lacks": lacks}))
+    return data.model_copy(update={"train": rehearsed})
 
 
 def _unchanged(job: TrainJob, provenance: Provenance, corpora: Corpora) -> DataConfig:
@@ -161,11 +171,6 @@ def _has_own_form(job: TrainJob, corpora: Corpora) -> bool:
             "copies by --rehearse and --dev"
         )
     return True
-
-
-def _words(corpus: TrainCorpus, data: DataConfig) -> int:
-    documents = read_corpora([corpus.path], labels=data.labels)
-    return sum(len(sentence.words) for document in documents for sentence in document)
 
 
 def _read_job(path: Path) -> TrainJob | None:

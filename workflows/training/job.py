@@ -121,6 +121,8 @@ class TrainJob(Config):
     profile: Annotated[str, Incidental]
     data: DataConfig
     start: str | None = None
+    further_types: list[str] = Field(default_factory=list)
+    """Entity types to learn that the tagger to start from lacks."""
     model: dict[str, Any]
     fit: dict[str, Any] = Field(default_factory=dict)
     register_as: Annotated[str, Incidental]

@@ -17,6 +17,7 @@ import yaml
 from concord.models.checkpoint import load_tagger, pick_device
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
+from concord.models.further_types import with_types
 from concord.models.registry import tagger_class
 from concord.models.saved_tagger import tagger_digest
 from concord.models.schemes import label_scheme
@@ -30,7 +31,7 @@ from concord.models.words.representation import WordRepresentation
 from concord.models.words.word_vectors import read_word_vectors
 from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus
 from concord.workflows.console import info, plain, shows_progress
-from concord.workflows.corpora.corpora import Documents
+from concord.workflows.corpora.corpora import Documents, label_types
 from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance
 from concord.workflows.environment import code_tags, describe_environment
 from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger, write_tables
@@ -124,6 +125,7 @@ class Training:
             on_epoch=lambda epoch: _report_epoch(epoch, self.config, run),
             resume=self.options.resume,
             on_batch=on_batch,
+            keep_last=bool(self.unscored_types),
         )
         write_provenance(fitted.bundle, self._provenance())
         return fitted if choice is None else replace(fitted, best=replace(fitted.best, **choice.scores))
@@ -172,6 +174,15 @@ class Training:
         if version is None:
             return result
         return replace(result, version=RegisteredVersion(registered=version.reference, alias=self.options.alias))
+
+    @property
+    def unscored_types(self) -> set[str]:
+        """Types that dev has no entity of, among those that the tagger to start from lacks, or a training corpus."""
+        if self.job.start is None:
+            return set()
+        lacking = (corpus.lacks for corpus in self.job.data.train_corpora())
+        dev = label_types(self.corpora.get("dev", ()), self.tagger.vocabulary.scheme)
+        return set(self.job.further_types).union(*lacking) - dev
 
     def _files(self) -> list[str]:
         """Return the files of the folder that the run gets, as far as they exist."""
@@ -314,7 +325,7 @@ def _load_start(job: TrainJob) -> Tagger | None:
             f"data: expected trees of {start.trees!r}, from which {job.start} learned, got those of {source!r}"
         )
     start.calibration = None
-    return start
+    return with_types(start, job.further_types) if job.further_types else start
 
 
 def _seen_before(job: TrainJob, model: TaggerConfig) -> Provenance:

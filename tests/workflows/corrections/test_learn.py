@@ -13,6 +13,7 @@ from concord_testing.finished_runs import write_run
 from concord_testing.runs import in_child
 
 from concord.models.checkpoint import load_tagger
+from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
 from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.corpora.read_corpus import read_gold
@@ -170,12 +171,51 @@ def test_learning_refuses_what_it_cannot_learn(output: Path, tiny_bundle: Path, 
     assert "has not seen, got of 3 documents 3" in refused(output, "--model", bundle, "--calibrate", DEV)
     assert "expected a key of the training" in refused(output, "--model", bundle, "--set", "model.x=1")
     correct(output, "Monday", None, "DATE")
-    assert "'one': expected entities of types that runs/first/bundle knows (LOC, ORG, PER), got DATE" in refused(
-        output, "--model", bundle
-    )
-    assert learned(output, "--model", bundle, "--labels", "DATE=", "--no-tracking", "-o", "runs/a")["corrections"] == 3
+    dropped = learned(output, "--model", bundle, "--labels", "DATE=", "--no-tracking", "-o", "runs/a")
+    assert (dropped["corrections"], dropped["further_types"]) == (3, [])
     (output / "corrections.jsonl").unlink()
     assert "found none; make some" in refused(output, "--model", bundle)
+
+
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Saturday", "Sunday")
+
+
+@pytest.fixture
+def dated(tmp_path: Path) -> Path:
+    """A collection in which somebody marked days as of a type that no tagger knows."""
+    verbs = ("slept", "fell silent", "left", "returned")
+    texts = {f"{day} {verb}": f"Zorba Quux {verb} on {day} ." for day in DAYS for verb in verbs}
+    output = write_run(tmp_path / "dated", {name: [text] for name, text in texts.items()}, keep_text=True)
+    for name, text in texts.items():
+        day, seen = name.split()[0], Seen(doc_id=name, tagger="tagger-x", generation=0)
+        mark = Mark(start=text.index(day), end=text.index(day) + len(day), type="DATE", text=day)
+        append_to_log(log_path(output), [Correction.of(None, mark, text=text, seen=seen, who="ada")])
+    return output
+
+
+def test_a_new_type_is_learned_from_corrections(dated: Path, champion: str, tmp_path: Path) -> None:
+    settings = ["--set", "fit.epochs=12", "--no-tracking"]
+    result = concord("learn", dated, "--model", champion, *settings, "-o", tmp_path / "dates")
+    assert result.exit_code == 0, result.output
+    assert "examples    DATE 24 (new)\n" in result.stdout
+    assert "DATE: no entity of this type in train/dev.conllu" in result.stderr
+    values = json.loads((tmp_path / "dates/learning.json").read_bytes())["answer"]["values"]
+    assert values["further_types"] == ["DATE"]
+    assert values["best"]["epoch"] == 12
+    assert values["rehearsed"][0]["lacks"] == ["DATE"]
+    learner, tagger = load_tagger(find_tagger(champion).folder), load_tagger(tmp_path / "dates/bundle")
+    assert tagger.entity_types == (*sorted({"DATE", *learner.entity_types}),)
+    sentence = Sentence(words=("Zorba", "Quux", "slept", "on", "Sunday", "."))
+    ((prediction,),) = tagger.predict_documents([[sentence]])
+    assert prediction.labels[2:] == ("O", "O", "B-DATE", "O")
+
+    # Corpora that lack the type keep it open when the tagger learns again.
+    again = ["learn", dated, "--model", tmp_path / "dates/bundle", *settings, "-o", tmp_path / "again"]
+    result = concord(*again, "--json")
+    assert result.exit_code == 0, result.output
+    values = json.loads(result.stdout)
+    assert (values["further_types"], values["best"]["epoch"]) == ([], 12)
+    assert values["rehearsed"][0]["lacks"] == ["DATE"]
 
 
 @pytest.mark.encoder
