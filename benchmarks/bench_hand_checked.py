@@ -30,6 +30,7 @@ from research.entities_en.guideline import RULES, Lexicon, mend
 
 GOLD = Path(__file__).with_name("hand_checked_en.json")
 CONFIDENT = 0.8
+TYPES = ("PER", "LOC", "ORG")
 PLAIN = {"parser.trees": False, "parser.tags": False}
 
 
@@ -43,13 +44,13 @@ class Checked(NamedTuple):
     against: Counter[str]
 
 
-def read_windows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_windows(folder: Path, gold: Path = GOLD) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what the tagger reads of each labelled document, with its labels.
 
     Raises:
         ValueError: when a text is not the one that was labelled.
     """
-    documents = json.loads(GOLD.read_text(encoding="utf-8"))["documents"]
+    documents = json.loads(gold.read_text(encoding="utf-8"))["documents"]
     texts = {
         (source, name): text
         for source in {document["source"] for document in documents}
@@ -76,7 +77,7 @@ def check(doc: Doc, document: dict[str, Any]) -> Iterator[Checked]:
         ]
         found = {(start + one.start_char, start + one.end_char, one.label): one.confidence for one in entities}
         gold = {(first, end, label) for first, end, label in sentence["entities"]}
-        wrong = {(first - start, end - start, label) for first, end, label in set(found) - gold}
+        wrong = {(first - start, end - start, label) for first, end, label in set(found) - gold if label in TYPES}
         yield Checked(document["source"], gold, found, against_guideline(doc, wrong))
 
 
@@ -133,7 +134,7 @@ def summarise(sentences: Sequence[Checked]) -> dict[str, Any]:
     sources = sorted({one.source for one in sentences})
     return {
         "all": scores(sentences),
-        "by_type": {label: scores(sentences, label) for label in ("PER", "LOC", "ORG")},
+        "by_type": {label: scores(sentences, label) for label in TYPES},
         "by_source": {source: scores([one for one in sentences if one.source == source]) for source in sources},
         "confident": {"names": confident, "wrong": wrong, "share_wrong": round(wrong / max(1, confident), 4)},
         "mistakes": dict(sorted(kinds.items())),
