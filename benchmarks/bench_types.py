@@ -1,12 +1,13 @@
-"""Score taggers of ten types: persons, places, organisations, and dates, times, money, percentages, nationalities, numbers.
+"""Score taggers of persons, places, organisations, dates, times, money, percentages, nationalities and numbers.
 
 Command: python benchmarks/bench_types.py --texts ../shared/data/text --corpora ../shared/data/labelled \
     --teacher spacy:en_core_web_sm --models FOLDER --summary benchmarks/results/types_cpu_202611.json
 
 - `hand_checked`: 200 sentences of speeches and the factbook, labelled by hand; hand_checked_types_en.json says how, and
-  holds the labels as offsets without the texts. They are drawn for their numbers, so the figures are of such sentences,
-  not of running text; of TIME, ORDINAL and PER they hold too few to score. `in_speeches` and `in_factbook` are parts.
-- `re3d`: the words of its dev part, whose times count as dates, which are labelled so there; DATE, NORP and MONEY alone.
+  holds the labels as offsets without the texts. They are drawn for their numbers, so the figures are of such
+  sentences, not of running text; of TIME, ORDINAL and PER they hold too few to score. `in_speeches` and `in_factbook`
+  are parts.
+- `re3d`: the words of its dev part, where times count as dates; DATE, NORP and MONEY alone.
 - `teacher`: what the teacher finds counts as gold, in the passages of up to 2,000 words that the hand-checked sentences
   are of, which no text for training may hold.
 
