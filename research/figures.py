@@ -13,18 +13,21 @@ from typing import Any, Literal, get_args
 
 import click
 import numpy as np
+import torch
 
 from concord.models.checkpoint import load_tagger
 from concord.models.evaluation import breakdown
 from concord.models.evaluation.breakdown import sentence_length
 from concord.models.evaluation.metrics import Scores, gold_sequences, grouped_scores
-from concord.models.evaluation.threshold_sweep import REFINE_ALL, sweep_threshold
+from concord.models.evaluation.threshold_sweep import REFINE_ALL, labels_at, sweep_threshold
 from concord.models.labels import OUTSIDE
 from concord.models.options import PredictOptions
 from concord.models.outputs import AttentionMap, Prediction, known_numbers
 from concord.models.saved_tagger import tagger_digest
 from concord.models.tagger import Tagger
 from concord.models.taggers.att_bilstm_cnn import AttBiLstmCnn, Part
+from concord.models.taggers.dependency_aware import DependencyAware
+from concord.models.token_table import TokenTable
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
@@ -34,8 +37,10 @@ from concord.workflows.corpora.corpora import Documents, read_gold_for, short_na
 from concord.workflows.evaluation.evaluate import WARM_UP_DOCUMENTS, label_sequences
 from concord.workflows.registry.resolve_tagger import find_tagger
 from research import plots
+from research.attended import count_attended
 
 NUMBERS_NAME = "figures.json"
+ATTENTION = "attention"
 UNCERTAIN_SENTENCES = 2
 LONGEST_DRAWN = 60
 LONGEST_WORD = 24
@@ -60,6 +65,7 @@ class FiguresJob:
         labels, form: as in EvaluateJob.
         sentences: 1-based numbers, in the order of the corpus, of sentences whose attention is drawn; the most
             uncertain ones if empty.
+        only: names of figures, or "attention"; all that apply if empty.
     """
 
     folder: Path
@@ -68,6 +74,7 @@ class FiguresJob:
     labels: Mapping[str, str | None] = field(default_factory=dict)
     form: GoldFormat = field(default_factory=GoldFormat)
     sentences: Sequence[int] = ()
+    only: Sequence[str] = ()
     picture: Literal["png", "svg"] = "png"
     device: str = "cpu"
     batch_words: int = 4096
@@ -93,15 +100,18 @@ def draw_figures(job: FiguresJob) -> Answer:
     drawn: Values = {}
     left_out = _inapplicable(tagger)
     for name, (measure, draw) in FIGURES.items():
-        if name not in left_out:
+        if name not in left_out and (not job.only or name in job.only):
             info(f"{name} ...")
             path = job.output / f"{name}.{job.picture}"
             values = measure(data)
             draw(values, path, title=title)
             drawn[name] = {"file": path.name, **values}
-    info("attention ...")
-    attention, reasons = _draw_attention(job, data, title=title)
-    drawn |= {"attention": attention} if attention else {}
+    attention: list[Values] = []
+    reasons: dict[str, str] = {}
+    if not job.only or ATTENTION in job.only:
+        info(f"{ATTENTION} ...")
+        attention, reasons = _draw_attention(job, data, title=title)
+    drawn |= {ATTENTION: attention} if attention else {}
     values = {
         "tagger": tagger.name,
         "digest": digest,
@@ -170,20 +180,35 @@ class FigureData:
         return {"score": self.scheme.measure, "device": self._device, "bins": bins}
 
     def threshold(self) -> Values:
-        """Measure score and share of refined words for each threshold."""
-        table = self.tagger.tabulate(self.plain, PredictOptions(batch_words=self._batch_words, threshold=REFINE_ALL))
+        """Measure score and share of refined words for each threshold, and count the words that become right or wrong.
+
+        A word's label is right when its position in a name is, too. A first pass is left out, since it leaves sentences
+        without stage two.
+        """
+        options = PredictOptions(batch_words=self._batch_words, threshold=REFINE_ALL, gate=0.0)
+        table = self.tagger.tabulate(self.plain, options)
         curve = sweep_threshold(table, self.documents, self.tagger.vocabulary)
         draft = curve[-1].score
+        numbers = {label: number for number, label in enumerate(self.tagger.vocabulary.labels)}
+        gold = torch.tensor([numbers.get(name, -1) for labels in self.gold for name in self.scheme.from_gold(labels)])
         points = [
             {
                 "threshold": entry.threshold,
                 "f1": entry.score,
                 "f1_change": entry.score - draft,
                 "refined_share": float((table.uncertainty > entry.threshold).float().mean()),
+                **count_changes(table, gold, threshold=entry.threshold),
             }
             for entry in curve
         ]
-        return {"score": self.scheme.measure, "draft_f1": draft, "own": self.tagger.threshold, "points": points}
+        return {
+            "score": self.scheme.measure,
+            "words": len(gold),
+            "draft_f1": draft,
+            "wrong_drafts": int((table.draft != gold).sum()),
+            "own": self.tagger.threshold,
+            "points": points,
+        }
 
     def memory(self) -> Values:
         """Measure the scores of all and of recurring names for each number of slots of the document memory."""
@@ -226,6 +251,19 @@ class FigureData:
             recalls[part] = self._recall_by_position(self._predict(tagger))
         return {"zeroed": recalls}
 
+    def attended(self) -> Values:
+        """Count what words of names attend to most by the relative attention, and how many hops away it is."""
+        sentences = [
+            (sentence, spans)
+            for document in self.documents
+            for sentence in document
+            if (spans := self.scheme.scored_spans(sentence.labels or ()))
+        ]
+        return count_attended(
+            (sentence, spans, self.tagger.attention_maps([sentence])[0]["relative"].weights[0].numpy())
+            for sentence, spans in sentences
+        )
+
     def _recall_by_position(self, predicted: Sequence[Prediction]) -> dict[str, float]:
         scores = breakdown.scores_by_position(self.gold, label_sequences(predicted)[0])
         return {position: found.recall for position, found in scores.items()}
@@ -253,6 +291,17 @@ class FigureData:
         return sum(grouped_scores(self.gold, labels, lambda *_: "all", scheme=self.scheme).values(), Scores()).f1
 
 
+def count_changes(table: TokenTable, gold: torch.Tensor, *, threshold: float) -> dict[str, int]:
+    """Count wrong drafts that refinement of the words above a threshold mends, and right ones that it breaks.
+
+    Args:
+        table: of a call in which stage two refined every word.
+        gold: the number of each word's gold label, shape ``(N,)``, int64.
+    """
+    was_right, is_right = table.draft == gold, labels_at(table, threshold) == gold
+    return {"mended": int((is_right & ~was_right).sum()), "broken": int((was_right & ~is_right).sum())}
+
+
 # In the order that FigureData asks for.
 FIGURES: dict[str, tuple[Callable[[FigureData], Values], Callable[..., None]]] = {
     "samples": (FigureData.samples, plots.draw_samples),
@@ -261,6 +310,7 @@ FIGURES: dict[str, tuple[Callable[[FigureData], Values], Callable[..., None]]] =
     "memory": (FigureData.memory, plots.draw_memory),
     "uncertainty": (FigureData.uncertainty, plots.draw_uncertainty),
     "parts": (FigureData.parts, plots.draw_parts),
+    "attended": (FigureData.attended, plots.draw_attended),
 }
 
 
@@ -277,6 +327,9 @@ def _inapplicable(tagger: Tagger) -> dict[str, str]:
         reasons["parts"] = f"{tagger.name} does not label words from hidden states and contexts side by side"
     elif not tagger.vocabulary.scheme.has_entities:
         reasons["parts"] = "positions are those of words in entities, and the tagger labels single words"
+    is_relative = isinstance(tagger, DependencyAware) and tagger.config.relative_attention
+    if not is_relative or not tagger.vocabulary.scheme.has_entities:
+        reasons["attended"] = f"{tagger.name} does not find names by relative attention in trees"
     return reasons
 
 
@@ -375,6 +428,13 @@ def _describe(values: Mapping[str, Any]) -> str:
     type=POSITIVE,
     help="Number of a sentence whose attention is drawn.  [default: the two most uncertain]",
 )
+@click.option(
+    "--figure",
+    "only",
+    multiple=True,
+    type=click.Choice([*FIGURES, ATTENTION]),
+    help="Draw only this figure; may be repeated.",
+)
 @click.option("--picture", type=click.Choice(["png", "svg"]), default="png", show_default=True, help="Format.")
 @compute_options
 def main(model: str, **options: Any) -> Answer:
@@ -383,8 +443,9 @@ def main(model: str, **options: Any) -> Answer:
     MODEL is a folder, a bundled tagger, or models:/NAME@ALIAS.
 
     F1 against threshold, weight samples and memory; F1 and speed against sentence length; uncertainty of correct and
-    wrong drafts; recall by position in a mention, with either input of Att-BiLSTM-CNN's output layer zeroed; attention.
-    Figures that do not apply to the tagger are skipped and named.
+    wrong drafts; recall by position in a mention, with either input of Att-BiLSTM-CNN's output layer zeroed; attention,
+    and for the dependency-aware tagger what words of names attend to most, how many hops away. Figures that do not
+    apply to the tagger are skipped and named.
     """
     return draw_figures(FiguresJob(folder=find_tagger(model).folder, **options))
 

@@ -118,6 +118,26 @@ def draw_parts(values: Mapping[str, Any], path: Path, *, title: str) -> None:
         axes.set(xlabel="position of the word in its mention (BIOES)", ylabel="recall in percent")
 
 
+def draw_attended(values: Mapping[str, Any], path: Path, *, title: str) -> None:
+    """Draw how many hops away, in the sentence and in its tree, the word is that words of names attend to most."""
+    with saved_panels(2, path, title) as panels:
+        for axes, (name, found) in zip(panels, values["hops"].items(), strict=True):
+            for shift, (key, color) in zip((-0.2, 0.2), (("attended", BLUE), ("by_chance", GREY)), strict=True):
+                places = range(1, len(found[key]["shares"]) + 1)
+                axes.bar([place + shift for place in places], found[key]["shares"], 0.4, color=color)
+                axes.containers[-1].set_label(key.replace("_", " "))
+            axes.set_xticks(places, [*map(str, places[:-1]), f"{places[-1]}+"])
+            axes.set(xlabel=f"hops in the {name}", ylabel="words of names in percent")
+
+
+def draw_epochs(curves: Mapping[str, Sequence[Mapping[str, Any]]], path: Path, *, measure: str, title: str) -> None:
+    """Draw the score on dev of several trainings, epoch by epoch."""
+    with saved_panels(1, path, title) as (axes,):
+        for name, epochs in curves.items():
+            axes.plot([entry["epoch"] for entry in epochs], [entry["dev"] for entry in epochs], marker=".", label=name)
+        axes.set(xlabel="epoch", ylabel=f"{measure} on dev in percent")
+
+
 def draw_attention(
     weights: Sequence[Sequence[float]],
     path: Path,

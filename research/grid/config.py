@@ -160,6 +160,8 @@ class GridConfig(Config):
     reproductions: tuple[ReproductionConfig, ...] = ()
     draws: str | None = None
     """A file of bench_draws.py: how much a draw of weight samples moves the score."""
+    figures: str | None = None
+    """A file with what research.figures and research.epochs measured: `gating`, `attended` and `epochs`."""
 
 
 def read_grid(path: Path = CONF) -> GridConfig:

@@ -7,6 +7,7 @@ import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from research.grid.claims import (
     EARLIER,
@@ -80,6 +81,22 @@ REPRODUCTIONS_NOTE = (
     "other hardware, or by a command that prints or draws it for any data. *Not*: with the reason. *Above* means the "
     "claims of this page and the tables of [the page of results](../docs/results.md)."
 )
+GATING_NOTE = (
+    "Words whose label becomes right, and words whose label becomes wrong, if stage two labels those above the tagger's"
+    " threshold in nats, chosen on dev, or all of them. [claims.md](../research/claims.md) has what words of names "
+    "attend to (Aguilar and Solorio) and LAN epoch by epoch (Cui and Zhang)."
+)
+ATTENDED_NOTE = (
+    "{data}, {words:,} words of names; {command} ([{name}](../{path})). {own:.0f} % of them attend most to a word of "
+    "their own name. *By chance* is any other word of the sentence, all equally likely; neighbours are one hop apart "
+    "in the sentence, a word and its head in the tree."
+)
+CONTEXT_NOTE = (
+    "What words of names attend to most among the words outside all names. A part of speech has its share of what is "
+    "attended to, and by chance."
+)
+EPOCHS_NOTE = "{data}, {measure} in percent after each epoch; {command} ([{name}](../{path}))."
+MOST_TAGS = 5
 COLUMNS = ("system", "dev", "test", "draft, test", "Co-Acc (drafts), %")
 
 
@@ -95,6 +112,8 @@ def render_page(
     parts += ["## Tables", TABLES_NOTE]
     for name, table in grid.tables.items():
         parts += [f"### {table.title}", *table.notes, _table(rows[name])]
+    if grid.figures is not None:
+        parts += ["## What stage two mends and breaks", GATING_NOTE, _gating(grid.figures)]
     if grid.papers:
         parts += ["## What the papers print for these systems", PAPERS_NOTE, _papers(grid)]
     return "\n\n".join(parts) + "\n"
@@ -106,6 +125,9 @@ def render_claims(grid: GridConfig, records: Mapping[str, Record], answers: Sequ
     parts = ["# Claims of the papers and about them", CLAIMS_INTRODUCTION, *_claims(answers)]
     if grid.draws is not None:
         parts += ["## How much a draw of weight samples moves F1", DRAWS_NOTE, _draws(grid.draws)]
+    if grid.figures is not None:
+        parts += ["## What words of names attend to", *_attended(grid.figures)]
+        parts += ["## Epoch by epoch", *_epochs(grid.figures)]
     if grid.reproductions:
         found = [[item.paper, item.item, item.about, item.status, item.where] for item in grid.reproductions]
         listed = _markdown(["paper", "item", "what it shows", "here", "where, or why not"], found)
@@ -240,7 +262,7 @@ def _p(value: float | None) -> str:
 
 
 def _draws(path: str) -> str:
-    found = json.loads(Path(path).read_text(encoding="utf-8"))
+    found = _read(path)
     place = f"{found['tagger']} on {found['data']}, {found['draws']} draws"
     rows = [
         [f"{samples}", *(f"{values[stage]['mean']:.2f} ± {values[stage]['std']:.2f}" for stage in ("final", "draft"))]
@@ -248,6 +270,58 @@ def _draws(path: str) -> str:
     ]
     listed = _markdown(["M", "F1, mean ± standard deviation over the draws", "of the drafts"], rows)
     return f"{place}, by `{found['command']}` ([{Path(path).name}](../{path})).\n\n{listed}"
+
+
+def _gating(path: str) -> str:
+    rows = []
+    for title, found in _read(path)["gating"].items():
+        points, own = found["points"], found["own"]
+        gated = min(points, key=lambda point: abs(point["threshold"] - own))
+        counts = [f"{point['mended']}, {point['broken']} ({point['f1']:.1f})" for point in (gated, points[0])]
+        drafts = f"{found['wrong_drafts']:,} of {found['words']:,} ({found['draft_f1']:.1f})"
+        rows.append([title, drafts, f"{own:.2f}", *counts])
+    header = ["tagger", "wrong drafts (F1)", "threshold", "above it: mended, broken (F1)", "all words"]
+    return _markdown(header, rows)
+
+
+def _attended(path: str) -> list[str]:
+    found = _read(path)["attended"]
+    place = {"data": found["data"], "command": f"`{found['command']}`", "name": Path(path).name, "path": path}
+    hops, bins = [], len(found["hops"]["tree"]["attended"]["shares"])
+    for where, measured in found["hops"].items():
+        for name, values in measured.items():
+            shares = [f"{share:.1f}" for share in values["shares"]]
+            hops.append([f"{where}, {name.replace('_', ' ')}", f"{values['mean']:.2f}", *shares])
+    context = []
+    for kind, values in found["outside_names"].items():
+        words = ", ".join(f"{word} {count}" for word, count in values["words"].items())
+        tags = [f"{tag} {shares['attended']:.0f} ({shares['by_chance']:.0f})" for tag, shares in values["tags"].items()]
+        context.append([kind, f"{values['counted']:,}", words, ", ".join(tags[:MOST_TAGS])])
+    return [
+        ATTENDED_NOTE.format(**place, words=found["words"], own=found["own_name"]),
+        _markdown(["% of words by hops", "mean", *map(str, range(1, bins)), f"{bins}+"], hops),
+        CONTEXT_NOTE,
+        _markdown(["names", "words", "most attended words", "parts of speech, % (by chance)"], context),
+    ]
+
+
+def _epochs(path: str) -> list[str]:
+    found = _read(path)["epochs"]
+    rows = [[name, *(f"{entry['dev']:.2f}" for entry in entries)] for name, entries in found["trainings"].items()]
+    most = max(len(row) for row in rows)
+    note = EPOCHS_NOTE.format(
+        data=found["data"],
+        measure=found["measure"],
+        command=f"`{found['command']}`",
+        name=Path(path).name,
+        path=path,
+    )
+    return [note, _markdown(["system", *map(str, range(1, most))], rows)]
+
+
+def _read(path: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return values
 
 
 def _rows_that_lack_seeds(grid: GridConfig, rows: Mapping[str, Sequence[RowRecords]]) -> Iterable[list[str]]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,15 @@ from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
 
 from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.evaluation.metrics import gold_sequences
 from concord.models.evaluation.threshold_sweep import REFINE_ALL
+from concord.models.labels import decode_spans
 from concord.models.options import PredictOptions
 from concord.models.outputs import known_numbers
 from concord.models.registry import build_tagger
+from concord.models.token_table import TokenTable
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.errors import InputError
@@ -62,7 +67,7 @@ def pictures(numbers: dict[str, Any]) -> list[Path]:
 
 def test_document_tagger_gets_every_figure(drawn: dict[str, Any]) -> None:
     names = {"samples", "length", "threshold", "memory", "uncertainty", "attention"}
-    assert (set(drawn["figures"]), set(drawn["left_out"])) == (names, {"parts"})
+    assert (set(drawn["figures"]), set(drawn["left_out"])) == (names, {"parts", "attended"})
     assert all(path.read_bytes().startswith(PICTURES["png"]) for path in pictures(drawn))
 
 
@@ -83,6 +88,19 @@ def test_numbers_equal_those_of_evaluate(drawn: dict[str, Any], doc_uanet_bundle
     assert sum(uncertainty["right"]) == scores["uncertainty"]["right_words"]
     assert sum(uncertainty["right"]) + sum(uncertainty["wrong"]) == scores["words"]
     assert uncertainty["ratio"] == pytest.approx(scores["uncertainty"]["ratio"])
+
+
+def test_refined_words_are_counted_by_what_becomes_of_their_labels(drawn: dict[str, Any]) -> None:
+    sentence = Sentence(words=("Ada", "met", "Ford", "in", "Kent"))
+    empty = TokenTable.empty([[sentence]], calibration=None, labels=None)
+    gold, uncertainty = torch.tensor([1, 0, 2, 0, 3]), torch.tensor([0.9, 0.6, 0.6, 0.1, 0.1])
+    table = replace(
+        empty, draft=torch.tensor([2, 0, 1, 0, 1]), label=torch.tensor([1, 4, 3, 4, 3]), uncertainty=uncertainty
+    )
+    changed = [figures.count_changes(table, gold, threshold=threshold) for threshold in (REFINE_ALL, 0.5, 0.7, 1.0)]
+    assert [tuple(counts.values()) for counts in changed] == [(2, 2), (1, 1), (1, 0), (0, 0)]
+    found = drawn["figures"]["threshold"]
+    assert 0 < found["wrong_drafts"] <= found["words"] == sum(map(len, gold_sequences(read_gold(GOLD))))
 
 
 def test_figures_do_not_change_the_tagger(drawn: dict[str, Any], doc_uanet_bundle: Path) -> None:
@@ -123,6 +141,22 @@ def test_recall_by_position_shows_what_a_part_is_worth(tmp_path: Path) -> None:
     assert zeroed["nothing"] == {position: pytest.approx(scores["recall"]) for position, scores in found.items()}
     assert len({tuple(recalls.values()) for recalls in zeroed.values()}) == len(("nothing", "hidden", "contexts"))
     assert (tmp_path / "parts.png").read_bytes().startswith(PICTURES["png"])
+
+
+def test_only_the_figures_that_are_asked_for_are_drawn(doc_uanet_bundle: Path, tmp_path: Path) -> None:
+    arguments = [str(doc_uanet_bundle), "--data", str(GOLD), "--output", str(tmp_path), "--figure", "threshold"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in tmp_path.iterdir()} == {"figures.json", "threshold.png"}
+
+
+def test_most_attended_words_of_the_dependency_aware_tagger_are_drawn(tmp_path: Path) -> None:
+    numbers = _draw_with_attention(GOLD, tmp_path, name="dependency_aware")
+    found = numbers["figures"]["attended"]
+    names = [span for labels in gold_sequences(read_gold(GOLD)) for span in decode_spans(labels, "BIO")]
+    assert 0 < found["words"] <= sum(span.end - span.start for span in names)
+    assert set(found["outside_names"]) <= {span.label for span in names}
+    assert (tmp_path / "attended.png").read_bytes().startswith(PICTURES["png"])
 
 
 def test_attention_leaves_out_columns_without_weight(drawn: dict[str, Any]) -> None:
@@ -166,11 +200,13 @@ def test_pictures_are_reproducible_byte_for_byte(tmp_path: Path) -> None:
         assert (tmp_path / f"a/memory.{form}").read_bytes() == (tmp_path / f"b/memory.{form}").read_bytes()
 
 
-def _draw_with_attention(data: Path, tmp_path: Path, *, sentences: list[int] | None = None) -> dict[str, Any]:
-    """Draw a tagger with self-attention over words."""
+def _draw_with_attention(
+    data: Path, tmp_path: Path, *, name: str = "att_bilstm_cnn", sentences: list[int] | None = None
+) -> dict[str, Any]:
+    """Draw a tagger with attention of words to words."""
     train = [sentence for document in read_gold(EXAMPLES / "train.conllu") for sentence in document]
     torch.manual_seed(1)
-    tagger = build_tagger("att_bilstm_cnn", {}, Vocabulary.from_sentences(train)).eval()
+    tagger = build_tagger(name, {}, Vocabulary.from_sentences(train)).eval()
     save_tagger(tagger, tmp_path / "tagger")
     job = FiguresJob(folder=tmp_path / "tagger", data=[str(data)], output=tmp_path, sentences=sentences or [])
     return dict(figures.draw_figures(job).values)

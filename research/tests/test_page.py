@@ -127,5 +127,34 @@ def test_page_of_claims_lists_reproductions_and_draws(grid: GridConfig, tmp_path
     assert "| A | Table 1 | counts | not | no licence |" in page
 
 
+def test_pages_show_what_the_figures_of_the_papers_measured(grid: GridConfig, tmp_path: Path) -> None:
+    points = [
+        {"threshold": threshold, "f1": f1, "mended": mended, "broken": broken}
+        for threshold, f1, mended, broken in ((-1.0, 80.0, 30, 24), (0.5, 81.04, 21, 9), (3.0, 79.0, 0, 0))
+    ]
+    gating = {"words": 2500, "wrong_drafts": 90, "draft_f1": 79.0, "own": 0.5, "points": points}
+    measured = {"mean": 1.25, "shares": [80.0, 15.0, 5.0]}
+    context = {
+        "counted": 4,
+        "words": {"met": 3, "in": 1},
+        "tags": {"VERB": {"attended": 75.0, "by_chance": 20.0}, "ADP": {"attended": 25.0, "by_chance": 80.0}},
+    }
+    hops = {"tree": {"attended": measured, "by_chance": {**measured, "mean": 2.5}}}
+    attended = {"words": 5, "own_name": 40.0, "hops": hops, "outside_names": {"PER": context}}
+    epochs = {"measure": "accuracy", "trainings": {"LAN": [{"dev": 91.0}, {"dev": 92.5}], "CRF": [{"dev": 91.5}]}}
+    place = {"data": "dev", "command": "python -m x"}
+    path = tmp_path / "figures.json"
+    found = {"gating": {"ours": gating}, "attended": {**place, **attended}, "epochs": {**place, **epochs}}
+    path.write_text(json.dumps(found))
+    drawn = grid.model_copy(update={"figures": str(path)})
+    page, claims = page_of(drawn, []), claims_of(drawn, [])
+    assert line_of(page, "ours") == "| ours | 90 of 2,500 (79.0) | 0.50 | 21, 9 (81.0) | 30, 24 (80.0) |"
+    assert line_of(claims, "tree, attended") == "| tree, attended | 1.25 | 80.0 | 15.0 | 5.0 |"
+    assert line_of(claims, "tree, by chance").startswith("| tree, by chance | 2.50 |")
+    assert line_of(claims, "PER") == "| PER | 4 | met 3, in 1 | VERB 75 (20), ADP 25 (80) |"
+    assert "| % of words by hops | mean | 1 | 2 | 3+ |" in claims
+    assert line_of(claims, "LAN") == "| LAN | 91.00 | 92.50 |"
+
+
 def test_page_of_results_is_short_enough_to_be_read() -> None:
     assert (CHECKOUT / "docs/results.md").stat().st_size <= MOST_BYTES
