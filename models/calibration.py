@@ -96,11 +96,10 @@ class Calibration(Config):
     fitted: dict[str, Any] = Field(default_factory=dict)
     """The data it was fitted to and the quality of the fit; information only."""
 
-    @property
-    def summary(self) -> str:
-        """The names of the methods, and the recall of the guarantee, for the metadata of tables."""
+    def summary(self, *, candidates: bool) -> str:
+        """Return the names of the methods, and of candidates the recall, for the metadata of tables."""
         entities = "none" if self.entities is None else self.entities.method
-        shown = "" if self.guarantee is None else f", recall with candidates: {self.guarantee.recall:g}"
+        shown = f", recall with candidates: {self.guarantee.recall:g}" if candidates and self.guarantee else ""
         return f"tokens: {self.tokens.method}, entities: {entities}{shown}"
 
     def entity_confidences(self, confidences: list[float]) -> list[float]:

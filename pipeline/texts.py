@@ -58,7 +58,9 @@ class TextAnnotator:
             signature=Signature(
                 parser=parser_signature,
                 tagger=component_signature(run_identity(tagger, settings)),
-                calibration=UNCALIBRATED if loaded.calibration is None else loaded.calibration.summary,
+                calibration=UNCALIBRATED
+                if loaded.calibration is None
+                else loaded.calibration.summary(candidates=False),
             ),
         )
 

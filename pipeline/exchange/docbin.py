@@ -6,7 +6,6 @@ root of a sentence is ``ROOT``, as spaCy's own parsers write it. Without trees a
 """
 
 import importlib
-import importlib.util
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from concord.models.errors import ConfigError
 from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.output.document_rows import CollectedSentence, TokenRow, group_words
 from concord.pipeline.storage.atomic_writes import stage_folder, store_errors
@@ -24,12 +22,6 @@ CONFIDENCE = "confidence"
 ROOT = "ROOT"
 
 _ATTRIBUTES = ("ORTH", "TAG", "POS", "MORPH", "LEMMA", "HEAD", "DEP", "SENT_START", "ENT_IOB", "ENT_TYPE")
-
-
-def require_spacy() -> None:
-    """Raise a ConfigError unless spaCy is installed."""
-    if importlib.util.find_spec("spacy") is None:
-        raise ConfigError("docbin: expected the library spaCy; install it with the extra 'spacy'")
 
 
 def write_docbin(folder: Path, items: Iterable[ExportItem], *, part_words: int = 200_000) -> None:

@@ -10,11 +10,12 @@ from typing import Any, Literal, TypeAlias
 import orjson
 
 from concord.models.errors import ConfigError
+from concord.models.libraries import require_library
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.brat import write_brat
 from concord.pipeline.exchange.conllu import write_conllu
-from concord.pipeline.exchange.docbin import require_spacy, write_docbin
+from concord.pipeline.exchange.docbin import write_docbin
 from concord.pipeline.exchange.entity_csv import write_entity_csv
 from concord.pipeline.exchange.hf_dataset import write_hf_dataset
 from concord.pipeline.exchange.items import ExportItem, round_float
@@ -88,14 +89,15 @@ def export_collection(
 
     Raises:
         PlanError: when the folder holds no finished run.
-        ConfigError: when the destination cannot be used, or spaCy is missing.
+        ConfigError: when the destination cannot be used.
+        ModelError: when spaCy is missing.
         InputError: when an input file of many records is gone.
         IntegrityError: when a part of the collection is damaged.
         StoreError: when there is no space.
     """
     check_destination(destination, output=output, to=to)
     if to == "docbin":
-        require_spacy()
+        require_library("spacy", extra="spacy")
     collection = open_collection(output)
     labels = entity_types(collection.manifest.shards)
     unknown = set(ids or ())

@@ -6,8 +6,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from concord.models.errors import ModelError
-from concord.models.libraries import find_spacy_pipeline
+from concord.models.errors import ConfigError, ModelError
+from concord.models.libraries import find_spacy_pipeline, load_spacy_pipeline
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.parsing.stanza_packages import PARSING_VERSION, find_package, identity_of
@@ -24,6 +24,7 @@ def parser_identity(config: ParserConfig) -> ComponentIdentity:
 
     Raises:
         ModelError: when the package is not installed.
+        ConfigError: for a device that it cannot compute on.
     """
     if config.package.startswith(SPACY):
         return _find_spacy(config)[1]
@@ -47,8 +48,18 @@ def load_parser(config: ParserConfig) -> "Parser":
     return StanzaParser(config)
 
 
+def makes_trees(config: ParserConfig) -> bool:
+    """Return whether the parser that a configuration names finds trees; a spaCy pipeline is loaded to see."""
+    if not config.trees or not config.package.startswith(SPACY):
+        return config.trees
+    nlp = load_spacy_pipeline(_find_spacy(config)[0])
+    return any("token.dep" in nlp.get_pipe_meta(name).assigns for name in nlp.pipe_names)
+
+
 def _find_spacy(config: ParserConfig) -> tuple[Path, ComponentIdentity]:
     """Return the folder of a pipeline and its identity, which does not depend on where that is."""
+    if config.device == "cuda":
+        raise ConfigError("parser.device: expected cpu, where spaCy pipelines compute, got 'cuda'")
     try:
         folder = find_spacy_pipeline(config.package.removeprefix(SPACY))
     except ModelError as error:

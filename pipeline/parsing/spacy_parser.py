@@ -13,7 +13,6 @@ from typing import Any
 
 from typing_extensions import override
 
-from concord.models.errors import ConfigError
 from concord.models.libraries import load_spacy_pipeline
 from concord.models.options import OnBatch
 from concord.pipeline.config import ParserConfig
@@ -22,8 +21,9 @@ from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.tokens import Token, Word, WordAnalysis
 
 _PART_CHARACTERS = 50_000
-"""A part ends at the first white space from here on: memory grows with what spaCy reads at once."""
-_WHITE_SPACE = re.compile(r"\s")
+"""A part ends at the first place to cut from here on: memory grows with what spaCy reads at once."""
+_PLACE_TO_CUT = re.compile(r"\s|(?<=[。．！？｡])")
+"""White space, or the end of a sentence in a script without it."""
 _SENTENCES = {"doc.sents", "token.is_sent_start"}
 _TAGS = {"token.tag", "token.pos", "token.morph", "token.lemma"}
 _UNUSED = {"doc.ents", "doc.spans", "doc.cats", "token.ent_kb_id"}
@@ -34,13 +34,10 @@ class SpacyParser(Parser):
 
     Raises:
         ModelError: when the pipeline does not load.
-        ConfigError: for another device than the CPU.
     """
 
     def __init__(self, config: ParserConfig, folder: Path, *, identity: ComponentIdentity) -> None:
         super().__init__(identity=identity, sentence_cap=config.sentence_cap)
-        if config.device == "cuda":
-            raise ConfigError("parser.device: expected cpu, where spaCy pipelines compute, got 'cuda'")
         self._tags = config.tags
         self._trees = config.trees
         self._nlp = load_spacy_pipeline(folder)
@@ -79,8 +76,8 @@ class SpacyParser(Parser):
         """Yield the sentences of a text."""
         start = 0
         while start < len(view):
-            space = _WHITE_SPACE.search(view, start + _PART_CHARACTERS)
-            end = space.start() if space else len(view)
+            place = _PLACE_TO_CUT.search(view, start + _PART_CHARACTERS)
+            end = place.start() if place else len(view)
             found = ([token for token in part if not token.is_space] for part in self._nlp(view[start:end]).sents)
             sentences = [sentence for sentence in found if sentence]
             if end < len(view) and len(sentences) > 1:

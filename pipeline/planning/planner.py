@@ -18,7 +18,7 @@ from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.manifest import Manifest, ShardReport, shard_ref
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMA_VERSION
-from concord.pipeline.parsing.resolve_parser import parser_identity
+from concord.pipeline.parsing.resolve_parser import makes_trees, parser_identity
 from concord.pipeline.plan import Changes, Plan, ShardRef, Source
 from concord.pipeline.planning.build_plan import PlanInputs, has_same_files, make_plan, retry_plan
 from concord.pipeline.planning.existing_output import ExistingOutput, scan_existing
@@ -347,6 +347,11 @@ def check_trees(name: str, trees: str | None, parser: ParserConfig, *, signature
             f"tagger.model: {name} learned from the trees of {trees!r}, this run parses with {signature!r}; its labels "
             "would suffer. Choose the same parser under 'parser', or parse the training corpora with this one "
             "(concord parse) and train again; --set tagger.accept_parser=true runs it regardless"
+        )
+    if trees not in (None, signature) and not makes_trees(parser):
+        raise ModelError(
+            f"tagger.model: {name} reads dependency trees, and {parser.package} finds none; choose another "
+            "parser.package, or a tagger that reads words alone, such as entities_en"
         )
 
 

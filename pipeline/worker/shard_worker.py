@@ -63,7 +63,9 @@ class ShardWorker:
             signature=Signature(
                 parser=component_signature(plan.parser),
                 tagger=component_signature(plan.tagger),
-                calibration=UNCALIBRATED if tagger.calibration is None else tagger.calibration.summary,
+                calibration=UNCALIBRATED
+                if tagger.calibration is None
+                else tagger.calibration.summary(candidates=plan.config.output.candidates),
             ),
             threshold=self.tag_stage.threshold,
             keep_text=plan.config.output.keep_text,

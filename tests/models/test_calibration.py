@@ -115,7 +115,7 @@ def test_calibration_is_saved_loaded_and_part_of_the_digest(build: Build, tmp_pa
     assert tagger_digest(tmp_path) != plain
     loaded = load_tagger(tmp_path)
     assert loaded.calibration == HOT
-    assert HOT.summary == "tokens: temperature, entities: platt"
+    assert HOT.summary(candidates=False) == "tokens: temperature, entities: platt"
     save_tagger(loaded, tmp_path / "again")
     assert tagger_digest(tmp_path / "again") == tagger_digest(tmp_path)
     save_tagger(tagger, tmp_path)
@@ -259,7 +259,7 @@ def test_word_labels_are_observed_and_calibrated(build: Build) -> None:
     assert observed.words.known.tolist() == [True, True, True, False, True, True]
     fitted = calibrating.fit(observed, tokens="temperature", entities=None)
     assert fitted.entities is None
-    assert fitted.summary == "tokens: temperature, entities: none"
+    assert fitted.summary(candidates=False) == "tokens: temperature, entities: none"
 
 
 def test_calibration_error_equals_that_computed_by_hand() -> None:

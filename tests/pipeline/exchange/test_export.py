@@ -27,7 +27,7 @@ from concord_testing.exports import (
 from concord_testing.runs import in_child
 
 from concord.models.data.sentence import Sentence
-from concord.models.errors import ConfigError
+from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.corpora.read_corpus import read_corpus
 from concord.pipeline.errors import InputError, IntegrityError, PlanError
 from concord.pipeline.exchange import export as export_module
@@ -374,7 +374,7 @@ def test_docbin_is_rejected_at_once_when_spacy_is_missing(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="spaCy; install it with the extra 'spacy'"):
+    with pytest.raises(ModelError, match="spacy; install it with the extra 'spacy'"):
         export_collection(output, tmp_path / "bins", to="docbin")
 
 

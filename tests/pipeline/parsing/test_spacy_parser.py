@@ -91,6 +91,18 @@ def test_a_long_word_and_a_text_without_white_space_are_read(parser: Parser) -> 
         check_tokens(parse_text(parser, text))
 
 
+def test_a_long_document_without_white_space_is_read_in_parts(tmp_path: Path) -> None:
+    spacy.blank("zh").to_disk(tmp_path / "chinese")
+    parser = load_parser(config_of(tmp_path / "chinese"))
+    nlp, lengths = parser._nlp, []  # type: ignore[attr-defined]
+    tokenizer = nlp.tokenizer
+    nlp.tokenizer = lambda text: lengths.append(len(text)) or tokenizer(text)
+    document = parse_text(parser, "安娜住在里昂。" * 20_000)
+    check_tokens(document)
+    assert [len(sentence.words) for sentence in document.sentences] == [7] * 20_000
+    assert max(lengths) < 50_010
+
+
 def test_a_sentence_above_the_cap_is_parsed_in_pieces(folder: Path) -> None:
     parser = load_parser(config_of(folder, sentence_cap=10))
     document = parse_text(parser, "L' ami " * 20 + "dort.")
@@ -148,7 +160,7 @@ def test_a_broken_pipeline_and_another_device_are_refused(folder: Path, tmp_path
     with pytest.raises(ModelError, match=f"{broken}: expected a spaCy pipeline: "):
         load_parser(config_of(broken))
     with pytest.raises(ConfigError, match=r"parser.device: expected cpu"):
-        load_parser(config_of(folder, device="cuda"))
+        parser_identity(config_of(folder, device="cuda"))
 
 
 def test_memory_of_words_that_were_read_is_given_back(parser: Parser) -> None:

@@ -52,7 +52,8 @@ def guaranteed(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     assert calibration is not None
     assert calibration.guarantee is not None
     assert values["guarantee"] == calibration.guarantee.model_dump()
-    assert "recall with candidates: 0.3" in calibration.summary
+    assert "recall with candidates: 0.3" in calibration.summary(candidates=True)
+    assert "recall" not in calibration.summary(candidates=False)
     shown = values["test"]["figures"]["shown"]
     assert shown["before"]["recall"] < shown["after"]["recall"]
     assert shown["after"]["candidates_per_1000_words"] > shown["before"]["candidates_per_1000_words"] == 0

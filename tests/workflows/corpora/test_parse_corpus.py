@@ -197,6 +197,15 @@ def test_annotate_refuses_to_leave_out_the_trees_that_a_tagger_reads(bundle: Pat
         load(bundle, settings={"parser.trees": False})
 
 
+def test_annotate_refuses_a_pipeline_without_the_trees_that_a_tagger_reads(bundle: Path, tmp_path: Path) -> None:
+    spacy.blank("en").to_disk(tmp_path / "blank")
+    (tmp_path / "text.txt").write_text("It rained.")
+    settings = ("--set", f"parser.package=spacy:{tmp_path / 'blank'}", "--set", "tagger.accept_parser=true")
+    refused = concord("annotate", tmp_path / "text.txt", "-o", tmp_path / "out", "-m", bundle, *settings, "--dry-run")
+    assert refused.exit_code == 2
+    assert f"reads dependency trees, and spacy:{tmp_path / 'blank'} finds none" in refused.output
+
+
 def test_a_text_is_tagged_with_the_trees_that_the_tagger_reads(bundle: Path) -> None:
     assert "[Bergen LOC]" in concord("tag", "Mira Solberg runs the ferry in Bergen.", "-m", bundle).output
 
