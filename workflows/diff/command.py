@@ -101,13 +101,17 @@ def _tally_values(tally: Tally) -> Mapping[str, Any]:
         "count": tally.count,
         "below": {str(limit): count for limit, count in zip(LIMITS, tally.below, strict=True)},
         "refined": tally.refined,
-        "mean_confidence": tally.means and [round(mean, 4) for mean in tally.means],
+        "mean_confidence": [_rounded(mean) for mean in tally.means],
     }
 
 
 def _change_values(change: EntityChange) -> Mapping[str, Any]:
-    first, second = (replace(side, confidence=round(side.confidence, 4)) for side in (change.first, change.second))
-    return asdict(replace(change, first=first, second=second, sureness=round(change.sureness, 4)))
+    first, second = (replace(side, confidence=_rounded(side.confidence)) for side in (change.first, change.second))
+    return asdict(replace(change, first=first, second=second, sureness=_rounded(change.sureness)))
+
+
+def _rounded(value: float | None) -> float | None:
+    return value and round(value, 4)
 
 
 def _dead_letter_values(row: ChangedDeadLetter, counterpart: str) -> Mapping[str, Any]:
@@ -183,7 +187,7 @@ def _entities(differences: Differences) -> str:
     rows = []
     for kind in ("same", *CHANGES):
         tally = differences.tally(kind)
-        if tally.count and tally.means is not None:
+        if tally.count:
             shares = [percentage(count, tally.count) for count in (*tally.refined, *tally.below)]
             rows.append((describe_kind(kind), tally.count, *tally.means, *shares))
     if not rows:
@@ -210,7 +214,7 @@ def _changes(changes: Sequence[EntityChange]) -> str:
         return ""
     rows = [
         (
-            f"{change.sureness:.3f}",
+            "-" if change.sureness is None else f"{change.sureness:.3f}",
             describe_kind(change.kind),
             _describe_side(change.first),
             _describe_side(change.second),
@@ -226,7 +230,8 @@ def _changes(changes: Sequence[EntityChange]) -> str:
 
 def _describe_side(side: Side) -> str:
     text = shorten(normalize_name(side.text), SHOWN_NAME, placeholder=" ...")
-    return f"{_label_name(side.label)} {side.confidence:.2f}{'*' * side.refined} {text}"
+    confidence = "-" if side.confidence is None else f"{side.confidence:.2f}"
+    return f"{_label_name(side.label)} {confidence}{'*' * side.refined} {text}"
 
 
 def _dead_letters(diff: Diff) -> str:

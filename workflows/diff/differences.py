@@ -33,7 +33,8 @@ class Side:
     Attributes:
         label: the entity's type; ``O`` if this side has no such entity, and the stretch is the other side's.
         sent_id: 0-based sentence in which the stretch begins.
-        confidence: of the entity; without one, the lowest label probability among the words of the stretch.
+        confidence: of the entity; without one, the lowest label probability among the words of the stretch. None where
+            the tagger gives no probabilities.
         refined: whether stage two decided the label of any of its words.
     """
 
@@ -42,7 +43,7 @@ class Side:
     start_char: int
     end_char: int
     text: str
-    confidence: float
+    confidence: float | None
     refined: bool
 
 
@@ -52,14 +53,14 @@ class EntityChange:
 
     Attributes:
         doc_id, second_doc_id: of A and B.
-        sureness: the lower confidence of the two sides, 0..1.
+        sureness: the lower confidence of the two sides, 0..1; None where one is unknown.
         context: the text around, any white space as spaces; it starts at offset ``context_start`` of the document.
     """
 
     kind: Kind
     doc_id: str
     second_doc_id: str
-    sureness: float
+    sureness: float | None
     first: Side
     second: Side
     context: str
@@ -73,12 +74,14 @@ class Tally:
     Attributes:
         below: how many have a sureness below each of LIMITS.
         refined: how many labels of A and of B were decided by stage two.
+        known: how many have a confidence in A and in B.
         confidence: sums of the confidence of A and of B.
     """
 
     count: int = 0
     below: tuple[int, ...] = (0,) * len(LIMITS)
     refined: tuple[int, int] = (0, 0)
+    known: tuple[int, int] = (0, 0)
     confidence: tuple[float, float] = (0.0, 0.0)
 
     def __add__(self, other: "Tally") -> "Tally":
@@ -87,13 +90,15 @@ class Tally:
             count=self.count + other.count,
             below=tuple(map(sum, zip(self.below, other.below, strict=True))),
             refined=(self.refined[0] + other.refined[0], self.refined[1] + other.refined[1]),
+            known=(self.known[0] + other.known[0], self.known[1] + other.known[1]),
             confidence=(self.confidence[0] + other.confidence[0], self.confidence[1] + other.confidence[1]),
         )
 
     @property
-    def means(self) -> tuple[float, float] | None:
-        """Mean confidence of A and B; None if nothing was counted."""
-        return (self.confidence[0] / self.count, self.confidence[1] / self.count) if self.count else None
+    def means(self) -> list[float | None]:
+        """Mean confidence of A and B; None where none is known."""
+        sides = zip(self.confidence, self.known, strict=True)
+        return [confidence / known if known else None for confidence, known in sides]
 
 
 @dataclass(slots=True)
@@ -171,7 +176,7 @@ class Differences:
         entities = compare_entities(first, second)
         self._add_tallies(entities)
         changes = entities.filter(pc.not_equal(entities["kind"], "same"))
-        self.bars += np.histogram(changes["sureness"].to_numpy(), bins=BARS, range=(0, 1))[0]
+        self.bars += np.histogram(changes["sureness"].drop_null().to_numpy(), bins=BARS, range=(0, 1))[0]
         self._add_documents(pair.first, changes, first.entities)
         self._add_changes(pair, changes, first)
 
@@ -182,12 +187,15 @@ class Differences:
         summed += [f"{side}_{column}" for column in ("refined", "confidence") for side in ("first", "second")]
         # One thread: the order of a floating-point sum decides its last digits.
         groups = entities.group_by(["kind", "first_label", "second_label"], use_threads=False)
-        for row in groups.aggregate([([], "count_all"), *((column, "sum") for column in summed)]).to_pylist():
-            sums = {column: row[f"{column}_sum"] for column in summed}
+        known = [(f"{side}_confidence", "count") for side in ("first", "second")]
+        counted = groups.aggregate([([], "count_all"), *known, *((column, "sum") for column in summed)])
+        for row in counted.to_pylist():
+            sums = {column: row[f"{column}_sum"] or 0 for column in summed}
             self.tallies[row["kind"], row["first_label"], row["second_label"]] += Tally(
                 count=row["count_all"],
                 below=tuple(sums[f"below_{number}"] for number in range(len(LIMITS))),
                 refined=(sums["first_refined"], sums["second_refined"]),
+                known=(row["first_confidence_count"], row["second_confidence_count"]),
                 confidence=(sums["first_confidence"], sums["second_confidence"]),
             )
 
@@ -206,14 +214,18 @@ class Differences:
         self.documents = ranked[:LISTED_DOCUMENTS]
 
     def _add_changes(self, pair: ShardPair, changes: pa.Table, first: ShardRows) -> None:
-        if len(self.changes) == self.listed > 0:
-            changes = changes.filter(pc.greater_equal(changes["sureness"], self.changes[-1].sureness))
+        if len(self.changes) == self.listed > 0 and (least := self.changes[-1].sureness) is not None:
+            changes = changes.filter(pc.greater_equal(changes["sureness"], least))
         order = pc.sort_indices(
             changes, [("sureness", "descending"), ("document", "ascending"), ("first_start_char", "ascending")]
         )
         new = [_entity_change(row, pair, first) for row in changes.take(order.slice(0, self.listed)).to_pylist()]
-        ranked = sorted(self.changes + new, key=lambda it: (-it.sureness, it.doc_id, it.first.start_char))
-        self.changes = ranked[: self.listed]
+        self.changes = sorted(self.changes + new, key=_rank)[: self.listed]
+
+
+def _rank(change: EntityChange) -> tuple[float, str, int]:
+    """Return what changes are ordered by; those of unknown sureness come last."""
+    return 1.0 if change.sureness is None else -change.sureness, change.doc_id, change.first.start_char
 
 
 def find_differences(first: Collection, second: Collection, pairs: DocumentPairs, *, listed: int) -> Differences:

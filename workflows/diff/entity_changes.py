@@ -78,7 +78,7 @@ def _outside(side: ShardRows, entities: pa.Table) -> pa.Table:
     columns = {
         "sent_id": side.tokens["sent_id"].take(pa.array(bounds[:, 0])),
         "label": pa.array([OUTSIDE] * entities.num_rows, pa.string()),
-        "confidence": pa.array(reduced(np.minimum, "ner_prob"), pa.float32()),
+        "confidence": pa.array(reduced(np.minimum, "ner_prob"), pa.float32(), from_pandas=True),  # NaN for null
         "refined": pa.array(reduced(np.maximum, "refined").astype(bool), pa.bool_()),
     }
     return pa.table({name: columns.get(name, entities[name]) for name in ("document", *SIDE_COLUMNS)} | columns)
@@ -89,5 +89,5 @@ def _side_by_side(first: pa.Table, second: pa.Table, kind: Any) -> pa.Table:
     columns = {"document": first["document"], "kind": kinds}
     for side, table in (("first", first), ("second", second)):
         columns |= {f"{side}_{name}": table[name] for name in SIDE_COLUMNS}
-    sureness = pc.min_element_wise(first["confidence"], second["confidence"])
+    sureness = pc.min_element_wise(first["confidence"], second["confidence"], skip_nulls=False)
     return pa.table(columns | {"sureness": sureness})

@@ -82,10 +82,7 @@ class ShardReader:
         if self._last is None or self._last[0] != shard:
             self._last = None  # frees its memory before the next shard is read
             report = self._collection.manifest.shards[shard]
-            tables = {
-                name: _without_nulls(self._collection.read_rows(report, name, columns))
-                for name, columns in _COLUMNS.items()
-            }
+            tables = {name: self._collection.read_rows(report, name, columns) for name, columns in _COLUMNS.items()}
             tables["entities"] = without_candidates(tables["entities"])
             self._last = shard, tables
         return self._last[1]
@@ -145,13 +142,6 @@ def read_shards(collection: Collection, table: str, columns: Sequence[str]) -> l
     """Read columns of a table, one part for each shard; a collection without shards has one empty part."""
     parts = [collection.read_rows(report, table, columns) for report in collection.manifest.shards]
     return parts or [SCHEMAS[table].empty_table().select(list(columns))]
-
-
-def _without_nulls(table: pa.Table) -> pa.Table:
-    """Return rows whose probabilities are 0 where a tagger gives none: nobody knows how sure such a label is."""
-    for name in {"ner_prob", "confidence"} & set(table.column_names):
-        table = table.set_column(table.column_names.index(name), name, table[name].fill_null(0.0))
-    return table
 
 
 def concatenate(parts: Sequence[pa.Table]) -> pa.Table:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from concord.models.labels import decode_spans
-from concord.models.outputs import Prediction
+from concord.models.outputs import Prediction, known_numbers
 from concord.pipeline.config import AnnotateConfig, OutputConfig, ParserConfig
 from concord.pipeline.documents import (
     AnnotatedDocument,
@@ -37,7 +37,7 @@ class _Row(NamedTuple):
     label: str
     draft: str
     uncertainty: float
-    probability: float
+    probability: float | None
 
 
 def write_run(
@@ -56,7 +56,7 @@ def write_run(
         documents: the sentences of each document, by its id. A sentence is a string of words separated by spaces, each
             ``word``, or with up to four more fields, ``word|label|draft|uncertainty|probability``; ``~word`` follows
             without a space in the text. The second word of a sentence is the root and the head of all others. An
-            entity's confidence is the lowest probability of its words.
+            entity's confidence is the lowest probability of its words, where none of them is null (``-``).
         dead_letters: of the first shard.
         keep_text: store the raw texts; the input file does not exist.
         left_out: what the parser left out: ``trees``, or these and ``tags``.
@@ -132,7 +132,8 @@ def _annotated(doc_id: str, sentences: Sequence[str], position: int, left_out: S
 
 def _row(item: str) -> _Row:
     word, label, draft, uncertainty, probability = (item.split("|") + [""] * 4)[:5]
-    return _Row(word, label or "O", draft or label or "O", float(uncertainty or 0.01), float(probability or 0.9))
+    known = None if probability == "-" else float(probability or 0.9)
+    return _Row(word, label or "O", draft or label or "O", float(uncertainty or 0.01), known)
 
 
 def _word(text: str, place: int, number: int, *, root: int) -> ParsedWord:
@@ -162,5 +163,10 @@ def _prediction(rows: Sequence[_Row]) -> Prediction:
         uncertainty=uncertainty,
         refined=tuple(value > THRESHOLD for value in uncertainty),
         spans=spans,
-        confidences=tuple(min(row.probability for row in rows[span.start : span.end]) for span in spans),
+        confidences=tuple(_lowest(rows[span.start : span.end]) for span in spans),
     )
+
+
+def _lowest(rows: Sequence[_Row]) -> float | None:
+    known = known_numbers(row.probability for row in rows)
+    return min(known) if len(known) == len(rows) else None

@@ -129,6 +129,26 @@ def test_diff_lists_only_the_most_certain_changes(sides: tuple[Path, Path]) -> N
         assert some["kinds"] == whole["kinds"]
 
 
+def test_a_side_without_probabilities_is_of_unknown_certainty(tmp_path: Path) -> None:
+    first = finished_runs.write_run(tmp_path / "a", {"d": ("Ada|B-PER|||- met|O|||- Tom|O|||- Bern|B-LOC|||-",)})
+    second = finished_runs.write_run(tmp_path / "b", {"d": ("Ada|B-LOC|||0.7 met Tom|B-PER|||0.8 Bern|B-LOC",)})
+    entities = diff(first, second)["entities"]
+    assert [(change["kind"], change["sureness"]) for change in entities["changes"]] == [
+        ("relabelled", None),
+        ("gained", None),
+    ]
+    assert [[side["confidence"] for side in sides_of(change)] for change in entities["changes"]] == [
+        [None, 0.7],
+        [None, 0.8],
+    ]
+    assert entities["kinds"]["gained"]["mean_confidence"] == [None, 0.8]
+    assert entities["kinds"]["same"]["below"] == {"0.5": 0, "0.8": 0, "0.95": 0}
+    assert sum(entities["sureness"]) == 0
+    result = concord("diff", first, second, "-o", tmp_path / "diff.html")
+    assert result.exit_code == 0, result.output
+    assert "PER - Ada" in result.output
+
+
 def test_diff_finds_no_change_between_a_collection_and_itself(sides: tuple[Path, Path]) -> None:
     values = diff(sides[0], sides[0])
     assert values["verdict"] == "no entity changed in 2 documents with the same text"

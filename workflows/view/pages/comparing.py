@@ -37,7 +37,7 @@ def _diff_values(diff: Diff, query: Query) -> Mapping[str, Any]:
         if kind in {"", change.kind}
         and first in {"", change.first.label}
         and second in {"", change.second.label}
-        and level in {None, band(change.sureness, BANDS)}
+        and (level is None or (change.sureness is not None and level == band(change.sureness, BANDS)))
     ]
     page = query.number("page") or 0
     return {
