@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import spacy
@@ -94,9 +95,14 @@ def test_a_long_word_and_a_text_without_white_space_are_read(parser: Parser) -> 
 def test_a_long_document_without_white_space_is_read_in_parts(tmp_path: Path) -> None:
     spacy.blank("zh").to_disk(tmp_path / "chinese")
     parser = load_parser(config_of(tmp_path / "chinese"))
-    nlp, lengths = parser._nlp, []  # type: ignore[attr-defined]
+    nlp, lengths = parser._nlp, list[int]()  # type: ignore[attr-defined]
     tokenizer = nlp.tokenizer
-    nlp.tokenizer = lambda text: lengths.append(len(text)) or tokenizer(text)
+
+    def tokenize(text: str) -> Any:
+        lengths.append(len(text))
+        return tokenizer(text)
+
+    nlp.tokenizer = tokenize
     document = parse_text(parser, "安娜住在里昂。" * 20_000)
     check_tokens(document)
     assert [len(sentence.words) for sentence in document.sentences] == [7] * 20_000
