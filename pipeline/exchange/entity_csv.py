@@ -8,7 +8,9 @@ from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.output.document_rows import join_words
 from concord.pipeline.storage.atomic_writes import write_compressed
 
-_COLUMNS = "doc_id,source_uri,sent_id,start_char,end_char,label,name,canonical,confidence,uncertainty,source,context"
+_COLUMNS = (
+    "doc_id,source_uri,sent_id,start_char,end_char,label,name,canonical,value,confidence,uncertainty,source,context"
+)
 # Spreadsheets guess the encoding unless a file says so.
 _BYTE_ORDER_MARK = "\ufeff"
 # What spreadsheets evaluate (https://owasp.org/www-community/attacks/CSV_Injection).
@@ -41,9 +43,8 @@ def _rows(items: Iterable[ExportItem]) -> Iterator[str]:
             numbers = (value and round_float(value) for value in (entity.confidence, entity.uncertainty))
             context = " ".join(join_words(sentences[entity.sent_id].tokens).split())
             place = (row.doc_id, row.source_uri, entity.sent_id, entity.start_char, entity.end_char)
-            yield format_row(
-                map(_cell, (*place, entity.label, entity.name, entity.canonical, *numbers, entity.source, context))
-            )
+            what = (entity.label, entity.name, entity.canonical, entity.value)
+            yield format_row(map(_cell, (*place, *what, *numbers, entity.source, context)))
 
 
 def _cell(value: str | float | None) -> str | float | None:

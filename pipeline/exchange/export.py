@@ -242,7 +242,8 @@ def spacy_record(item: ExportItem) -> dict[str, Any]:
     entities: list[tuple[int, int, str]] = []
     for entity in item.document.entities:
         start, end, label = entity.start_char, entity.end_char, entity.label
-        spans.append({"start": start, "end": end, "label": label})
+        value = {} if entity.value is None else {"value": entity.value}
+        spans.append({"start": start, "end": end, "label": label, **value})
         # Two words of a multi-word token share a place.
         if not entities or start >= entities[-1][1]:
             entities.append((start, end, label))

@@ -86,7 +86,8 @@ class EntityRow(NamedTuple):
     this label, ``uncertainty`` the largest of its words in nats. ``source`` is ``model``, ``terms`` where the words are
     a match of the run's list of terms with this label, or ``corrected`` where a person accepted, changed or added it; a
     ``candidate`` is no entity, but may be one that was missed. Entities with the same ``identity`` name the same
-    person, place or organisation of the document, whose fullest name is ``canonical``.
+    person, place or organisation of the document, whose fullest name is ``canonical``. ``value`` is the normal form of
+    a date, an amount of money or a number, where it is clear.
     """
 
     entity_id: int
@@ -103,6 +104,7 @@ class EntityRow(NamedTuple):
     source: str = "model"
     canonical: str = ""
     identity: int = 0
+    value: str | None = None
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ from concord.models.data.visible import visible
 from concord.models.labels import Span
 from concord.models.names import Mention, identify
 from concord.models.outputs import Prediction, Source, known_numbers
+from concord.models.values import value_of
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedWord
 from concord.pipeline.output.schema import (
     ANNOTATED,
@@ -221,6 +222,7 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
                 raise ValueError(f"entity {span}: expected it within the document's {len(item.words)} words")
             start_char, end_char = words[0].start_char, words[-1].end_char
             text = item.annotated.parsed.document.text[start_char:end_char]
+            name = normalize_name(text)
             rows.append(
                 {
                     "doc_id": item.doc_id,
@@ -231,8 +233,9 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
                     "start_token": span.start + 1,
                     "end_token": span.end,
                     "text": text,
-                    "name": normalize_name(text),
+                    "name": name,
                     "label": span.label,
+                    "value": value_of(span.label, name),
                     "confidence": confidence,
                     "uncertainty": max(known_numbers(item.uncertainty[within]), default=None),
                     "refined": any(item.refined[within]),

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from concord.models.values import value_of
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
 from concord.pipeline.output.manifest import Manifest, ShardReport, check_equation, read_commit_record
 from concord.pipeline.output.output_folder import OutputFolder, part_fault
@@ -251,6 +252,9 @@ def _entity_problems(tables: Mapping[str, pa.Table]) -> Iterator[str]:
         yield "text is not as long as its offsets say"
     if entities["name"].to_pylist() != [*map(normalize_name, entities["text"].to_pylist())]:
         yield "name is not text with single spaces"
+    names = zip(_texts(entities, "label"), _texts(entities, "name"), strict=True)
+    if entities["value"].to_pylist() != [value_of(label, name) for label, name in names]:
+        yield "value is not the normal form of name"
     persons = list(zip(_texts(entities, "doc_id"), _numbers(entities, "identity").tolist(), strict=True))
     full_names = zip(persons, *(entities[name].to_pylist() for name in ("canonical", "label")), strict=True)
     if len(set(persons)) != len(set(full_names)):

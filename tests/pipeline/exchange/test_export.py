@@ -393,6 +393,7 @@ def test_csv_has_a_row_for_each_entity_with_its_sentence(output: Path, tmp_path:
     assert [(row["doc_id"], int(row["start_char"]), int(row["end_char"]), row["label"]) for row in found] == [
         (row["doc_id"], row["start_char"], row["end_char"], row["label"]) for row in expected
     ]
+    assert [row["value"] or None for row in found] == [row["value"] for row in expected]
     for column in ("name", "canonical", "source"):
         assert [row[column] for row in found] == [row[column] for row in expected]
     for column in ("confidence", "uncertainty"):

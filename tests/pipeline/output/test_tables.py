@@ -141,6 +141,7 @@ def test_annotated_tables_contain_the_values_of_the_documents() -> None:
             "label": "PER",
             "canonical": "Ann Lee",
             "identity": 0,
+            "value": None,
             "confidence": 0.375,
             "uncertainty": 0.25,
             "refined": True,
@@ -172,6 +173,18 @@ def test_names_of_one_person_share_identity_and_canonical_name_across_sentences(
     entities = tables_of(annotated, annotated)["entities"]
     assert entities["canonical"].to_pylist() == ["Ann Lee", "Bob", "Ann Lee"] * 2
     assert entities["identity"].to_pylist() == [0, 1, 0] * 2
+
+
+def test_dates_and_amounts_have_a_value_and_names_have_none() -> None:
+    text = "Ann paid $3.5\n million in May 1945."
+    words = (word(0, "Ann"), word(4, "paid"), word(9, "$"), word(10, "3.5"), word(15, "million"), word(23, "in"))
+    spans = (Span(0, 1, "PER"), Span(2, 5, "MONEY"), Span(6, 8, "DATE"))
+    labels = ("B-PER", "O", "B-MONEY", "I-MONEY", "I-MONEY", "O", "B-DATE", "I-DATE", "O")
+    annotated = AnnotatedDocument(
+        parsed=parsed(text, (*words, word(26, "May"), word(30, "1945"), word(34, "."))),
+        predictions=(prediction(*labels, spans=spans),),
+    )
+    assert tables_of(annotated)["entities"]["value"].to_pylist() == [None, "3500000 USD", "1945-05"]
 
 
 def test_name_of_an_entity_has_single_spaces() -> None:

@@ -143,9 +143,10 @@ def with_column(name: str, change: Callable[[list[object]], list[object]]) -> Ca
         ("entities", with_column("text", lambda texts: ["longer text", *texts[1:]]), "not as long as"),
         ("entities", with_column("name", lambda names: ["other", *names[1:]]), "not text with single spaces"),
         ("entities", with_column("identity", lambda numbers: [0] * len(numbers)), "two canonical names"),
+        ("entities", with_column("value", lambda values: ["1945", *values[1:]]), "not the normal form"),
         ("documents", with_column("raw_text", lambda texts: ["other", *texts[1:]]), "does not match its SHA-256"),
         ("tokens", lambda table: table.drop_columns(["lemma"]), "its columns are not those"),
-        ("tokens", lambda table: table.replace_schema_metadata({}), "expected schema version 8, got None"),
+        ("tokens", lambda table: table.replace_schema_metadata({}), "expected schema version 9, got None"),
     ],
 )
 def test_verify_finds_inconsistent_tables(
