@@ -84,6 +84,8 @@ class Correction(Config):
     before: str = Field(default="", max_length=CONTEXT)
     after: str = Field(default="", max_length=CONTEXT)
     """The code points before and after ``anchor``."""
+    settles: bool = False
+    """Whether the person chose it among what several people had said."""
     undoes: str | None = None
     """The id of the earlier line that no longer counts; only of ``undo``."""
 

@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from unicodedata import category
 
+from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import Correction, Mark, text_digest
 
+CORRECTED = "corrected"
+"""The ``source`` of an entity that a person accepted, changed or added."""
 ENOUGH_CONTEXT = 8
 """Code points around an entity that must agree before it is taken for the same in a changed text."""
 _WORD_CHARACTER = re.compile(r"\w")
@@ -112,6 +115,27 @@ def paired_marks(before: Iterable[Mark], after: Iterable[Mark]) -> Iterator[tupl
     yield from sorted(pairs, key=lambda pair: next(mark.start for mark in pair if mark is not None))
 
 
+def marks_of_tagger(marks: Iterable[tuple[Mark, str | None]], lines: Iterable[Correction], digest: str) -> list[Mark]:
+    """Return the entities of a tagger, as far as the log tells, from tables that hold corrections.
+
+    Some of these corrections are undone by now, and only the next annotation asks the tagger again.
+
+    Args:
+        marks: the entities of the tables, each with its ``source``.
+        lines: all corrections of the document, with those that are undone.
+        digest: SHA-256 of its text.
+    """
+    tagged = [mark for mark, source in marks if source != CORRECTED]
+    results: set[Mark] = set()
+    for line in lines:
+        old = line.old
+        if old is not None and old.type != OUTSIDE and line.text_sha256 == digest and old not in results:
+            tagged += [] if any(old.overlaps(mark) for mark in tagged) else [old]
+        if line.new is not None:
+            results.add(line.new)
+    return sorted(tagged, key=lambda mark: mark.start)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where the words of a correction occur: its offsets, and the entities that it overlaps there."""
@@ -163,9 +187,10 @@ def marks_at(place: Place, text: str, label: str | None) -> Iterator[tuple[Mark 
     if label is not None:
         new = Mark(start=place.start, end=place.end, type=label, text=text[place.start : place.end])
     first, *others = place.found or (None,)
+    # The last one counts where they overlap.
+    yield from ((mark, None) for mark in others)
     if first is not None or new is not None:
         yield first, new
-    yield from ((mark, None) for mark in others)
 
 
 class WordOffsets:

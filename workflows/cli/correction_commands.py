@@ -52,6 +52,20 @@ def list_corrections(output: "OutputPath") -> Answer:
     return list_command(output)
 
 
+@verb(example="concord corrections agreement out/news", group=corrections)
+@click.argument("output", metavar="OUT", type=COLLECTION)
+def agreement(output: "OutputPath") -> Answer:
+    """Measure how far people agree who corrected the same sentences.
+
+    For each two people, over the sentences in which both corrected or accepted something: the strict F1 of their
+    entities, and Krippendorff's alpha of the labels of words. 'concord view OUT --as NAME' lists where they differ, and
+    settles it; that leaves the agreement as it is.
+    """
+    from concord.workflows.corrections.agreement import agreement_command
+
+    return agreement_command(output)
+
+
 @verb(example="concord corrections import queues/done.json out/news --as ada", group=corrections, name="import")
 @click.argument("source", metavar="FILE", type=click.Path(exists=True, path_type=Path))
 @click.argument("output", metavar="OUT", type=COLLECTION)

@@ -149,7 +149,7 @@ def _corrected(
 
     for word in marked_words(fit.corrections):
         known[word] = True
-    seen = marked_words(correction for correction in fit.corrections if _saw(correction, document))
+    seen = marked_words(correction for correction in fit.corrections if saw(correction, document))
     unseen = marked_words(undone)
     sentences, first = [], 0
     for sentence in tagged_sentences(document):
@@ -171,7 +171,7 @@ def _corrected(
     return GoldDocument(name=name, sentences=tuple(sentences), lines=(0,) * len(sentences))
 
 
-def _saw(correction: Correction, document: CollectedDocument) -> bool:
+def saw(correction: Correction, document: CollectedDocument) -> bool:
     """Return whether a correction was made on the text and the entities of a document as they are."""
     row = document.row
     return (correction.text_sha256, correction.tagger) == (row.text_sha256, row.tagger)

@@ -23,7 +23,7 @@ from concord.workflows.view.correcting.review_queue import QUOTAS, ReviewQueue
 from concord.workflows.view.guard import Guard
 from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.page import NotFoundError, Page, Query, UnavailableError, link
-from concord.workflows.view.pages import attention, comparing, correcting, finding, forms, reading, reviewing
+from concord.workflows.view.pages import attention, comparing, correcting, differing, finding, forms, reading, reviewing
 from concord.workflows.view.viewer import Viewer
 
 _POLICY = "default-src 'none'; style-src 'nonce-{0}'; script-src 'nonce-{0}'; form-action 'self'; base-uri 'none'"
@@ -37,6 +37,7 @@ _PAGES: Mapping[str, Callable[[Viewer, Query], Page]] = {
     "/document": reading.document,
     "/changes": comparing.changes,
     "/corrections": correcting.corrections,
+    "/differences": differing.differences,
     "/why": attention.attention,
     "/review": reviewing.review,
 }
@@ -44,6 +45,7 @@ _CORRECTING_PAGES = {"/everywhere": correcting.everywhere, "/moves": correcting.
 _FORMS: Mapping[str, Callable[[Viewer, forms.Form], None]] = {
     "/correct": forms.correct,
     "/correct-places": forms.correct_places,
+    "/settle": differing.settle,
     "/undo": forms.undo,
 }
 

@@ -38,6 +38,7 @@ READING = (
     "/changes",
     "/changes?against=other",
     "/corrections",
+    "/differences",
     "/review",
     "/document?id=yard&queue=1",
     "/why?id=yard&name=Baxter",

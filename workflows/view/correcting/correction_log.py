@@ -3,6 +3,7 @@
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, groupby
 from pathlib import Path
 from threading import Lock
@@ -26,13 +27,15 @@ class RefusedError(Exception):
 class Change(NamedTuple):
     """What a person asks for: that some words of a document are an entity of a type, or in none if None.
 
-    Words that are in none already are said to be right so, which makes a line of its own.
+    Words that are in none already are said to be right so, which makes a line of its own. What ``settles`` a difference
+    is written even where it is said already.
     """
 
     doc_id: str
     start: int
     end: int
     label: str | None
+    settles: bool = False
 
     @classmethod
     def decode(cls, value: str) -> "Change":
@@ -177,9 +180,9 @@ class CorrectionLog:
                 document = self.read(index, get_document(index, doc_id), state)
             except UnavailableError as error:
                 raise RefusedError(f"document {doc_id!r}: {error}") from None
-            lines = [
-                line for change in changes_of_document for line in self._changed(document, state, change, seen=seen)
-            ]
+            lines: list[Correction] = []
+            for change in changes_of_document:
+                lines += self._changed(document, state, change, {line.old for line in lines}, seen=seen)
             if fault := document.fault(lines):
                 raise RefusedError(fault)
             for line in lines:
@@ -187,7 +190,7 @@ class CorrectionLog:
                 yield line.model_copy(update={"when": when})
 
     def _changed(
-        self, document: CurrentDocument, state: LogState, change: Change, *, seen: int
+        self, document: CurrentDocument, state: LogState, change: Change, given_up: set[Mark | None], *, seen: int
     ) -> Iterator[Correction]:
         if not 0 <= change.start < change.end <= len(document.text):
             raise RefusedError(
@@ -195,8 +198,9 @@ class CorrectionLog:
                 "the page again"
             )
         place = document.place(change.start, change.end)
-        if document.is_corrected(place, change.label):
+        if document.is_corrected(place, change.label) and not change.settles:
             return
+        place = replace(place, found=tuple(mark for mark in place.found if mark not in given_up))
         touched = state.touched_since(seen, change)
         if touched is not None:
             raise RefusedError(
@@ -214,7 +218,8 @@ class CorrectionLog:
         )
         bare = Mark(start=place.start, end=place.end, type=OUTSIDE, text=document.text[place.start : place.end])
         for old, new in list(marks_at(place, document.text, change.label)) or [(bare, None)]:
-            yield Correction.of(old, new, text=document.text, seen=seen_by, who=self._name, digest=row.text_sha256)
+            line = Correction.of(old, new, text=document.text, seen=seen_by, who=self._name, digest=row.text_sha256)
+            yield line.model_copy(update={"settles": change.settles})
 
     @property
     def _name(self) -> str:

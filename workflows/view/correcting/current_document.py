@@ -2,21 +2,26 @@
 
 import sqlite3
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import Correction, Mark, corrections_digest
-from concord.pipeline.corrections.fitting import Fit, Offsets, Place, corrected_marks, fit_corrections
+from concord.pipeline.corrections.fitting import (
+    CORRECTED,
+    Fit,
+    Offsets,
+    Place,
+    corrected_marks,
+    fit_corrections,
+    marks_of_tagger,
+)
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.tables import normalize_name
 from concord.workflows.view.index.document import DocumentPage, read_row
 from concord.workflows.view.index.finding import IndexedDocument, IndexedEntity
 from concord.workflows.view.index.opened import OpenedCollection
-
-CORRECTED = "corrected"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +158,7 @@ def read_current(
     digest = collection.plan.corrected.get(row.doc_id)
     is_changed = digest is not None and digest != corrections_digest(corrections)
     fit = fit_corrections(corrections, text, sentences)
-    tagged = _marks_of_tagger(marks, lines, row.text_sha256) if is_changed else [mark for mark, _ in marks]
+    tagged = marks_of_tagger(marks, lines, row.text_sha256) if is_changed else [mark for mark, _ in marks]
     return CurrentDocument(
         row=row,
         text=text,
@@ -168,22 +173,6 @@ def read_current(
 def _mark(text: str, start: int, end: int, label: str) -> Mark:
     # Unchecked, which is faster, and a tagger may have types that no correction can hold.
     return Mark.model_construct(start=start, end=end, type=label, text=text[start:end])
-
-
-def _marks_of_tagger(marks: Iterable[tuple[Mark, str | None]], lines: Iterable[Correction], digest: str) -> list[Mark]:
-    """Return the entities of a tagger, as far as the log tells, from tables that hold corrections.
-
-    Some of these corrections are undone by now, and only the next annotation asks the tagger again.
-    """
-    tagged = [mark for mark, origin in marks if origin != CORRECTED]
-    results: set[Mark] = set()
-    for line in lines:
-        old = line.old
-        if old is not None and old.type != OUTSIDE and line.text_sha256 == digest and old not in results:
-            tagged += [] if any(old.overlaps(mark) for mark in tagged) else [old]
-        if line.new is not None:
-            results.add(line.new)
-    return sorted(tagged, key=lambda mark: mark.start)
 
 
 def _row(mark: Mark, *, is_corrected: bool) -> IndexedEntity:
