@@ -17,12 +17,11 @@ import torch
 from numpy.typing import NDArray
 from stanza.models.common.pretrain import Pretrain
 from stanza.models.common.utils import simplify_punct
-from stanza.models.common.vocab import PAD_ID, ROOT_ID, UNK_ID, VOCAB_PREFIX_SIZE
+from stanza.models.common.vocab import ROOT_ID, UNK_ID, VOCAB_PREFIX_SIZE
 from stanza.models.depparse.trainer import GraphTrainer
 from stanza.models.pos.trainer import Trainer as TagTrainer
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from research.parser_en.conllu import Sentence
 from research.parser_en.learning import batches, best_heads, descend
@@ -113,11 +112,14 @@ def _columns(sentence: Labelled) -> tuple[NDArray[Any], ...]:
 
 
 class Batch(NamedTuple):
-    """Sentences, the longest first, and their labels, padded with -1; probabilities with 0."""
+    """Sentences of one length T and their labels; where some have fewer values than others, the rest are -1.
+
+    Attributes:
+        rows: the place of each word among the forms, shape ``(B, T)``.
+    """
 
     forms: list[str]
     rows: Tensor
-    lengths: list[int]
     upos: tuple[Tensor, Tensor]
     xpos: tuple[Tensor, Tensor]
     feats: Tensor
@@ -127,35 +129,28 @@ class Batch(NamedTuple):
 
 
 def _batch(sentences: Sequence[Labelled]) -> Batch:
-    sentences = sorted(sentences, key=lambda each: -len(each.words))
     numbers: dict[str, int] = {}
-    rows = [torch.tensor([numbers.setdefault(word, len(numbers)) for word in s.words]) for s in sentences]
+    rows = torch.tensor([[numbers.setdefault(word, len(numbers)) for word in s.words] for s in sentences])
 
-    def padded(columns: Sequence[NDArray[Any]], value: float) -> Tensor:
-        width = max(column.shape[1] if column.ndim > 1 else 0 for column in columns)
-        tensors = []
-        for column in columns:
-            tensor = torch.from_numpy(column)
-            tensor = tensor.float() if column.dtype == np.float32 else tensor.long()
-            if width:
-                tensor = functional.pad(tensor, (0, width - tensor.shape[1]), value=value)
-            tensors.append(tensor)
-        return pad_sequence(tensors, batch_first=True, padding_value=value)
+    def stacked(columns: Sequence[NDArray[Any]], value: float = _PAD) -> Tensor:
+        width = max(column.shape[-1] for column in columns)
+        padded = [functional.pad(torch.from_numpy(c), (0, width - c.shape[-1]), value=value) for c in columns]
+        values = torch.stack(padded)
+        return values if values.is_floating_point() else values.long()
 
     def soft(name: str) -> tuple[Tensor, Tensor]:
         columns = [getattr(sentence, name) for sentence in sentences]
-        return padded([column[0] for column in columns], _PAD), padded([column[1] for column in columns], 0.0)
+        return stacked([column[0] for column in columns]), stacked([column[1] for column in columns], 0.0)
 
     return Batch(
         [form for [[form]] in simplify_punct([[[form]] for form in numbers])],
-        pad_sequence(rows, batch_first=True),
-        [len(sentence.words) for sentence in sentences],
+        rows,
         soft("upos"),
         soft("xpos"),
-        padded([sentence.feats for sentence in sentences], _PAD),
+        stacked([sentence.feats for sentence in sentences]),
         soft("heads"),
-        padded([sentence.relations for sentence in sentences], _PAD),
-        padded([sentence.lemmas for sentence in sentences], PAD_ID),
+        stacked([sentence.relations for sentence in sentences]),
+        stacked([sentence.lemmas for sentence in sentences]),
     )
 
 
@@ -168,10 +163,10 @@ class Student(nn.Module):
         self._pretrain = pretrain
         self._unknown = unknown
 
-    def forward(self, batch: Batch) -> tuple[dict[str, Tensor], list[Tensor], Tensor, Tensor]:
-        """Return the scores of upos and xpos ``(N, tags)`` and of the features' parts, and the parser's states.
+    def forward(self, batch: Batch) -> tuple[dict[str, Tensor], list[Tensor], Tensor]:
+        """Return the scores of upos and xpos and of the features' parts, ``(B, T, values)``, and the parser's states.
 
-        The last two are the parser's states ``(B, 1 + T, 2H)`` and the mask of the words ``(B, T)``.
+        The states are those of the root and the words, ``(B, 1 + T, 2H)``.
         """
         tagger, parser = self.tagger, self.parser
         vectors = self._form_numbers(batch.forms)
@@ -181,12 +176,12 @@ class Student(nn.Module):
         inputs = torch.cat(
             [tagger.word_emb(words), tagger.trans_pretrained(tagger.pretrained_emb(vectors)), characters], 1
         )
-        states = self._run(tagger, "tagger", inputs[rows], batch.lengths)
-        hidden = torch.relu(tagger.upos_hid(tagger.drop(states.data)))
+        states = self._run(tagger, "tagger", inputs[rows])
+        hidden = torch.relu(tagger.upos_hid(tagger.drop(states)))
         dropped = tagger.drop(hidden)
         scores = {"upos": tagger.upos_clf(dropped), "xpos": tagger.tag_clf["xpos"](dropped)}
         parts = [part(dropped) for part in tagger.tag_clf["feats"]]
-        found = {name: self._padded(each.detach().argmax(1), states) for name, each in scores.items()}
+        found = {name: each.detach().argmax(-1) for name, each in scores.items()}
         tags = sum(
             getattr(parser, f"{name}_emb")(functional.pad(each, (1, 0), value=ROOT_ID)) for name, each in found.items()
         )
@@ -194,10 +189,7 @@ class Student(nn.Module):
         read = parser.trans_pretrained(parser.pretrained_emb(torch.cat([root, vectors])))
         read = torch.cat([read, parser.word_emb(torch.cat([root, words]))], 1)[functional.pad(rows + 1, (1, 0))]
         lemmas = parser.lemma_emb(functional.pad(batch.lemmas, (1, 0), value=ROOT_ID))
-        lengths = [1 + length for length in batch.lengths]
-        parsed = self._run(parser, "parser", torch.cat([read, lemmas, tags], 2), lengths)
-        mask = torch.arange(rows.shape[1]) < torch.tensor(batch.lengths)[:, None]
-        return scores, parts, pad_packed_sequence(parsed, batch_first=True)[0], mask
+        return scores, parts, self._run(parser, "parser", torch.cat([read, lemmas, tags], 2))
 
     def _form_numbers(self, forms: Sequence[str]) -> Tensor:
         numbers = torch.tensor(self._pretrain.vocab.map([form.lower() for form in forms]))
@@ -219,27 +211,19 @@ class Student(nn.Module):
         vectors: Tensor = tagger.trans_char(tagger.drop(found))
         return vectors
 
-    def _run(self, network: Any, name: str, inputs: Tensor, lengths: list[int]) -> PackedSequence:
-        packed = pack_padded_sequence(inputs, lengths, batch_first=True)
-        data = network.drop(network.worddrop(packed.data, network.drop_replacement))
+    def _run(self, network: Any, name: str, inputs: Tensor) -> Tensor:
+        rows = network.drop(network.worddrop(inputs, network.drop_replacement))
         start = tuple(
-            getattr(network, f"{name}lstm_{part}_init").expand(-1, len(lengths), -1).contiguous() for part in "hc"
+            getattr(network, f"{name}lstm_{part}_init").expand(-1, len(inputs), -1).contiguous() for part in "hc"
         )
-        lstm = getattr(network, f"{name}lstm")
         # Half the time in training, where the processor multiplies matrices of bfloat16.
         with torch.autocast("cpu", torch.bfloat16, enabled=self.training):
-            states = _run_highway(lstm, data.view(lengths[0], len(lengths), -1).transpose(0, 1), start)
-        return PackedSequence(states.transpose(0, 1).flatten(0, 1).float(), packed.batch_sizes)
+            return _run_highway(getattr(network, f"{name}lstm"), rows, start).float()
 
-    @staticmethod
-    def _padded(values: Tensor, like: PackedSequence) -> Tensor:
-        return pad_packed_sequence(PackedSequence(values, like.batch_sizes), batch_first=True)[0]
-
-    def arc_scores(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Return the score of each head for each word, shape ``(B, T, 1 + T)``."""
+    def arc_scores(self, states: Tensor) -> Tensor:
+        """Return the score of each head for each word, shape ``(B, T, 1 + T)``; -inf for the word itself."""
         parser = self.parser
         scores = parser.unlabeled(parser.drop(states), parser.drop(states)).squeeze(3)[:, 1:]
-        scores = scores.masked_fill(~functional.pad(mask, (1, 0), value=True)[:, None], -math.inf)
         places = torch.arange(states.shape[1])
         found: Tensor = scores.masked_fill(places[1:, None] == places, -math.inf)
         return found
@@ -260,18 +244,12 @@ class Student(nn.Module):
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the sum of the mean losses of tags, features, heads and relations."""
-        scores, parts, states, mask = self(batch)
-
-        def packed(values: Tensor) -> Tensor:
-            return pack_padded_sequence(values, batch.lengths, batch_first=True).data
-
-        losses = [_soft_loss(scores[n], *map(packed, each)) for n, each in (("upos", batch.upos), ("xpos", batch.xpos))]
-        feats = packed(batch.feats)
-        losses += [0.25 * functional.cross_entropy(part, feats[:, n]) for n, part in enumerate(parts)]
-        arcs = self.arc_scores(states, mask)[mask]
-        losses.append(_soft_loss(arcs, batch.heads[0][mask], batch.heads[1][mask]))
-        relations = self.relation_scores(states, batch.heads[0][..., 0].clamp(min=0))[mask]
-        losses.append(functional.cross_entropy(relations, batch.relations[mask] - VOCAB_PREFIX_SIZE))
+        scores, parts, states = self(batch)
+        losses = [_soft_loss(scores[name], *each) for name, each in (("upos", batch.upos), ("xpos", batch.xpos))]
+        losses += [0.25 * _hard_loss(part, batch.feats[..., n]) for n, part in enumerate(parts)]
+        losses.append(_soft_loss(self.arc_scores(states), *batch.heads))
+        relations = self.relation_scores(states, batch.heads[0][..., 0])
+        losses.append(_hard_loss(relations, batch.relations - VOCAB_PREFIX_SIZE))
         return torch.stack(losses).sum()
 
     @torch.inference_mode()
@@ -282,15 +260,14 @@ class Student(nn.Module):
         words = 0
         for group in _batches(sentences, words=_READ_WORDS):
             batch = _batch(group)
-            scores, parts, states, mask = self(batch)
-            words += sum(batch.lengths)
+            scores, parts, states = self(batch)
+            words += batch.rows.numel()
             for name, each in (("upos", batch.upos), ("xpos", batch.xpos)):
-                best = pack_padded_sequence(each[0][..., 0], batch.lengths, batch_first=True).data
-                right[name] += int((scores[name].argmax(1) == best).sum())
-            feats = pack_padded_sequence(batch.feats, batch.lengths, batch_first=True).data
-            right["feats"] += int((torch.stack([p.argmax(1) for p in parts], 1) == feats).all(1).sum())
-            heads = best_heads(self.arc_scores(states, mask), batch.lengths)
-            same = (heads == batch.heads[0][..., 0]) & mask
+                right[name] += int((scores[name].argmax(-1) == each[0][..., 0]).sum())
+            feats = torch.stack([part.argmax(-1) for part in parts], -1)
+            right["feats"] += int((feats == batch.feats).all(-1).sum())
+            heads = best_heads(self.arc_scores(states), [batch.rows.shape[1]] * len(group))
+            same = heads == batch.heads[0][..., 0]
             relations = self.relation_scores(states, heads).argmax(-1) + VOCAB_PREFIX_SIZE
             right["uas"] += int(same.sum())
             right["las"] += int((same & (relations == batch.relations)).sum())
@@ -314,9 +291,14 @@ def _run_highway(lstm: Any, rows: Tensor, start: tuple[Tensor, ...]) -> Tensor:
 
 def _soft_loss(scores: Tensor, numbers: Tensor, probabilities: Tensor) -> Tensor:
     """Return the mean cross entropy with distributions that are given by their largest values."""
-    logs = scores.log_softmax(-1).gather(1, numbers.clamp(min=0))
-    weights = probabilities / probabilities.sum(1, keepdim=True)
-    return -(weights * logs.masked_fill(weights == 0, 0.0)).sum(1).mean()
+    logs = scores.log_softmax(-1).gather(-1, numbers.clamp(min=0))
+    weights = probabilities / probabilities.sum(-1, keepdim=True)
+    return -(weights * logs.masked_fill(weights == 0, 0.0)).sum(-1).mean()
+
+
+def _hard_loss(scores: Tensor, numbers: Tensor) -> Tensor:
+    """Return the mean cross entropy with one value for each word."""
+    return functional.cross_entropy(scores.flatten(0, 1), numbers.flatten())
 
 
 def _batches(sentences: Sequence[Labelled], *, words: int = _BATCH_WORDS) -> list[list[Labelled]]:

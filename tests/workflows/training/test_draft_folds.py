@@ -1,6 +1,8 @@
 """Stage two learns from drafts of documents that their stage one has not read."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,13 +90,7 @@ tagger: {tagger}
 data: {{train: {corpus}, dev: {corpus}}}
 profiles:
   small:
-    model:
-      draft_representation: {{word_dimension: 12, characters: null}}
-      refine_representation: {{word_dimension: 12, characters: null}}
-      lstm: {{hidden: 12, layers: 1}}
-      samples: 2
-      label_dimension: 8
-      two_stream: {{heads: 2, head_dimension: 4, layers: 1}}
+    model: {model}
     fit:
       epochs: 2
       batch_sentences: 4
@@ -104,12 +100,12 @@ profiles:
 
 
 @pytest.fixture
-def job_file(tmp_path: Path) -> Path:
+def job_file(tmp_path: Path, two_stage_config: dict[str, Any]) -> Path:
     """Return the job of a Doc-UANet; its corpus has no documents, so that every sentence is one."""
     corpus = tmp_path / "corpus.conll"
     corpus.write_text("".join(f"called\tO\nzor{letter}\tB-PER\n\n" for letter in "abcdef"))
     path = tmp_path / "job.yaml"
-    path.write_text(JOB.format(tagger="doc_uanet", corpus=corpus))
+    path.write_text(JOB.format(tagger="doc_uanet", corpus=corpus, model=json.dumps(two_stage_config)))
     return path
 
 
@@ -161,8 +157,8 @@ def test_every_training_of_a_cross_validation_has_drafts_of_its_own(job_file: Pa
 
 
 def test_a_tagger_of_one_stage_has_no_drafts_to_learn_from(job_file: Path, tmp_path: Path) -> None:
-    job_file.write_text(JOB.format(tagger="bilstm_crf", corpus=tmp_path / "corpus.conll"))
-    job = read_train_job(job_file).model_copy(update={"model": {}})
+    job_file.write_text(JOB.format(tagger="bilstm_crf", corpus=tmp_path / "corpus.conll", model="{}"))
+    job = read_train_job(job_file)
     for begin in (train.check, train.prepare):
         with pytest.raises(ConfigError, match=r"fit\.draft_folds: expected a tagger of two stages, got bilstm_crf"):
             begin(job, TrainOptions(tracked=False, folder=tmp_path / "run"))

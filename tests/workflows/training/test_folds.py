@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -118,14 +119,7 @@ tagger: uanet
 data: {{train: {corpus}, folds: 3}}
 profiles:
   small:
-    model:
-      scheme: BIOES
-      draft_representation: {{word_dimension: 12, characters: null}}
-      refine_representation: {{word_dimension: 12, characters: null}}
-      lstm: {{hidden: 12, layers: 1}}
-      samples: 2
-      label_dimension: 8
-      two_stream: {{heads: 2, head_dimension: 4, layers: 1}}
+    model: {model}
     fit:
       epochs: 8
       patience: 3
@@ -134,12 +128,18 @@ profiles:
 """
 
 
+@pytest.fixture
+def job_file(corpus: Path, tmp_path: Path, two_stage_config: dict[str, Any]) -> Path:
+    """Return the job of a UANet with three folds of the corpus in place of a dev set."""
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB.format(corpus=corpus, model=json.dumps(two_stage_config)))
+    return path
+
+
 @pytest.mark.slow
-def test_a_type_of_one_document_only_is_a_label_in_every_part(corpus: Path, tmp_path: Path) -> None:
+def test_a_type_of_one_document_only_is_a_label_in_every_part(corpus: Path, job_file: Path, tmp_path: Path) -> None:
     with corpus.open("a") as more:
         more.write("-DOCSTART-\trare\n\nat\tO\nAcme\tB-ORG\n\n")
-    job_file = tmp_path / "job.yaml"
-    job_file.write_text(JOB.format(corpus=corpus))
     out = tmp_path / "run"
     arguments = ["train", str(job_file), "-o", str(out), "--no-tracking", "--set", "fit.epochs=2"]
     result = CliRunner().invoke(main, arguments)
@@ -154,9 +154,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_training_without_a_dev_corpus(corpus: Path, tmp_path: Path) -> None:
-    job_file = tmp_path / "job.yaml"
-    job_file.write_text(JOB.format(corpus=corpus))
+def test_training_without_a_dev_corpus(job_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = CliRunner().invoke(main, ["train", str(job_file), "-o", str(out), "--no-tracking", "--json"])
     assert result.exit_code == 0, result.output
@@ -205,10 +203,8 @@ def test_training_without_a_dev_corpus(corpus: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_training_killed_in_a_fold_continues_there(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job_file = tmp_path / "job.yaml"
-    job_file.write_text(JOB.format(corpus=corpus))
     job, options = read_train_job(job_file, overrides=["fit.epochs=2"]), {"tracked": False, "folder": tmp_path / "run"}
     calls = []
 
