@@ -19,7 +19,7 @@ from concord.pipeline.errors import InputError
 
 FARTHEST = 10
 """Hops that are counted one by one; all beyond are counted together."""
-MOST_WORDS = 10
+MOST_WORDS = 6
 
 
 @dataclass(kw_only=True, slots=True)
