@@ -1,15 +1,18 @@
 """Export of the entities as a CSV file, for spreadsheets and concordances: one row each, with its sentence."""
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.output.document_rows import join_words
 from concord.pipeline.storage.atomic_writes import write_compressed
 
 _COLUMNS = (
-    "doc_id,source_uri,sent_id,start_char,end_char,label,name,canonical,value,confidence,uncertainty,source,context"
+    *("doc_id", "source_uri", "sent_id", "start_char", "end_char", "label", "name", "canonical", "value"),
+    *("confidence", "uncertainty", "source", "context"),
 )
 # Spreadsheets guess the encoding unless a file says so.
 _BYTE_ORDER_MARK = "\ufeff"
@@ -27,15 +30,21 @@ class _Row:
 def write_entity_csv(path: Path, items: Iterable[ExportItem]) -> None:
     """Atomically write the entities, replacing any existing file; ``.gz`` and ``.zst`` are compressed.
 
-    A cell that a spreadsheet would take for a formula begins with an apostrophe. Items need no text.
+    Items need no text.
     """
-    write_compressed(path, _rows(items))
+    write_compressed(path, format_csv(_COLUMNS, _rows(items)))
 
 
-def _rows(items: Iterable[ExportItem]) -> Iterator[str]:
+def format_csv(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> Iterator[str]:
+    """Yield a table as CSV, line by line; what a spreadsheet would take for a formula begins with an apostrophe."""
     # Its line ends are \r\n, so that Python of every version quotes a cell with either.
     format_row = csv.writer(_Row()).writerow
-    yield f"{_BYTE_ORDER_MARK}{_COLUMNS}\r\n"
+    yield _BYTE_ORDER_MARK
+    for row in chain([columns], rows):
+        yield format_row(map(_cell, row))
+
+
+def _rows(items: Iterable[ExportItem]) -> Iterator[Iterable[Any]]:
     for item in items:
         row = item.document.row
         sentences = {sentence.row.sent_id: sentence for sentence in item.document.sentences}
@@ -43,9 +52,8 @@ def _rows(items: Iterable[ExportItem]) -> Iterator[str]:
             numbers = (value and round_float(value) for value in (entity.confidence, entity.uncertainty))
             context = " ".join(join_words(sentences[entity.sent_id].tokens).split())
             place = (row.doc_id, row.source_uri, entity.sent_id, entity.start_char, entity.end_char)
-            what = (entity.label, entity.name, entity.canonical, entity.value)
-            yield format_row(map(_cell, (*place, *what, *numbers, entity.source, context)))
+            yield *place, entity.label, entity.name, entity.canonical, entity.value, *numbers, entity.source, context
 
 
-def _cell(value: str | float | None) -> str | float | None:
+def _cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value

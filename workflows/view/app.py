@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from concord.models.errors import ConcordError
+from concord.pipeline.exchange.entity_csv import format_csv
 from concord.pipeline.exchange.review_queue import Quotas
 from concord.pipeline.report.html import REPORT_NAME
 from concord.pipeline.report.templates import load_template, type_colours
@@ -22,7 +23,7 @@ from concord.workflows.view.correcting.correction_log import CorrectionLog, Refu
 from concord.workflows.view.correcting.review_queue import QUOTAS, ReviewQueue
 from concord.workflows.view.guard import Guard
 from concord.workflows.view.index.opened import OpenedCollection
-from concord.workflows.view.page import NotFoundError, Page, Query, UnavailableError, link
+from concord.workflows.view.page import NotFoundError, Page, Query, Table, UnavailableError, link
 from concord.workflows.view.pages import attention, comparing, correcting, differing, finding, forms, reading, reviewing
 from concord.workflows.view.viewer import Viewer
 
@@ -85,7 +86,8 @@ def _page_endpoint(viewer: Viewer, path: str, make: Callable[[Viewer, Query], Pa
         query = Query(path, dict(request.query_params))
         viewer.opened.refresh()
         try:
-            return _render(viewer, query, make(viewer, query))
+            page = make(viewer, query)
+            return _csv(query, page.table) if query.text("csv") and page.table else _render(viewer, query, page)
         except NotFoundError as error:
             status, heading, message = 404, "Not found", str(error)
         except ConcordError as error:
@@ -146,6 +148,17 @@ def _report_endpoint(viewer: Viewer) -> Callable[[Request], Response]:
     return answer
 
 
+def _csv(query: Query, table: Table) -> Response:
+    # It is all read before the index is closed.
+    content = "".join(format_csv(table.columns, table.rows))
+    headers = {"Content-Disposition": f'attachment; filename="{_file_name(query)}.csv"'}
+    return Response(content.encode("utf-8", "backslashreplace"), media_type="text/csv", headers=headers)
+
+
+def _file_name(query: Query) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", query.text("id") or query.path.strip("/") or "documents")[:80]
+
+
 def _render(viewer: Viewer, query: Query, page: Page, *, status: int = 200) -> Response:
     nonce = secrets.token_urlsafe(16)
     opened = viewer.opened
@@ -174,6 +187,5 @@ def _render(viewer: Viewer, query: Query, page: Page, *, status: int = 200) -> R
     if page.values.get("state") == "working":
         headers["Refresh"] = "2"
     if query.text("save"):
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", query.text("id") or query.path.strip("/") or "documents")[:80]
-        headers["Content-Disposition"] = f'attachment; filename="{name}.html"'
+        headers["Content-Disposition"] = f'attachment; filename="{_file_name(query)}.html"'
     return HTMLResponse(html.encode("utf-8", "backslashreplace"), status_code=status, headers=headers)

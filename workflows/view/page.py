@@ -1,6 +1,6 @@
 """What all pages share: the parameters of an address, links, pages of rows, and what cannot be shown."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -16,11 +16,30 @@ class UnavailableError(ConcordError):
     """A text, document or tagger that cannot be read now, or never; the message says why."""
 
 
+CSV_ROWS = 100_000
+"""Rows of a list as CSV."""
+
+
+class Table(NamedTuple):
+    """What a page lists, as it is sent as CSV."""
+
+    columns: Sequence[str]
+    rows: Iterable[Iterable[Any]]
+
+
 class Page(NamedTuple):
-    """A template with what it shows."""
+    """A template with what it shows, and the table of its list."""
 
     template: str
     values: Mapping[str, Any]
+    table: Table | None = None
+
+
+class Window(NamedTuple):
+    """Which rows of a list are shown."""
+
+    limit: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +62,10 @@ class Query:
         """Return a parameter if it is one of some choices, else the first of them."""
         value = self.parameters.get(name, "")
         return value if value in choices else next(iter(choices))
+
+    def window(self, rows: int) -> Window:
+        """Return the page of rows that is asked for, ``rows`` long; as CSV the first ``CSV_ROWS``."""
+        return Window(CSV_ROWS, 0) if self.text("csv") else Window(rows, (self.number("page") or 0) * rows)
 
     def link(self, **changes: Any) -> str:
         """Return this address with other parameters; None removes one. Another choice starts at the first page."""

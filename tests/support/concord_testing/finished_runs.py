@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import count, groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from concord.models.labels import decode_spans
@@ -48,6 +49,7 @@ def write_run(
     documents_per_shard: int = 2,
     keep_text: bool = False,
     left_out: Sequence[str] = (),
+    metas: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     **changes: Any,
 ) -> Path:
     """Write a run and return its output folder.
@@ -60,6 +62,7 @@ def write_run(
         dead_letters: of the first shard.
         keep_text: store the raw texts; the input file does not exist.
         left_out: what the parser left out: ``trees``, or these and ``tags``.
+        metas: further fields of records, by the id of the document; each has a title.
         changes: fields of the plan with other values.
     """
     groups = [
@@ -82,7 +85,9 @@ def write_run(
     )
     positions = count()
     for shard, group in zip(shards, groups, strict=True):
-        annotated = [_annotated(name, sentences, next(positions), left_out) for name, sentences in group]
+        annotated = [
+            _annotated(name, sentences, next(positions), left_out, metas.get(name, {})) for name, sentences in group
+        ]
         stage.run(shard, [*annotated, *(dead_letters if shard.index == 0 else ())])
     folder.finish(plan)
     return output
@@ -106,7 +111,9 @@ def _plan(output: Path, shards: Sequence[Shard], parser: ParserConfig) -> Plan:
     )
 
 
-def _annotated(doc_id: str, sentences: Sequence[str], position: int, left_out: Sequence[str]) -> AnnotatedDocument:
+def _annotated(
+    doc_id: str, sentences: Sequence[str], position: int, left_out: Sequence[str], meta: Mapping[str, Any]
+) -> AnnotatedDocument:
     rows = [[_row(item) for item in sentence.split()] for sentence in sentences]
     text, parsed = "", []
     for sentence in rows:
@@ -122,7 +129,7 @@ def _annotated(doc_id: str, sentences: Sequence[str], position: int, left_out: S
         text=text,
         source_uri="/data/invented.jsonl",
         source_position=position,
-        meta=json.dumps({"title": f"On {doc_id}"}),
+        meta=json.dumps({"title": f"On {doc_id}", **meta}),
     )
     return AnnotatedDocument(
         parsed=ParsedDocument(document=document, sentences=tuple(parsed)),

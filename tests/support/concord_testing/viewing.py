@@ -1,5 +1,6 @@
 """Collections to view, the application over them as a client of it sees it, and Chromium."""
 
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ NEWS = {
     "fair": ("Goole|B-LOC|O|0.6 waits ~.", "People came to Goole|B-LOC ~."),
     "empty": (),
 }
+METAS = {"yard": {"date": "2031-03-09", "section": "yards"}, "fair": {"date": "2031-04-01", "section": "yards"}}
 DEAD_LETTER = DeadLetter(
     doc_id="cut",
     source_uri="/data/a.jsonl",
@@ -67,6 +69,18 @@ def open_client(output: Path, cache: Path, *, against: Path | None = None, who: 
     client = TestClient(app, base_url="http://127.0.0.1:7391")
     assert client.get(f"/?token={TOKEN}").status_code == 200
     return client
+
+
+def read(client: TestClient, path: str, *, status: int = 200) -> str:
+    """Return a page without its stylesheet and script, and with its tags."""
+    answer = client.get(path)
+    assert answer.status_code == status
+    return re.sub(r"<(style|script)\b.*?</\1>", "", answer.text, flags=re.DOTALL)
+
+
+def words(page: str) -> str:
+    """Return the visible text of a page."""
+    return " ".join(re.sub(r"<[^>]+>", "", page.replace("&nbsp;", " ")).split())
 
 
 @contextmanager

@@ -27,14 +27,15 @@ pytestmark = pytest.mark.slow
 
 READING = (
     "/",
-    "/?label=ORG&order=words",
+    "/?label=ORG&order=meta.date&meta.section=yards",
     "/document?id=yard&name=Baxter&tree=0",
     "/document?id=empty",
     "/document?id=cut",
     "/document?id=none",
     "/names",
     "/name?name=Baxter",
-    "/search?q=goole",
+    "/search?q=goole&label=LOC",
+    "/search?q=goole+AND",
     "/changes",
     "/changes?against=other",
     "/corrections",
@@ -63,7 +64,12 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     letters = [viewing.DEAD_LETTER]
     first = finished_runs.write_run(folder / "a", OTHER, tagger=tagger)
     second = finished_runs.write_run(
-        folder / "b", viewing.NEWS, dead_letters=letters, keep_text=True, documents_per_shard=1
+        folder / "b",
+        viewing.NEWS,
+        dead_letters=letters,
+        keep_text=True,
+        documents_per_shard=1,
+        metas=viewing.METAS,
     )
     write_report(second)
     return first, second

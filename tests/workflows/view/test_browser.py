@@ -1,5 +1,6 @@
 """``concord view`` as a person uses it, in Chromium: reading, searching, keys, hostile text, and no outside request."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,12 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve a small collection; tests must not change it."""
     folder = tmp_path_factory.mktemp("news")
     output = finished_runs.write_run(
-        folder / "out", viewing.NEWS, dead_letters=[viewing.DEAD_LETTER], keep_text=True, documents_per_shard=1
+        folder / "out",
+        viewing.NEWS,
+        dead_letters=[viewing.DEAD_LETTER],
+        keep_text=True,
+        documents_per_shard=1,
+        metas=viewing.METAS,
     )
     with viewing.served(output, folder / "cache") as url:
         yield url
@@ -31,7 +37,9 @@ def test_a_reader_finds_a_document_and_every_place_of_a_name(visit: Visit) -> No
     page.locator("a.e", has_text="Baxter").first.click()
     expect(page.get_by_role("heading", name="Baxter", exact=True)).to_be_visible()
     page.locator("#names").get_by_role("link", name="All documents").click()
-    expect(page.locator(".lines li")).to_have_count(3)
+    expect(page.locator(".lines li")).to_have_count(2)
+    page.get_by_role("link", name="Alan Baxter").first.click()
+    expect(page.locator(".lines li")).to_have_count(2)
 
 
 def test_the_page_that_the_command_opens_leads_to_the_collection(
@@ -63,6 +71,44 @@ def test_a_search_leads_to_the_sentence(visit: Visit) -> None:
     expect(page.locator("mark")).to_have_count(4)
     page.get_by_role("link", name="On fair").first.click()
     expect(page.locator("#s0")).to_be_in_viewport()
+
+
+def test_an_analyst_goes_from_a_month_to_the_entity_that_matched(visit: Visit) -> None:
+    page = visit.page
+    page.get_by_role("link", name="2031-03: 1").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("1 document of 3")
+    page.get_by_role("link", name="LOC", exact=True).click()
+    page.get_by_role("link", name="On yard").click()
+    expect(page.locator(".e:target")).to_have_text(re.compile("Goole"))
+    page.get_by_role("link", name="2031-03-09").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("1 document of 3")
+    page.get_by_role("link", name="Remove: date 2031-03-09").click()
+    page.get_by_role("link", name="date", exact=True).click()
+    expect(page.locator("tbody th a").first).to_have_text("On yard")
+    page.get_by_role("link", name="reverse").click()
+    expect(page.locator("tbody th a").first).to_have_text("On fair")
+
+
+def test_an_analyst_reads_who_a_name_is_by_keys_alone(visit: Visit) -> None:
+    page = visit.open("/names")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Alan Baxter")
+    expect(page.locator("#h-variants ~ ul li")).to_have_text(["Alan Baxter 1", "Baxter 1"])
+    page.get_by_role("link", name="2031-03: 1").press("Enter")
+    expect(page.locator(".lines li")).to_have_count(2)
+    with page.expect_download() as download:
+        page.get_by_role("link", name="This list as CSV").press("Enter")
+    assert download.value.suggested_filename == "name.csv"
+    page.keyboard.press("/")
+    page.keyboard.type('"people came" OR closes')
+    page.keyboard.press("Enter")
+    expect(page.locator("mark")).to_have_text(["closes", "People came"])
+    page.get_by_label("In entities of type").select_option("LOC")
+    page.get_by_label("Words").fill("goole")
+    page.keyboard.press("Enter")
+    expect(page.locator(".lines .said")).to_have_text([re.compile("LOC")] * 3)
 
 
 def test_everything_can_be_reached_by_keys(visit: Visit) -> None:
@@ -111,7 +157,9 @@ def test_hostile_text_runs_nothing(browser: Browser, tmp_path: Path) -> None:
         visit = Visit(context, url)
         for path in ("/", "/names", "/dead-letters", "/search?q=met"):
             page = visit.open(path)
-            links = page.locator("main a").evaluate_all("links => links.map(link => link.pathname + link.search)")
+            links = page.locator("main a:not([href$='csv=1'])").evaluate_all(
+                "links => links.map(link => link.pathname + link.search)"
+            )
             for link in [path, *links][:12]:
                 page = visit.open(link)
                 assert page.evaluate("document.body.dataset.ran") is None

@@ -2,22 +2,33 @@
 
 import re
 import sqlite3
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from concord.workflows.view.index.index_rows import GLUE, INNER_SPACE, SHARED
-from concord.workflows.view.index.search_index import BANDS, SLOT_BITS
-from concord.workflows.view.page import NotFoundError
+from concord.workflows.view.index.search_index import BAND, BANDS, SLOT_BITS
+from concord.workflows.view.page import NotFoundError, UnavailableError, Window
 
 PAGE_ROWS = 50
+FIELDS = 8
+"""Fields of the metadata shown as facets; those that most documents have."""
+META = "meta."
+"""Begins the parameters that choose by metadata, before the name of a field."""
+FIRST_PAGE = Window(PAGE_ROWS, 0)
+SEARCHED = 20_000
+"""Sentences that are looked at for entities of a type."""
 SOURCES = 12
 """Files listed as a facet; those with the most documents."""
-_CONTEXT = 70
+_CONTEXT = 60
+_NEIGHBOURS = 24
+_SHOWN_MONTHS = 36
+_SHOWN_YEARS = 100
 _OPEN, _CLOSE = "\ue002", "\ue003"
 _WORD = re.compile(r"\w+(?=n't\b)|n't\b|'\w+|\w+|[^\w\s]+")
+_TERM = re.compile(r'"(?:[^"]|"")*"?|[()]|[^\s()"]+')
+_OPERATORS = ("AND", "OR", "NOT")
 
 _PLACE = "d.source, d.position, d.doc_id"
 """The order of the input, which stays when documents are annotated again and shards are rewritten or merged."""
@@ -29,10 +40,10 @@ DOCUMENT_ORDERS = {
     "least certain": f"d.confidence IS NULL, d.confidence, {_PLACE}",
 }
 NAME_ORDERS = {
-    "count": "entities DESC, name",
-    "documents": "documents DESC, name",
-    "least certain": "confidence, name",
-    "name": "folded, name",
+    "count": "entities DESC, name, key",
+    "documents": "documents DESC, name, key",
+    "least certain": "confidence, name, key",
+    "name": "folded, name, key",
 }
 
 
@@ -71,7 +82,7 @@ class IndexedDocument(NamedTuple):
 
 
 class IndexedEntity(NamedTuple):
-    """A row of the table entities of the index."""
+    """A row of the table entities of the index; its words are counted from 1 in the sentence."""
 
     number: int
     start: int
@@ -83,6 +94,8 @@ class IndexedEntity(NamedTuple):
     refined: bool
     changed: bool
     origin: str | None
+    first_word: int = 0
+    last_word: int = 0
 
 
 class IndexedDeadLetter(NamedTuple):
@@ -98,25 +111,37 @@ class IndexedDeadLetter(NamedTuple):
 
 
 class IndexedName(NamedTuple):
-    """A row of the table names of the index; ``labels`` is their number."""
+    """A row of the table names of the index: what has one canonical name, but for case, articles and titles.
 
+    ``disagree``: whether one of its variants has several labels in the collection, perhaps under another name.
+    """
+
+    key: str
     name: str
     entities: int
     documents: int
     confidence: float | None
-    labels: int
+    disagree: bool
 
 
 class NameLabel(NamedTuple):
     """A row of the table name_labels of the index."""
 
-    name: str
     label: str
     entities: int
     confidence: float | None
 
 
-RowT = TypeVar("RowT", IndexedDocument, IndexedEntity, IndexedDeadLetter, IndexedName, NameLabel)
+class MetaField(NamedTuple):
+    """A row of the table fields of the index; ``dated`` if all values of the field are dates."""
+
+    field: str
+    documents: int
+    choices: int
+    dated: bool
+
+
+RowT = TypeVar("RowT", IndexedDocument, IndexedEntity, IndexedDeadLetter, IndexedName, NameLabel, MetaField)
 
 
 def select(index: sqlite3.Connection, row_type: type[RowT], rest: str, values: Sequence[Any] = ()) -> list[RowT]:
@@ -126,11 +151,16 @@ def select(index: sqlite3.Connection, row_type: type[RowT], rest: str, values: S
 
 
 class Choice(NamedTuple):
-    """A value of a facet, with the number of documents that have it."""
+    """A value of a facet, or something else to choose, with the number of documents or places that have it."""
 
     value: str
     name: str
-    documents: int
+    number: int
+
+
+def select_choices(index: sqlite3.Connection, query: str, values: Sequence[Any] = ()) -> list[Choice]:
+    """Return the rows of a query in SQL that has two columns, value and count, or a name between them."""
+    return [Choice(str(value), str((*name, value)[0]), count) for value, *name, count in index.execute(query, values)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +172,8 @@ class DocumentFilter:
         band: of an entity's confidence: how many of ``BANDS`` it reaches; None for any.
         changed: whether stage two changed an entity.
         generation: in which the document was annotated; None for any.
-        text: part of the id or title.
+        text: part of the id or of any metadata.
+        meta: fields of the metadata, each with its value; of a date also the year or the month.
     """
 
     label: str = ""
@@ -152,10 +183,15 @@ class DocumentFilter:
     source: str = ""
     generation: int | None = None
     text: str = ""
+    meta: Mapping[str, str] = field(default_factory=dict)
 
     def without(self, *names: str) -> "DocumentFilter":
         """Return the filter without some of its facets."""
         return replace(self, **{name: getattr(DocumentFilter(), name) for name in names})
+
+    def without_meta(self, name: str) -> "DocumentFilter":
+        """Return the filter without a field of the metadata."""
+        return replace(self, meta={key: value for key, value in self.meta.items() if key != name})
 
     def where(self) -> tuple[str, list[Any]]:
         """Return the condition on the table documents, called d, in SQL, and its values."""
@@ -164,8 +200,18 @@ class DocumentFilter:
             ("d.tagger = ?", self.tagger),
             ("d.source = ?", self.source),
             ("d.generation = ?", self.generation),
-            ("(instr(lower(d.doc_id), lower(?)) OR instr(lower(coalesce(d.title, '')), lower(?)))", self.text),
+            (
+                "(instr(lower(d.doc_id), lower(?)) OR "
+                "d.id IN (SELECT document FROM meta WHERE instr(lower(value), lower(?))))",
+                self.text,
+            ),
         )
+        for name, value in self.meta.items():
+            of_document += (
+                " AND d.id IN (SELECT document FROM meta WHERE field = ? "
+                "AND (CAST(value AS TEXT) = ? OR substr(month, 1, length(?)) = ?))"
+            )
+            values += [name, value, value, value]
         if of_entity == "1":
             return of_document, values
         condition = f"d.id IN (SELECT k.document FROM kinds k WHERE {of_entity}) AND {of_document}"
@@ -176,6 +222,9 @@ class DocumentFilter:
         return join_conditions(("k.label = ?", self.label), ("k.band = ?", self.band), ("k.changed", self.changed))
 
 
+ALL_DOCUMENTS = DocumentFilter()
+
+
 def join_conditions(*conditions: tuple[str, object]) -> tuple[str, list[Any]]:
     """Return conditions in SQL joined by AND, and their values; one whose value is empty, None or false is left out."""
     chosen = [(condition, value) for condition, value in conditions if value is not False and value not in ("", None)]
@@ -183,14 +232,119 @@ def join_conditions(*conditions: tuple[str, object]) -> tuple[str, list[Any]]:
     return where, [value for condition, value in chosen for _ in range(condition.count("?"))]
 
 
+class Totals(NamedTuple):
+    """What the documents of a filter add up to; ``matching`` counts the entities that match its entity facets."""
+
+    documents: int
+    words: int
+    entities: int
+    refined: int
+    changed: int
+    matching: int
+
+
 def find_documents(
-    index: sqlite3.Connection, document_filter: DocumentFilter, *, order: str, page: int
-) -> tuple[list[IndexedDocument], int]:
-    """Return a page of documents, and how many there are."""
+    index: sqlite3.Connection,
+    document_filter: DocumentFilter,
+    *,
+    order: str,
+    reverse: bool,
+    window: Window,
+) -> tuple[list[IndexedDocument], Totals]:
+    """Return some documents, and what all of them add up to.
+
+    Args:
+        order: of ``DOCUMENT_ORDERS``, or ``META`` with a field of the metadata; documents without it are the last.
+        reverse: whether the largest values of a field are the first.
+    """
     where, values = document_filter.where()
-    rest = f"FROM documents d WHERE {where} ORDER BY {DOCUMENT_ORDERS[order]} LIMIT ? OFFSET ?"
-    rows = select(index, IndexedDocument, rest, (*values, PAGE_ROWS, page * PAGE_ROWS))
-    return rows, count_rows(index, f"documents d WHERE {where}", values)
+    by, order_values = DOCUMENT_ORDERS.get(order), list[str]()
+    if by is None:
+        value = "(SELECT min(value) FROM meta WHERE document = d.id AND field = ?)"
+        by = f"{value} IS NULL, {value} {'DESC' if reverse else 'ASC'}, {_PLACE}"
+        order_values = [order.removeprefix(META)] * 2
+    rest = f"FROM documents d WHERE {where} ORDER BY {by} LIMIT ? OFFSET ?"
+    rows = select(index, IndexedDocument, rest, (*values, *order_values, *window))
+    sums = ", ".join(f"coalesce(sum({name}), 0)" for name in Totals._fields[1:-1])
+    totals = index.execute(f"SELECT count(*), {sums} FROM documents d WHERE {where}", values).fetchone()
+    of_entity, entity_values = document_filter.entity_condition()
+    [matching] = index.execute(
+        f"SELECT coalesce(sum(k.entities), 0) FROM kinds k WHERE {of_entity} "
+        f"AND k.document IN (SELECT d.id FROM documents d WHERE {where})",
+        (*entity_values, *values),
+    ).fetchone()
+    return rows, Totals._make((*totals, matching))
+
+
+def matching_entity(index: sqlite3.Connection, document_filter: DocumentFilter, row: IndexedDocument) -> str:
+    """Return where the first entity of a document is that matches the entity facets, in the form ``sentence number``.
+
+    It is empty if all entities match.
+    """
+    of_entity, values = document_filter.entity_condition()
+    entities = f"(SELECT *, {BAND} AS band FROM entities WHERE document = ?) k"
+    query = f"SELECT sent_id || ' ' || number FROM {entities} WHERE {of_entity} ORDER BY sent_id, number LIMIT 1"
+    found = index.execute(query, (row.id, *values)).fetchone() if of_entity != "1" else None
+    return found[0] if found else ""
+
+
+def meta_fields(index: sqlite3.Connection) -> list[MetaField]:
+    """Return the fields of the metadata; those that most documents have are the first."""
+    return select(index, MetaField, "FROM fields ORDER BY documents DESC, field")
+
+
+def meta_of_document(index: sqlite3.Connection, row: IndexedDocument) -> list[tuple[str, str | float]]:
+    """Return the metadata of a document, field by field."""
+    return index.execute("SELECT field, value FROM meta WHERE document = ?", (row.id,)).fetchall()
+
+
+def meta_facets(
+    index: sqlite3.Connection, document_filter: DocumentFilter
+) -> tuple[dict[str, list[Choice]], dict[str, list[Choice]]]:
+    """Return the values of fields of the metadata in which values recur or that are chosen, and those of dates."""
+    fields = [entry for entry in meta_fields(index) if entry.dated or 2 * entry.choices <= entry.documents][:FIELDS]
+    fields += [entry for entry in meta_fields(index) if entry.field in document_filter.meta and entry not in fields]
+    recurring, dated = {}, {}
+    for name, _, _, is_date in fields:
+        where, values = document_filter.without_meta(name).where()
+        if is_date:
+            year = document_filter.meta.get(name, "")[:4]
+            dated[name] = time_line(index, name, "documents d", where, values, year=year)
+        else:
+            recurring[name] = select_choices(
+                index,
+                "SELECT CAST(m.value AS TEXT), count(DISTINCT d.id) FROM documents d JOIN meta m ON m.document = d.id "
+                f"AND m.field = ? WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {SOURCES}",
+                (name, *values),
+            )
+    return recurring, dated
+
+
+def time_line(
+    index: sqlite3.Connection, name: str, table: str, where: str, values: Sequence[Any], *, year: str, digits: int = 7
+) -> list[Choice]:
+    """Return the months, as in ``2026-03``, from the first to the last one, or the years where they are many.
+
+    Args:
+        name: the field of the metadata that has the date.
+        table, where: the documents, called d, in SQL.
+        year: only its months, unless it is empty.
+        digits: 7 for months, 4 for years.
+    """
+    rows = index.execute(
+        f"SELECT substr(m.month, 1, {digits}), count(DISTINCT d.id) FROM {table} "
+        "JOIN meta m ON m.document = d.id AND m.field = ? "
+        f"WHERE {where} AND substr(m.month, 1, length(?)) = ? GROUP BY 1",
+        (name, *values, year, year),
+    )
+    counts: dict[str, int] = dict(rows.fetchall())
+    # Of a month counted from year 0; of a year its number.
+    numbers = [int(date[:4]) * (12 if digits == 7 else 1) + int(date[5:] or 1) - 1 for date in counts] or [0]
+    if digits == 7 and max(numbers) - min(numbers) >= _SHOWN_MONTHS:
+        return time_line(index, name, table, where, values, year=year, digits=4)
+    steps = range(min(numbers), max(numbers) + 1)[-_SHOWN_YEARS:] if counts else []
+    names = [f"{step // 12:04}-{step % 12 + 1:02}" if digits == 7 else f"{step:04}" for step in steps]
+    return [Choice(name, name, counts.get(name, 0)) for name in names]
 
 
 def facets(index: sqlite3.Connection, document_filter: DocumentFilter) -> dict[str, list[Choice]]:
@@ -200,21 +354,14 @@ def facets(index: sqlite3.Connection, document_filter: DocumentFilter) -> dict[s
     choices = {}
     for name in ("label", "band", "changed"):
         of_entity, entity_values = document_filter.without(name).entity_condition()
-        rows = index.execute(
-            f"SELECT k.{name}, count(DISTINCT k.document) FROM kinds k {joined} WHERE {of_entity} "
-            "GROUP BY 1 ORDER BY 1",
-            [*values, *entity_values],
-        )
-        choices[name] = [Choice(str(value), str(value), count) for value, count in rows]
+        query = f"SELECT k.{name}, count(DISTINCT k.document) FROM kinds k {joined} WHERE {of_entity} "
+        choices[name] = select_choices(index, f"{query} GROUP BY 1 ORDER BY 1", [*values, *entity_values])
     choices["band"] = [choice._replace(name=band_name(int(choice.value))) for choice in choices["band"]]
     choices["changed"] = [choice for choice in choices["changed"] if choice.value == "1"]
     for name in ("tagger", "generation", "source"):
         where, values = document_filter.without(name).where()
-        rows = index.execute(
-            f"SELECT d.{name}, count(*) FROM documents d WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {SOURCES}",
-            values,
-        )
-        choices[name] = [Choice(str(value), str(value), count) for value, count in rows]
+        query = f"SELECT d.{name}, count(*) FROM documents d WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1"
+        choices[name] = select_choices(index, f"{query} LIMIT {SOURCES}", values)
     return choices
 
 
@@ -276,27 +423,78 @@ def names_of_document(index: sqlite3.Connection, document: int) -> list[Document
 
 
 def find_names(
-    index: sqlite3.Connection, *, text: str, label: str, disagree: bool, order: str, page: int
+    index: sqlite3.Connection, *, text: str, label: str, disagree: bool, order: str, window: Window
 ) -> tuple[list[IndexedName], int]:
-    """Return a page of the names of all entities, and how many there are."""
+    """Return some of the names of all entities, and how many there are."""
     where, values = join_conditions(
-        ("instr(folded, lower(?))", text),
-        ("name IN (SELECT name FROM name_labels WHERE label = ?)", label),
-        ("labels > 1", disagree),
+        ("(instr(folded, lower(?)) OR key IN (SELECT key FROM variants WHERE instr(lower(name), lower(?))))", text),
+        ("key IN (SELECT key FROM name_labels WHERE label = ?)", label),
+        ("disagree", disagree),
     )
     rest = f"FROM names WHERE {where} ORDER BY {NAME_ORDERS[order]} LIMIT ? OFFSET ?"
-    rows = select(index, IndexedName, rest, (*values, PAGE_ROWS, page * PAGE_ROWS))
-    return rows, count_rows(index, f"names WHERE {where}", values)
+    return select(index, IndexedName, rest, (*values, *window)), count_rows(index, f"names WHERE {where}", values)
 
 
-def labels_of_names(index: sqlite3.Connection, names: Sequence[str]) -> dict[str, list[NameLabel]]:
-    """Return the labels of some names with their numbers of entities, the most frequent first."""
-    labels: dict[str, list[NameLabel]] = {name: [] for name in names}
-    places = ", ".join("?" * len(names))
-    rest = f"FROM name_labels WHERE name IN ({places}) ORDER BY entities DESC, label"
-    for row in select(index, NameLabel, rest, names):
-        labels[row.name].append(row)
-    return labels
+def get_name(index: sqlite3.Connection, name: str) -> IndexedName:
+    """Return the name with a key, or else the most frequent one that is written so, rather one that is called so.
+
+    Raises:
+        NotFoundError: when no entity is called so.
+    """
+    where = "key = ? OR key IN (SELECT key FROM variants WHERE name = ?)"
+    rest = f"FROM names WHERE {where} ORDER BY key <> ?, name <> ?, {NAME_ORDERS['count']} LIMIT 1"
+    rows = select(index, IndexedName, rest, [name] * 4)
+    if not rows:
+        raise NotFoundError(f"no entity is called {name!r}")
+    return rows[0]
+
+
+def labels_of_name(index: sqlite3.Connection, key: str) -> list[NameLabel]:
+    """Return the labels of a name with their numbers of entities, the most frequent first."""
+    return select(index, NameLabel, "FROM name_labels WHERE key = ? ORDER BY entities DESC, label", (key,))
+
+
+class NameProfile(NamedTuple):
+    """What is known of a name.
+
+    Attributes:
+        variants: how it is written, with the number of entities, the most frequent first.
+        same: other names that are written like one of its variants.
+        neighbours: the names in the same sentences, with the number of these.
+        months: its documents over time, by the first field of the metadata that is a date, ``date``.
+    """
+
+    variants: Sequence[Choice]
+    same: Sequence[Choice]
+    neighbours: Sequence[Choice]
+    months: Sequence[Choice]
+    date: str
+
+
+def read_profile(index: sqlite3.Connection, key: str, document_filter: DocumentFilter) -> NameProfile:
+    """Return what is known of a name; its documents over time whatever month is chosen."""
+    variants = "SELECT name, entities FROM variants WHERE key = ? ORDER BY entities DESC, name"
+    same = (
+        "SELECT key, name, entities FROM names WHERE key <> ? AND key IN (SELECT key FROM variants WHERE name IN "
+        f"(SELECT name FROM variants WHERE key = ?)) ORDER BY entities DESC, name LIMIT {_NEIGHBOURS}"
+    )
+    nearby = (
+        "SELECT o.key, n.name, count(DISTINCT o.document || ' ' || o.sent_id) FROM "
+        "(SELECT DISTINCT document, sent_id FROM entities WHERE key = ?) s "
+        "CROSS JOIN entities o USING (document, sent_id) JOIN names n ON n.key = o.key WHERE o.key <> ? "
+        f"GROUP BY 1 ORDER BY 3 DESC, 2 LIMIT {_NEIGHBOURS}"
+    )
+    date = next((entry.field for entry in meta_fields(index) if entry.dated), "")
+    year = document_filter.meta.get(date, "")[:4]
+    where, values = document_filter.without_meta(date).where()
+    table = "documents d JOIN entities e ON e.document = d.id"
+    return NameProfile(
+        variants=select_choices(index, variants, (key,)),
+        same=select_choices(index, same, (key, key)),
+        neighbours=select_choices(index, nearby, (key, key)),
+        months=time_line(index, date, table, f"e.key = ? AND {where}", (key, *values), year=year),
+        date=date,
+    )
 
 
 def all_labels(index: sqlite3.Connection) -> list[str]:
@@ -305,7 +503,7 @@ def all_labels(index: sqlite3.Connection) -> list[str]:
 
 
 class Line(NamedTuple):
-    """A match in its context, with the entity if it is one that was asked for."""
+    """A match in its context, with the entity if it is one that was asked for, or lies in one."""
 
     doc_id: str
     title: str | None
@@ -317,25 +515,34 @@ class Line(NamedTuple):
 
 
 def places_of_name(
-    index: sqlite3.Connection, name: str, *, label: str = "", document: int | None = None, page: int = 0
+    index: sqlite3.Connection,
+    *,
+    name: str = "",
+    key: str = "",
+    label: str = "",
+    document: int | None = None,
+    document_filter: DocumentFilter = ALL_DOCUMENTS,
+    window: Window = FIRST_PAGE,
 ) -> tuple[list[Line], int]:
-    """Return a page of the entities of a name in context, and how many there are."""
-    where, values = join_conditions(("e.label = ?", label), ("e.document = ?", document))
-    where, values = f"e.name = ? AND {where}", [name, *values]
+    """Return some of the entities that are written as ``name`` or have the name ``key``, and how many there are."""
+    where, values = join_conditions(
+        ("e.name = ?", name), ("e.key = ?", key), ("e.label = ?", label), ("e.document = ?", document)
+    )
+    of_document, document_values = document_filter.where()
     columns = ", ".join(f"e.{name}" for name in IndexedEntity._fields)
+    rest = f"entities e JOIN documents d ON d.id = e.document WHERE {where} AND {of_document}"
     rows = index.execute(
-        f"SELECT e.sent_id, d.doc_id, d.title, w.forms, {columns} "
-        "FROM entities e JOIN documents d ON d.id = e.document "
-        f"LEFT JOIN words w ON w.rowid = (e.document >> {SLOT_BITS} << {SLOT_BITS}) + d.sentence_row + e.sent_id "
-        f"WHERE {where} ORDER BY {_PLACE}, e.number LIMIT ? OFFSET ?",
-        (*values, PAGE_ROWS, page * PAGE_ROWS),
-    ).fetchall()
-    lines, seen = [], Counter[tuple[str, int]]()
-    for sent_id, doc_id, title, forms, *entity in rows:
-        parts = _split_at_name(_shown(forms or ""), name, seen[doc_id, sent_id])
-        seen[doc_id, sent_id] += 1
-        lines.append(Line(doc_id, title, sent_id, *parts, IndexedEntity(*entity)))
-    return lines, count_rows(index, f"entities e WHERE {where}", values)
+        f"SELECT e.sent_id, d.doc_id, d.title, (SELECT forms FROM words WHERE rowid = "
+        f"(e.document >> {SLOT_BITS} << {SLOT_BITS}) + d.sentence_row + e.sent_id), {columns} "
+        f"FROM {rest} ORDER BY {_PLACE}, e.number LIMIT ? OFFSET ?",
+        (*values, *document_values, *window),
+    )
+    lines = []
+    for sent_id, doc_id, title, forms, *columns in rows:
+        entity = IndexedEntity(*columns)
+        parts = _split(forms, entity.first_word - 1, entity.last_word) if forms else ("", entity.name, "")
+        lines.append(Line(doc_id, title, sent_id, *parts, entity))
+    return lines, count_rows(index, rest, (*values, *document_values))
 
 
 def find_words(
@@ -344,17 +551,22 @@ def find_words(
     *,
     column: Literal["forms", "lemmas"],
     document: IndexedDocument | None,
-    page: int = 0,
+    label: str = "",
+    window: Window = FIRST_PAGE,
 ) -> tuple[list[Line], int]:
-    """Return a page of the sentences that contain words next to each other, a line for each match, and how many
-    sentences there are.
+    """Return some of the sentences that match, a line for each match, and how many sentences there are.
 
     Args:
-        text: words; a ``*`` at the end stands for any further letters.
+        text: words, "words next to each other", AND, OR, NOT and brackets; a ``*`` at the end of a word stands for any
+            further letters.
         column: whether the words are to be found in their forms or as lemmas; case and accents make no difference.
         document: search only there.
+        label: only matches in entities of this type, of the first ``SEARCHED`` sentences that match; they are counted.
+
+    Raises:
+        UnavailableError: when the words and operators are no query.
     """
-    query = _match(text, column)
+    query = _query(text, column)
     if query is None:
         return [], 0
     where, values = "words MATCH ?", list[Any]([query])
@@ -362,18 +574,30 @@ def find_words(
         where += " AND rowid BETWEEN ? AND ?"
         values += [document.first_sentence, document.first_sentence + document.sentences - 1]
     number = 0 if column == "forms" else 1
-    rows = index.execute(
-        f"SELECT rowid, forms, highlight(words, {number}, '{_OPEN}', '{_CLOSE}') FROM words WHERE {where} "
-        "ORDER BY rowid LIMIT ? OFFSET ?",
-        (*values, PAGE_ROWS, page * PAGE_ROWS),
-    ).fetchall()
-    lines = [line for row in rows for line in _lines(index, *row)]
+    try:
+        rows = index.execute(
+            f"SELECT rowid, forms, highlight(words, {number}, '{_OPEN}', '{_CLOSE}') FROM words WHERE {where} "
+            "ORDER BY rowid LIMIT ? OFFSET ?",
+            (*values, *((SEARCHED, 0) if label else window)),
+        ).fetchall()
+    except sqlite3.OperationalError as error:
+        if "fts5" not in str(error):
+            raise
+        raise UnavailableError(f"{text!r} is no search: {str(error).removeprefix('fts5: ')}") from None
+    lines = [line for row in rows for line in _lines(index, *row, label=label)]
+    if label:
+        return lines[window.offset : window.offset + window.limit], len(lines)
     return lines, count_rows(index, f"words WHERE {where}", values)
+
+
+def quote(words: str) -> str:
+    """Return a search for words next to each other."""
+    return '"{}"'.format(words.replace('"', '""'))
 
 
 def documents_with(index: sqlite3.Connection, text: str) -> list[IndexedDocument]:
     """Return the documents in which words occur next to each other, in the collection's order."""
-    query = _match(text, "forms")
+    query = _query(quote(text), "forms")
     if query is None:
         return []
     documents: list[IndexedDocument] = []
@@ -393,54 +617,62 @@ def _document_of(index: sqlite3.Connection, sentence: int) -> IndexedDocument:
     return select(index, IndexedDocument, rest, (slot << SLOT_BITS, (slot + 1) << SLOT_BITS, row))[0]
 
 
-def _lines(index: sqlite3.Connection, sentence: int, forms: str, marked: str) -> Iterator[Line]:
-    """Yield the matches of a row of the words, which ``marked`` holds between marks."""
+def _lines(index: sqlite3.Connection, sentence: int, forms: str, marked: str, *, label: str) -> Iterator[Line]:
+    """Yield the matches of a row of the words, which ``marked`` holds between marks; with a label those in entities."""
     document = _document_of(index, sentence)
     sent_id = sentence - document.first_sentence
-    pieces = re.split(f"([ {GLUE}])", forms)
-    number = 0
+    where, values = join_conditions(("label = ?", label))
+    rest = f"FROM entities WHERE document = ? AND sent_id = ? AND {where} ORDER BY number"
+    entities = select(index, IndexedEntity, rest, (document.id, sent_id, *values))
+    first = 0
     for part in re.split(f"({_OPEN}[^{_CLOSE}]*{_CLOSE})", marked):
-        words = len(re.findall(f"[ {GLUE}]", part))
+        end = first + len(re.findall(f"[ {GLUE}]", part))
         if part.startswith(_OPEN):
-            start, stop = 2 * number, 2 * (number + words) + 1
-            while start and pieces[start] == SHARED:
-                start -= 2
-            shown = [_shown("".join(piece)) for piece in (pieces[:start], pieces[start:stop], pieces[stop:])]
-            yield Line(document.doc_id, document.title, sent_id, *_cut(*shown))
-        number += words
+            within = (entity for entity in entities if entity.first_word <= end + 1 and entity.last_word > first)
+            entity = next(within, None)
+            if entity is not None or not label:
+                yield Line(document.doc_id, document.title, sent_id, *_split(forms, first, end + 1), entity)
+        first = end
 
 
-def _match(text: str, column: str) -> str | None:
-    """Return a query of FTS5; None without words. Words may be separated as in the query, or as English words are."""
+def _query(text: str, column: str) -> str | None:
+    """Return a query of FTS5, which knows the operators; None without words."""
     text = text.replace("\0", "").replace("\u2019", "'").strip()
-    prefix = "*" if text.endswith("*") and len(text) > 1 else ""
-    text = text.removesuffix(prefix)
-    phrases = dict.fromkeys((tuple(text.split()), tuple(_WORD.findall(text))))
-    quoted = [
-        " + ".join('"{}"'.format(word.replace('"', '""')) for word in phrase) + f" {prefix}"
-        for phrase in phrases
-        if phrase
-    ]
-    return " OR ".join(f"{column} : {phrase}" for phrase in quoted) or None
+    parts: list[str] = []
+    for term in _TERM.findall(text):
+        if parts and term not in (")", *_OPERATORS) and parts[-1] not in ("(", *_OPERATORS):
+            parts.append("AND")
+        if term == "NOT" and parts and parts[-1] == "AND":
+            parts.pop()
+        parts.append(term if term in ("(", ")", *_OPERATORS) else _phrase(term))
+    return f"{column} : ({' '.join(parts)})" if parts else None
+
+
+def _phrase(term: str) -> str:
+    """Return a query for words next to each other, separated as they are given, or as English words are."""
+    words = (term[1:].removesuffix('"').replace('""', '"') if term.startswith('"') else term) or term
+    prefix = "*" if words.endswith("*") and len(words) > 1 else ""
+    words = words.removesuffix(prefix)
+    phrases = filter(None, dict.fromkeys((tuple(words.split()), tuple(_WORD.findall(words)))))
+    return "({})".format(" OR ".join(" + ".join(map(quote, phrase)) + f" {prefix}" for phrase in phrases) or '""')
+
+
+def _split(forms: str, first: int, end: int) -> tuple[str, str, str]:
+    """Split a sentence before and after some of its words, given by their numbers from 0 on; cut what is far away."""
+    pieces = re.split(f"([ {GLUE}])", forms)
+    start, stop = 2 * first, 2 * end - 1
+    while start and pieces[start] == SHARED:
+        start -= 2
+    left, match, right = (_shown("".join(piece)) for piece in (pieces[:start], pieces[start:stop], pieces[stop:]))
+    # Cut between words, if there are spaces.
+    if len(left) > _CONTEXT:
+        _, _, words = left[-_CONTEXT:].partition(" ")
+        left = f"\u2026{words or left[-_CONTEXT:]}"
+    if len(right) > _CONTEXT:
+        words, _, _ = right[:_CONTEXT].rpartition(" ")
+        right = f"{words or right[:_CONTEXT]}\u2026"
+    return left, match, right
 
 
 def _shown(forms: str) -> str:
     return forms.replace(GLUE, "").replace(SHARED, "").replace(INNER_SPACE, " ")
-
-
-def _split_at_name(sentence: str, name: str, number: int) -> tuple[str, str, str]:
-    """Split a sentence at an occurrence of a name; the name alone where it cannot be found."""
-    place = -1
-    for _ in range(number + 1):
-        place = sentence.find(name, place + 1)
-    if place < 0:
-        return "", name, ""
-    return _cut(sentence[:place], name, sentence[place + len(name) :])
-
-
-def _cut(left: str, match: str, right: str) -> tuple[str, str, str]:
-    if len(left) > _CONTEXT:
-        left = f"\u2026{left[-_CONTEXT:]}"
-    if len(right) > _CONTEXT:
-        right = f"{right[:_CONTEXT]}\u2026"
-    return left, match, right

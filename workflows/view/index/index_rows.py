@@ -1,13 +1,17 @@
 """The rows of the search index, computed from the tables of a shard in Arrow and numpy."""
 
+import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from concord.models.names import compared_words
 from concord.pipeline.output.shard_stats import is_changed
 from concord.pipeline.output.tables import normalize_name, title_of, without_candidates
 
@@ -17,6 +21,9 @@ INNER_SPACE = "\ue000"
 """Stands for white space inside a word, which would split it."""
 SHARED = "\ue001"
 """Stands for a word of a multi-word token but the first, all of which share one slice of the text."""
+
+_DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])(?!\d)")
+_LARGEST = 2**63 - 1
 
 Numbers = NDArray[Any]
 
@@ -54,6 +61,33 @@ def document_rows(
     )
 
 
+def meta_rows(metas: Sequence[str | None], *, base: int) -> Iterator[tuple[int, str, str | float, str | None]]:
+    """Yield the rows of the table meta of the index: each text or number of a field, and its month if it is a date.
+
+    A list is a value for each of its items; a field of a field is called ``author.name``.
+    """
+    for number, meta in enumerate(metas, base):
+        fields = orjson.loads(meta or "{}")
+        for name, value in dict.fromkeys(_leaves(fields if isinstance(fields, dict) else {})):
+            date = _DATE.match(value) if isinstance(value, str) else None
+            yield number, name, value, date and date[0]
+
+
+def _leaves(fields: dict[str, Any]) -> Iterator[tuple[str, str | float]]:
+    waiting = [*fields.items()]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [(f"{name}.{inner}", leaf) for inner, leaf in value.items()]
+        elif isinstance(value, list):
+            waiting += [(name, item) for item in value]
+        elif isinstance(value, bool) or (isinstance(value, int) and abs(value) > _LARGEST):
+            # SQLite has whole numbers of eight bytes, and no true or false.
+            yield name, str(value).lower()
+        elif value is not None:
+            yield name, value
+
+
 def entity_rows(
     documents: pa.Table, sentences: pa.Table, tokens: pa.Table, entities: pa.Table, *, base: int
 ) -> Iterator[tuple[Any, ...]]:
@@ -64,17 +98,25 @@ def entity_rows(
     word = _starts(sentences["n_tokens"])[sentence]
     changed = _running_sum(is_changed(tokens))
     first, end = (word + entities[name].to_numpy() for name in ("start_token", "end_token"))
+    canonical = entities["canonical"].to_pylist()
     differs = changed[np.minimum(end, len(changed) - 1)] > changed[first - 1]
     yield from zip(
         (base + document).tolist(),
-        *(entities[name].to_pylist() for name in ("entity_id", "sent_id", "start_char", "end_char", "label")),
+        *(entities[name].to_pylist() for name in ("entity_id", "sent_id", "start_char", "end_char")),
+        *(entities[name].to_pylist() for name in ("start_token", "end_token", "label")),
         map(normalize_name, entities["text"].to_pylist()),
+        canonical,
+        map(cache(_name_key), canonical, entities["label"].to_pylist()),
         *(entities[name].to_pylist() for name in ("confidence", "uncertainty")),
         entities["refined"].to_numpy().astype(int).tolist(),
         differs.astype(int).tolist(),
         entities["source"].to_pylist(),
         strict=True,
     )
+
+
+def _name_key(canonical: str, label: str) -> str:
+    return " ".join(compared_words(canonical, label)) or canonical
 
 
 def sentence_rows(sentences: pa.Table, tokens: pa.Table) -> tuple[Sequence[str], Sequence[str]]:

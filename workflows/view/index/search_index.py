@@ -1,6 +1,7 @@
 """The index of a collection that its pages are looked up in: an SQLite file outside of the collection.
 
-It holds rows of documents, entities and dead letters, what they add up to by name, and a full-text table of sentences.
+It holds rows of documents with their metadata, entities and dead letters, what they add up to by name, and a full-text
+table of sentences.
 Shards are known by the hashes of their parts: a new generation adds those that are new and removes those that are gone.
 """
 
@@ -13,9 +14,9 @@ from typing import Any, NamedTuple
 
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import ShardReport
-from concord.workflows.view.index.index_rows import document_rows, entity_rows, sentence_rows
+from concord.workflows.view.index.index_rows import document_rows, entity_rows, meta_rows, sentence_rows
 
-VERSION = 2
+VERSION = 3
 SLOT_BITS = 32
 """Numbers of documents and sentences are ``shard slot << SLOT_BITS | row in its part``."""
 BANDS = (0.5, 0.8, 0.95)
@@ -30,21 +31,30 @@ CREATE TABLE documents (id INTEGER PRIMARY KEY, position INTEGER NOT NULL, doc_i
   uncertainty REAL, confidence REAL);
 CREATE INDEX documents_doc_id ON documents (doc_id);
 CREATE INDEX documents_place ON documents (source, position, doc_id);
+CREATE TABLE meta (document INTEGER NOT NULL, field TEXT NOT NULL, value NOT NULL, month TEXT,
+  PRIMARY KEY (document, field, value)) WITHOUT ROWID;
+CREATE INDEX meta_field ON meta (field, value);
+CREATE TABLE fields (field TEXT PRIMARY KEY, documents INTEGER NOT NULL, choices INTEGER NOT NULL,
+  dated INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE entities (document INTEGER NOT NULL, number INTEGER NOT NULL, sent_id INTEGER NOT NULL,
-  start INTEGER NOT NULL, end INTEGER NOT NULL, label TEXT NOT NULL, name TEXT NOT NULL, confidence REAL,
+  start INTEGER NOT NULL, end INTEGER NOT NULL, first_word INTEGER NOT NULL, last_word INTEGER NOT NULL,
+  label TEXT NOT NULL, name TEXT NOT NULL, canonical TEXT NOT NULL, key TEXT NOT NULL, confidence REAL,
   uncertainty REAL, refined INTEGER NOT NULL, changed INTEGER NOT NULL, origin TEXT,
-  PRIMARY KEY (document, number)) WITHOUT ROWID;
-CREATE INDEX entities_name ON entities (name, label);
+  PRIMARY KEY (document, sent_id, number)) WITHOUT ROWID;
+CREATE INDEX entities_key ON entities (key, label);
 CREATE TABLE dead_letters (id INTEGER PRIMARY KEY, doc_id TEXT, source TEXT NOT NULL, position INTEGER NOT NULL,
   stage TEXT NOT NULL, error TEXT NOT NULL, message TEXT NOT NULL, attempts INTEGER NOT NULL);
 CREATE INDEX dead_letters_doc_id ON dead_letters (doc_id);
 CREATE TABLE kinds (document INTEGER NOT NULL, label TEXT NOT NULL, band INTEGER NOT NULL, changed INTEGER NOT NULL,
   entities INTEGER NOT NULL, PRIMARY KEY (document, label, band, changed)) WITHOUT ROWID;
-CREATE TABLE names (name TEXT PRIMARY KEY, entities INTEGER NOT NULL, documents INTEGER NOT NULL,
-  confidence REAL, labels INTEGER NOT NULL, folded TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE names (key TEXT PRIMARY KEY, name TEXT NOT NULL, entities INTEGER NOT NULL, documents INTEGER NOT NULL,
+  confidence REAL, folded TEXT NOT NULL, disagree INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX names_entities ON names (entities DESC, name);
-CREATE TABLE name_labels (name TEXT NOT NULL, label TEXT NOT NULL, entities INTEGER NOT NULL,
-  confidence REAL, PRIMARY KEY (name, label)) WITHOUT ROWID;
+CREATE TABLE name_labels (key TEXT NOT NULL, label TEXT NOT NULL, entities INTEGER NOT NULL,
+  confidence REAL, PRIMARY KEY (key, label)) WITHOUT ROWID;
+CREATE TABLE variants (key TEXT NOT NULL, name TEXT NOT NULL, entities INTEGER NOT NULL,
+  PRIMARY KEY (key, name)) WITHOUT ROWID;
+CREATE INDEX variants_name ON variants (name);
 CREATE VIRTUAL TABLE words USING fts5(forms, lemmas,
   tokenize="unicode61 remove_diacritics 2 categories 'L* M* N* P* S* Cf Co Cn Cs'");
 """
@@ -57,12 +67,15 @@ _COLUMNS = {
     "tokens": ("draft_ner", "ner", "refined", "uncertainty"),
     "entities": (
         *("entity_id", "sent_id", "start_char", "end_char", "start_token", "end_token", "text", "label"),
-        *("confidence", "uncertainty", "refined", "source"),
+        *("canonical", "confidence", "uncertainty", "refined", "source"),
     ),
     "errors": ("doc_id", "source_uri", "position", "stage", "error", "message", "attempts"),
 }
-_TABLES = ("documents", "entities", "dead_letters", "kinds", "names", "name_labels", "words", "shards")
-_BAND = f"coalesce({' + '.join(f'(confidence >= {limit})' for limit in BANDS)}, -1)"
+_TABLES = (
+    *("documents", "meta", "fields", "entities", "dead_letters", "kinds"),
+    *("names", "name_labels", "variants", "words", "shards"),
+)
+BAND = f"coalesce({' + '.join(f'(confidence >= {limit})' for limit in BANDS)}, -1)"
 
 
 class Progress(NamedTuple):
@@ -119,13 +132,13 @@ class SearchIndex:
                 _remove(index, slots.pop(key))
             added = [key for key in reports if key not in slots]
             if removed and not added:
-                _sum_names(index)
+                _sum_up(index)
         yield self._progress(len(reports))
         for key in added:
             with self._writing() as index:
                 _add_rows(index, collection, reports[key], key=key)
                 if key == added[-1]:
-                    _sum_names(index)
+                    _sum_up(index)
             yield self._progress(len(reports))
         for key, report in reports.items():
             with self._writing() as index:
@@ -162,6 +175,7 @@ def _remove(index: sqlite3.Connection, slot: int) -> None:
     bounds = slot << SLOT_BITS, (slot + 1) << SLOT_BITS
     for table, column in (
         ("documents", "id"),
+        ("meta", "document"),
         ("entities", "document"),
         ("kinds", "document"),
         ("dead_letters", "id"),
@@ -182,12 +196,13 @@ def _add_rows(index: sqlite3.Connection, collection: Collection, report: ShardRe
     documents, sentences, tokens, entities, errors = tables.values()
     rows = document_rows(documents, tokens, base=base, generations=report.document_generations(documents.num_rows))
     _insert(index, "documents", rows)
+    _insert(index, "meta", meta_rows(documents["meta"].to_pylist(), base=base))
     _insert(index, "entities", entity_rows(documents, sentences, tokens, entities, base=base))
     numbers = range(base, base + errors.num_rows)
     _insert(index, "dead_letters", zip(numbers, *(column.to_pylist() for column in errors.columns), strict=True))
     bounds = base, base + (1 << SLOT_BITS)
     index.execute(
-        f"INSERT INTO kinds SELECT document, label, {_BAND}, changed, count(*) FROM entities "
+        f"INSERT INTO kinds SELECT document, label, {BAND}, changed, count(*) FROM entities "
         "WHERE document >= ? AND document < ? GROUP BY 1, 2, 3, 4",
         bounds,
     )
@@ -220,12 +235,23 @@ def _insert(index: sqlite3.Connection, table: str, rows: Iterable[tuple[Any, ...
     index.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})", rows)
 
 
-def _sum_names(index: sqlite3.Connection) -> None:
-    """Count the entities of each name again."""
-    index.execute("DELETE FROM names")
-    index.execute("DELETE FROM name_labels")
+def _sum_up(index: sqlite3.Connection) -> None:
+    """Count the fields of the metadata and the entities of each name again."""
+    for table in ("fields", "names", "name_labels", "variants"):
+        index.execute(f"DELETE FROM {table}")
     index.execute(
-        "INSERT INTO names SELECT name, count(*), count(DISTINCT document), avg(confidence), count(DISTINCT label), "
-        "lower(name) FROM entities GROUP BY name"
+        "INSERT INTO fields SELECT field, count(DISTINCT document), count(DISTINCT value), count(*) = count(month) "
+        "FROM meta GROUP BY field"
     )
-    index.execute("INSERT INTO name_labels SELECT name, label, count(*), avg(confidence) FROM entities GROUP BY 1, 2")
+    index.execute("INSERT INTO name_labels SELECT key, label, count(*), avg(confidence) FROM entities GROUP BY 1, 2")
+    index.execute("INSERT INTO variants SELECT key, name, count(*) FROM entities GROUP BY 1, 2")
+    # A name that is written alike with two labels may be two names: Baxter, and the Baxter that is Alan Baxter.
+    index.execute(
+        "WITH spelled AS (SELECT key, canonical, count(*) AS n FROM entities GROUP BY 1, 2), "
+        "fullest AS (SELECT key, canonical, max(n) FROM spelled GROUP BY key), "
+        "disagreeing AS (SELECT DISTINCT key FROM variants WHERE name IN "
+        "(SELECT name FROM entities GROUP BY name HAVING count(DISTINCT label) > 1)) "
+        "INSERT INTO names SELECT key, fullest.canonical, count(*), count(DISTINCT document), avg(confidence), "
+        "lower(fullest.canonical), key IN (SELECT key FROM disagreeing) "
+        "FROM entities JOIN fullest USING (key) GROUP BY key"
+    )

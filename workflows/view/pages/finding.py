@@ -1,63 +1,99 @@
 """The pages on which something is found: documents, names, words in context, and dead letters."""
 
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
 
 from concord.workflows.view.index.finding import (
     DOCUMENT_ORDERS,
+    FIELDS,
+    META,
     NAME_ORDERS,
     PAGE_ROWS,
+    SEARCHED,
     DocumentFilter,
     IndexedDeadLetter,
+    Line,
+    MetaField,
     all_labels,
     count_rows,
     facets,
-    find_document,
     find_documents,
     find_names,
     find_words,
-    labels_of_names,
+    get_document,
+    get_name,
+    labels_of_name,
+    matching_entity,
+    meta_facets,
+    meta_fields,
+    meta_of_document,
     places_of_name,
+    read_profile,
     select,
 )
 from concord.workflows.view.index.search_index import BANDS
-from concord.workflows.view.page import NotFoundError, Page, Paging, Query
+from concord.workflows.view.page import Page, Paging, Query, Table, UnavailableError
 from concord.workflows.view.viewer import Viewer
+
+_LINE_COLUMNS = ("doc_id", "title", "sentence", "left", "match", "right", "label", "confidence")
 
 
 def documents(viewer: Viewer, query: Query) -> Page:
     """List documents by facets."""
     band = query.number("band")
-    chosen = DocumentFilter(
-        label=query.text("label"),
-        band=band if band is not None and band <= len(BANDS) else None,
-        changed=query.text("changed") == "1",
-        tagger=query.text("tagger"),
-        source=query.text("source"),
-        generation=query.number("generation"),
-        text=query.text("q").strip(),
-    )
-    order, page = query.one_of("order", DOCUMENT_ORDERS), query.number("page") or 0
     with viewer.opened.index.reading() as index:
-        rows, total = find_documents(index, chosen, order=order, page=page)
-        values = {
-            "rows": rows,
-            "paging": Paging(page, total, PAGE_ROWS),
+        fields = meta_fields(index)
+        chosen = DocumentFilter(
+            label=query.text("label"),
+            band=band if band is not None and band <= len(BANDS) else None,
+            changed=query.text("changed") == "1",
+            tagger=query.text("tagger"),
+            source=query.text("source"),
+            generation=query.number("generation"),
+            text=query.text("q").strip(),
+            meta=_chosen_meta(query, fields),
+        )
+        orders = [*DOCUMENT_ORDERS, *(META + entry.field for entry in fields)]
+        order = query.one_of("order", dict.fromkeys(orders))
+        rows, totals = find_documents(
+            index,
+            chosen,
+            order=order,
+            reverse=query.text("reverse") == "1",
+            window=query.window(PAGE_ROWS),
+        )
+        recurring, dated = meta_facets(index, chosen)
+        columns = dict.fromkeys([*dated, *recurring, *([] if order in DOCUMENT_ORDERS else [order.removeprefix(META)])])
+        of_rows = [meta_of_document(index, row) for row in rows]
+        shown = {
+            "rows": list(zip(rows, of_rows, [matching_entity(index, chosen, row) for row in rows], strict=True)),
+            "columns": columns,
+            "paging": Paging(query.number("page") or 0, totals.documents, PAGE_ROWS),
             "facets": facets(index, chosen),
+            "recurring": recurring,
+            "dated": dated,
             "chosen": chosen,
             "order": order,
-            "orders": list(DOCUMENT_ORDERS),
+            "orders": orders[: len(DOCUMENT_ORDERS) + FIELDS],
             "labels": all_labels(index),
-            "sums": index.execute(
-                "SELECT count(*), sum(words), sum(entities), sum(refined), sum(changed) FROM documents"
-            ).fetchone(),
+            "totals": totals,
+            "all": count_rows(index, "documents"),
             "dead": count_rows(index, "dead_letters"),
         }
-    return Page("documents.html.j2", values)
+    counts = ("doc_id", "title", "words", "entities", "changed", "confidence")
+    table = (
+        [
+            *(getattr(row, name) for name in counts),
+            *("; ".join(str(value) for field, value in meta if field == name) for name in columns),
+        ]
+        for row, meta in zip(rows, of_rows, strict=True)
+    )
+    return Page("documents.html.j2", shown, Table((*counts, *columns), table))
 
 
 def names(viewer: Viewer, query: Query) -> Page:
     """List the names of all entities, with their labels."""
-    order, page = query.one_of("order", NAME_ORDERS), query.number("page") or 0
+    order = query.one_of("order", NAME_ORDERS)
     with viewer.opened.index.reading() as index:
         rows, total = find_names(
             index,
@@ -65,54 +101,82 @@ def names(viewer: Viewer, query: Query) -> Page:
             label=query.text("label"),
             disagree=query.text("disagree") == "1",
             order=order,
-            page=page,
+            window=query.window(PAGE_ROWS),
         )
+        labels_of = [labels_of_name(index, row.key) for row in rows]
         values = {
-            "rows": rows,
-            "labels_of": labels_of_names(index, [row.name for row in rows]),
-            "paging": Paging(page, total, PAGE_ROWS),
+            "rows": list(zip(rows, labels_of, strict=True)),
+            "paging": Paging(query.number("page") or 0, total, PAGE_ROWS),
             "order": order,
             "orders": list(NAME_ORDERS),
             "labels": all_labels(index),
         }
-    return Page("names.html.j2", values)
+    table = (
+        (row.name, " ".join(entry.label for entry in labels), row.entities, row.documents, row.confidence)
+        for row, labels in zip(rows, labels_of, strict=True)
+    )
+    return Page("names.html.j2", values, Table(("name", "labels", "entities", "documents", "confidence"), table))
 
 
 def name(viewer: Viewer, query: Query) -> Page:
-    """Show every entity of one name in its context."""
-    name, label, page = query.text("name"), query.text("label"), query.number("page") or 0
+    """Show every entity of one name in its context, and what is known of the name."""
+    label = query.text("label")
     with viewer.opened.index.reading() as index:
-        name_labels = labels_of_names(index, [name])[name]
-        if not name_labels:
-            raise NotFoundError(f"no entity is called {name!r}")
-        lines, total = places_of_name(index, name, label=label, page=page)
+        name = get_name(index, query.text("name"))
+        chosen = DocumentFilter(meta=_chosen_meta(query, meta_fields(index)))
+        lines, total = places_of_name(
+            index, key=name.key, label=label, document_filter=chosen, window=query.window(PAGE_ROWS)
+        )
         values = {
             "name": name,
-            "name_labels": name_labels,
+            "name_labels": labels_of_name(index, name.key),
+            "profile": read_profile(index, name.key, chosen),
+            "chosen": chosen,
             "label": label,
             "lines": lines,
-            "paging": Paging(page, total, PAGE_ROWS),
+            "paging": Paging(query.number("page") or 0, total, PAGE_ROWS),
             "labels": all_labels(index),
         }
-    return Page("name.html.j2", values)
+    return Page("name.html.j2", values, Table(_LINE_COLUMNS, _line_rows(lines)))
 
 
 def search(viewer: Viewer, query: Query) -> Page:
     """Find words in their context."""
-    text, page, doc_id = query.text("q").strip(), query.number("page") or 0, query.text("id")
+    text, doc_id, label = query.text("q").strip(), query.text("id").strip(), query.text("label")
     column: Literal["forms", "lemmas"] = "lemmas" if query.text("by") == "lemma" else "forms"
+    unread, lines, total = "", list[Line](), 0
     with viewer.opened.index.reading() as index:
-        document = find_document(index, doc_id) if doc_id else None
-        lines, total = find_words(index, text, column=column, document=document, page=page)
+        document = get_document(index, doc_id) if doc_id else None
+        try:
+            lines, total = find_words(
+                index, text, column=column, document=document, label=label, window=query.window(PAGE_ROWS)
+            )
+        except UnavailableError as error:
+            unread = str(error)
         values = {
             "text": text,
+            "unread": unread,
             "by": column,
             "document": document,
+            "label": label,
+            "searched": SEARCHED,
             "lines": lines,
-            "paging": Paging(page, total, PAGE_ROWS),
+            "paging": Paging(query.number("page") or 0, total, PAGE_ROWS),
             "labels": all_labels(index),
         }
-    return Page("search.html.j2", values)
+    return Page("search.html.j2", values, Table(_LINE_COLUMNS, _line_rows(lines)))
+
+
+def _chosen_meta(query: Query, fields: Iterable[MetaField]) -> dict[str, str]:
+    chosen = {entry.field: query.text(META + entry.field) for entry in fields}
+    return {name: value for name, value in chosen.items() if value}
+
+
+def _line_rows(lines: Iterable[Line]) -> Iterator[Iterable[Any]]:
+    for line in lines:
+        entity = line.entity
+        said = ("", None) if entity is None else (entity.label, entity.confidence)
+        yield line.doc_id, line.title, line.sent_id + 1, line.left, line.match, line.right, *said
 
 
 def dead_letters(viewer: Viewer, query: Query) -> Page:

@@ -17,9 +17,11 @@ from concord.workflows.view.index.finding import (
     all_labels,
     find_document,
     find_words,
+    meta_of_document,
     names_of_document,
     neighbours,
     places_of_name,
+    quote,
     select,
 )
 from concord.workflows.view.page import NotFoundError, Page, Query
@@ -59,6 +61,7 @@ def _values(viewer: Viewer, index: sqlite3.Connection, row: IndexedDocument, que
     return {
         "document": row,
         "page": page,
+        "meta": meta_of_document(index, row),
         "paragraphs": lay_out(page, KnownNames(labels | _corrected_names(current)), tree=tree),
         "names": names[:SHOWN_NAMES],
         "more_names": len(names) - SHOWN_NAMES,
@@ -94,7 +97,7 @@ def _corrected_names(document: CurrentDocument | None) -> dict[str, str]:
 
 def _name_values(index: sqlite3.Connection, name: str, document: IndexedDocument) -> Mapping[str, Any]:
     """Return the places of a name in a document: its entities, and where it is in none."""
-    places, count = places_of_name(index, name, document=document.id)
+    places, count = places_of_name(index, name=name, document=document.id)
     return {"places": places, "count": count, "unlabelled": _unlabelled(index, name, document)}
 
 
@@ -106,7 +109,7 @@ def _unlabelled(index: sqlite3.Connection, name: str, document: IndexedDocument)
     ):
         within[sent_id] += longer.count(name)
     places: list[Line] = []
-    for line in find_words(index, name, column="forms", document=document)[0]:
+    for line in find_words(index, quote(name), column="forms", document=document)[0]:
         if line.match == name and within[line.sent_id]:
             within[line.sent_id] -= 1
         elif line.match == name:
