@@ -139,7 +139,7 @@ def measure_table(corpora: Path) -> dict[str, float]:
     columns = zip(*rows[:MENTIONS], strict=True)
     entities = pa.table(dict(zip(("doc_id", "name", "label", "canonical"), map(list, columns), strict=True)))
     begun = time.process_time()
-    table = tabulate_names(entities)
+    table = tabulate_names([entities])
     return {"mentions": MENTIONS, "names": table.num_rows, "cpu_seconds": round(time.process_time() - begun, 2)}
 
 

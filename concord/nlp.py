@@ -14,7 +14,7 @@ from concord._environment import collection_paused
 from concord.doc import Doc, docs_from_rows
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter
 from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.output.schema import SCHEMAS, TableName
+from concord.pipeline.output.schema import SHARD_TABLES, TableName
 from concord.pipeline.output.tables import annotated_rows
 from concord.pipeline.texts import TextAnnotator
 from concord.workflows.annotation.job import find_job_tagger, read_text_config
@@ -103,8 +103,8 @@ class Nlp:
         Raises:
             ValueError: for an unknown table, or ids that are no ids or not as many as the texts.
         """
-        if table not in SCHEMAS:
-            raise ValueError(f"table: expected one of {', '.join(SCHEMAS)}, got {table!r}")
+        if table not in SHARD_TABLES:
+            raise ValueError(f"table: expected one of {', '.join(SHARD_TABLES)}, got {table!r}")
         batches = _batches(texts, batch_size)
         names = map(str, count()) if ids is None else _checked_ids(ids)
         parts, failed, total = [self.annotator.tables([])[table]], 0, 0

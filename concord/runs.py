@@ -16,11 +16,10 @@ from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.manifest import ShardReport
-from concord.pipeline.output.names import NAMED_COLUMNS, tabulate_names
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
-from concord.pipeline.output.schema import CANDIDATE, SCHEMAS, TableName
-from concord.pipeline.output.verify import part_faults
+from concord.pipeline.output.schema import SCHEMAS, TableName
+from concord.pipeline.output.verify import names_faults, shard_faults
 from concord.pipeline.storage.output_paths import Listing, output_path
 from concord.pipeline.worker.source_texts import SourceTexts
 from concord.workflows.annotation.annotate import annotate_collection
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 class Run:
     """A finished collection: exactly the files that its manifest names; ``concord.open`` makes one.
 
-    The five tables are pyarrow datasets: ``run.entities.to_table(filter=...)`` reads what it needs. The parts of a
+    The six tables are pyarrow datasets: ``run.entities.to_table(filter=...)`` reads what it needs. The parts of a
     collection in a store are fetched into memory when their table is first used. A later run changes nothing here: it
     leaves the generation that was opened for ``output.grace_seconds``, an hour by default.
     """
@@ -91,17 +90,11 @@ class Run:
         return self._dataset("errors")
 
     @cached_property
-    def names(self) -> pa.Table:
-        """One row per name, of whatever label, with its mentions, documents and variants.
+    def names(self) -> ds.Dataset:
+        """One row per name, of whatever label, with its mentions, documents and variants; the most frequent first."""
+        return self._dataset("names")
 
-        It is computed from the entities when first used, in seconds for a million of them; see
-        ``concord.pipeline.output.names.tabulate_names`` for its columns.
-        """
-        with self._naming_damage():
-            no_candidate = pc.field("source") != CANDIDATE
-            return tabulate_names(self.entities.to_table(columns=list(NAMED_COLUMNS), filter=no_candidate))
-
-    def to_arrow(self, table: TableName = "entities") -> pa.Table:
+    def to_arrow(self, table: TableName | Literal["names"] = "entities") -> pa.Table:
         """Return a whole table.
 
         Raises:
@@ -114,12 +107,12 @@ class Run:
             dataset: ds.Dataset = getattr(self, table)
             return dataset.to_table()
 
-    def to_pandas(self, table: TableName = "entities") -> "pd.DataFrame":
+    def to_pandas(self, table: TableName | Literal["names"] = "entities") -> "pd.DataFrame":
         """Return a whole table as a pandas DataFrame."""
         return self.to_arrow(table).to_pandas()
 
     def sql(self, query: str) -> "duckdb.DuckDBPyRelation":
-        """Query the five tables by their names with DuckDB, which the extra ``duckdb`` installs.
+        """Query the six tables by their names with DuckDB, which the extra ``duckdb`` installs.
 
         Returns:
             A relation: it prints as a table; ``.df()`` and ``.arrow()`` convert it.
@@ -145,7 +138,7 @@ class Run:
             rows = {
                 name: self._collection.read_rows(shard, name, schema.names).filter(is_document).to_pylist()
                 for name, schema in SCHEMAS.items()
-                if name != "errors"
+                if name not in {"errors", "names"}
             }
             [row] = rows["documents"]
             counts = {name: row[f"n_{name}"] for name in ("sentences", "tokens", "entities")}
@@ -206,8 +199,10 @@ class Run:
                     "output.grace_seconds after the next one: open the collection again"
                 ) from error
             root, listing = self._collection.root, Listing(self._collection.output)
-            faults = (part_faults(root, report, listing) for report in self._collection.manifest.shards)
-            place, fault = next(chain.from_iterable(faults), (self.output, f"cannot be read: {error}"))
+            manifest = self._collection.manifest
+            faults = (shard_faults(root, report, listing) for report in manifest.shards)
+            every = chain(chain.from_iterable(faults), names_faults(root, manifest, listing))
+            place, fault = next(every, (self.output, f"cannot be read: {error}"))
             raise IntegrityError(
                 f"{place}: {fault}; remove what is left of it and run the same annotate command again ('concord verify "
                 f"{self.output}' lists everything that is damaged)"

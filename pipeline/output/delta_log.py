@@ -1,6 +1,6 @@
 """A Delta log beside each table of a collection, so that other tools read its generations and their history.
 
-Each generation is one version of five Delta tables. No row is copied: the log names the parts as they are, with the
+Each generation is one version of six Delta tables. No row is copied: the log names the parts as they are, with the
 statistics of their footers. In a file system a Delta table is ``OUT/delta/<table>``, with hard links of the parts that
 any version names; in an object store it is ``OUT/<table>`` itself, whose parts stay where they are.
 
@@ -62,7 +62,7 @@ def check_delta(output: OutputPath) -> None:
 
 
 def write_delta_log(collection: Collection) -> None:
-    """Make a collection's generation the newest version of its five Delta tables, unless they have it already.
+    """Make a collection's generation the newest version of its six Delta tables, unless they have it already.
 
     A log that was not written for some generations goes from the last version to this one in a single step.
 
@@ -228,7 +228,9 @@ def _statistics(path: OutputPath) -> tuple[int, str]:
     highest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for index in range(metadata.num_columns):
-        name = metadata.schema.column(index).name
+        name = metadata.schema.column(index).path
+        if "." in name:  # the values of a list
+            continue
         of_groups = [group.column(index).statistics for group in groups]
         if any(statistics is None for statistics in of_groups):
             continue

@@ -105,8 +105,8 @@ class FolderGenerations(Generations):
         current = self.current()
         if current is not None:
             # Another driver may have made a newer generation current.
-            root, shards = _local(current.root), current.manifest().shards
-            named = {part.path for shard in shards for part in shard.files.values()}
+            root = _local(current.root)
+            named = {part.path for part in current.manifest().all_files()}
             files = (f"{name}/{file}" for name in SCHEMAS for file in names_in(root / name))
             yield from (root / path for path in files if path not in named)
         yield from (path for name in SCHEMAS for path in _entries(self.pending / name))
@@ -178,7 +178,7 @@ class FolderGenerations(Generations):
         """Make the folder of a generation; one with the same manifest gets the parts that it has lost."""
         content = canonical_json(manifest)
         same_number = [generation for generation in self.history() if generation.number == manifest.generation]
-        parts = [part for shard in manifest.shards for part in shard.files.values()]
+        parts = manifest.all_files()
         if same_number and read_bytes(same_number[-1].manifest_path) == content:
             self._link_parts(parts, _local(same_number[-1].root))
             return

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 
 from concord.models.config import first_fault
 from concord.pipeline.errors import IntegrityError, ReconciliationError
-from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.output.schema import SCHEMAS, SHARD_TABLES
 from concord.pipeline.plan import Plan, ShardRef
 from concord.pipeline.storage.output_paths import OutputPath, read_bytes
 
@@ -25,9 +25,15 @@ RecordT = TypeVar("RecordT")
 
 def _checked_names(files: "Mapping[str, PartFile]") -> "Mapping[str, PartFile]":
     for table, part in files.items():
-        if table not in SCHEMAS or not part.path.startswith(f"{table}/"):
+        if table not in SHARD_TABLES or not part.path.startswith(f"{table}/"):
             raise ValueError(f"expected a part of {table}, got {part.path}")
     return files
+
+
+def _checked_name(part: "PartFile") -> "PartFile":
+    if not part.path.startswith("names/"):
+        raise ValueError(f"expected a part of names, got {part.path}")
+    return part
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +98,7 @@ class Manifest:
         plan: digest of the plan.
         annotated, unchanged: documents annotated in the manifest's generation, and in earlier ones.
         shards: the content of every valid commit record, in shard order.
+        names: the table of names; None while a first run is not finished.
     """
 
     __pydantic_config__ = _STRICT
@@ -105,6 +112,7 @@ class Manifest:
     unchanged: _Count
     dead_letters: _Count
     shards: tuple[ShardReport, ...]
+    names: Annotated[PartFile, AfterValidator(_checked_name)] | None = None
 
     @classmethod
     def of(cls, plan: Plan, shards: Iterable[ShardReport], *, read: int) -> Self:
@@ -121,7 +129,13 @@ class Manifest:
 
     def files(self, table: str) -> list[PartFile]:
         """Return the data files of a table in shard order."""
+        if table == "names":
+            return [] if self.names is None else [self.names]
         return [shard.files[table] for shard in self.shards if table in shard.files]
+
+    def all_files(self) -> list[PartFile]:
+        """Return the data files of all tables."""
+        return [part for table in SCHEMAS for part in self.files(table)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,101 +1,102 @@
 """Who is named in a collection, and where: its entities grouped over documents by label and canonical name."""
 
 import hashlib
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from concord.models.names import compared_words
+from concord.pipeline.output.schema import NAMES
 
-NAMES = pa.schema(
-    {
-        "name_id": pa.string(),
-        "canonical": pa.string(),
-        "label": pa.string(),
-        "mentions": pa.int64(),
-        "documents": pa.int64(),
-        "first_doc_id": pa.string(),
-        "last_doc_id": pa.string(),
-        "variants": pa.list_(pa.string()),
-    }
-)
 NAMED_COLUMNS = ("doc_id", "name", "label", "canonical")
 """The columns of entities that make up the table."""
 _DIGITS = 16
+_MERGED_ROWS = 1 << 18
+"""Counts of shards that are held before they are added up."""
 
-_Numbers = NDArray[np.int64]
 
-
-def tabulate_names(entities: pa.Table) -> pa.Table:
+def tabulate_names(shards: Iterable[pa.Table], previous: pa.Table | None = None) -> pa.Table:
     """Group entities that have the same label and canonical name, but for case, full stops, articles and titles.
 
+    Memory holds the entities of one shard, and each name with its variants.
+
     Args:
-        entities: rows of the table entities, with ``NAMED_COLUMNS`` at least.
+        shards: rows of the table entities, with ``NAMED_COLUMNS`` at least; the rows of a document are in one shard.
+        previous: the table of an earlier generation, from which names keep their ids.
 
     Returns:
-        A row for each name, the most frequent first: ``canonical`` is its most frequent canonical name, ``mentions``
-        and ``documents`` are counts, first and last are the documents in the order of the rows, ``variants`` its names
-        as they are written, the most frequent first. ``name_id``, 16 hexadecimal digits, depends on label and name
-        alone: a name keeps it in every generation.
+        The table names, the most frequent first.
     """
-    documents, doc_ids = _encode(entities["doc_id"])
-    names, spellings = _encode(entities["name"])
-    labels, types = _encode(entities["label"])
-    canonical, full_names = _encode(entities["canonical"])
-    pairs, pair_of_row = np.unique(_pair(labels, canonical, full_names), return_inverse=True)
-    keys = [
-        f"{types[label]}\0{' '.join(compared_words(full_names[name], types[label]))}"
-        for label, name in zip(*_parts(pairs, full_names), strict=True)
-    ]
-    group_of_pair, groups = _encode(pa.array(keys, pa.string()))
-    group = group_of_pair[pair_of_row]
-    group_of_document, document = _parts(np.unique(_pair(group, documents, doc_ids)), doc_ids)
-    sizes = np.bincount(group_of_document, minlength=len(groups))
-    ends = np.cumsum(sizes)
-    by_number = pa.array(doc_ids, pa.string())
-    variants, of_variants = _most_frequent(group, names, spellings)
-    fullest, of_fullest = _most_frequent(group, canonical, full_names)
-    first_fullest = np.searchsorted(of_fullest, np.arange(len(groups)))
-    bounds = np.searchsorted(of_variants, np.arange(len(groups) + 1))
-    table = pa.table(
-        {
-            "name_id": [hashlib.sha256(key.encode()).hexdigest()[:_DIGITS] for key in groups],
-            "canonical": fullest.take(pa.array(first_fullest)),
-            "label": [key.partition("\0")[0] for key in groups],
-            "mentions": np.bincount(group, minlength=len(groups)),
-            "documents": sizes,
-            "first_doc_id": by_number.take(pa.array(document[ends - sizes])),
-            "last_doc_id": by_number.take(pa.array(document[ends - 1])),
-            "variants": pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), variants),
-        },
-        schema=NAMES,
-    )
-    return table.sort_by([("mentions", "descending"), ("name_id", "ascending")])
+    counts, documents = [], []
+    for entities in shards:
+        columns = {name: entities[name].cast(pa.large_string()) for name in NAMED_COLUMNS}
+        pairs = zip(entities["label"].to_pylist(), entities["canonical"].to_pylist(), strict=True)
+        rows = pa.table({"key": pa.array((_key(*pair) for pair in pairs), pa.large_string()), **columns})
+        counts.append(_counts([rows.append_column("mentions", [pa.array([1] * len(rows), pa.int64())])]))
+        once = _group(rows, "key", "doc_id")
+        of_key = [once["key"], pa.array([1] * len(once), pa.int64()), once["doc_id"], once["doc_id"]]
+        documents.append(_documents([pa.table(of_key, names=["key", "documents", "first_doc_id", "last_doc_id"])]))
+        if sum(map(len, counts[1:])) > max(_MERGED_ROWS, len(counts[0])):
+            counts, documents = [_counts(counts)], [_documents(documents)]
+    if not counts:
+        return NAMES.empty_table()
+    counted = _counts(counts)
+    fullest = _most_frequent(counted, "canonical", "first")
+    places = _documents(documents).sort_by("key")
+    keys = places["key"].to_pylist()
+    columns = {
+        "name_id": pa.array(_name_ids(keys, previous)),
+        "canonical": fullest["canonical"],
+        "label": pa.array([key.partition("\0")[0] for key in keys]),
+        "mentions": fullest["mentions"],
+        **{name: places[name] for name in ("documents", "first_doc_id", "last_doc_id")},
+        "variants": _most_frequent(counted, "name", "list")["name"],
+    }
+    return pa.table(columns).cast(NAMES).sort_by([("mentions", "descending"), ("name_id", "ascending")])
 
 
-def _encode(column: pa.ChunkedArray | pa.Array) -> tuple[_Numbers, list[str]]:
-    """Return the number of each row's value, and the values by number, in the order of their first rows."""
-    encoded = column.dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        # Not before: an array of strings holds 2 GiB at most.
-        encoded = encoded.combine_chunks()
-    return np.asarray(encoded.indices).astype(np.int64), encoded.dictionary.to_pylist()
+@lru_cache(maxsize=1 << 16)
+def _key(label: str, canonical: str) -> str:
+    """Return what is the same for all canonical names of one name."""
+    return f"{label}\0{' '.join(compared_words(canonical, label))}"
 
 
-def _pair(first: _Numbers, second: _Numbers, values: list[str]) -> _Numbers:
-    """Return a number for each pair of numbers; ``values`` are those of the second."""
-    return first * len(values) + second
+def _name_ids(keys: Sequence[str], previous: pa.Table | None) -> list[str]:
+    """Return the id of each key: that of the previous table, or one that depends on the key alone."""
+    ids: dict[str, str] = {}
+    for row in () if previous is None else previous.select(["label", "canonical", "name_id"]).to_pylist():
+        ids.setdefault(_key(row["label"], row["canonical"]), row["name_id"])
+    taken = set(ids.values())
+    for key in keys:
+        seed = key
+        # The id of a name that had another key when the rules were others may be that of this key.
+        while key not in ids:
+            name_id = hashlib.sha256(seed.encode()).hexdigest()[:_DIGITS]
+            if name_id not in taken:
+                ids[key] = name_id
+                taken.add(name_id)
+            seed += "\0"
+    return [ids[key] for key in keys]
 
 
-def _parts(pairs: _Numbers, values: list[str]) -> tuple[_Numbers, _Numbers]:
-    return pairs // max(1, len(values)), pairs % max(1, len(values))
+def _counts(tables: Sequence[pa.Table]) -> pa.Table:
+    return _group(pa.concat_tables(tables), "key", "canonical", "name", mentions="sum")
 
 
-def _most_frequent(group: _Numbers, numbers: _Numbers, values: list[str]) -> tuple[pa.Array, _Numbers]:
-    """Return the distinct values of each group in turn, the most frequent first, and the group of each."""
-    pairs, counts = np.unique(_pair(group, numbers, values), return_counts=True)
-    groups, of_values = _parts(pairs, values)
-    alphabetical = np.argsort(np.argsort(np.array(values, dtype=object), kind="stable"))
-    order = np.lexsort((alphabetical[of_values], -counts, groups))
-    return pa.array(values, pa.string()).take(pa.array(of_values[order])), groups[order]
+def _documents(tables: Sequence[pa.Table]) -> pa.Table:
+    """Add up documents that shards share none of, given in the order of the shards."""
+    return _group(pa.concat_tables(tables), "key", documents="sum", first_doc_id="first", last_doc_id="last")
+
+
+def _most_frequent(counted: pa.Table, column: str, how: str) -> pa.Table:
+    """Return the most frequent value of each key, or all values in this order, sorted by keys."""
+    order = [("key", "ascending"), ("mentions", "descending"), (column, "ascending")]
+    return _group(_group(counted, "key", column, mentions="sum").sort_by(order), "key", mentions="sum", **{column: how})
+
+
+def _group(table: pa.Table, *keys: str, **columns: str) -> pa.Table:
+    """Return the groups in the order of their first rows, with aggregates of some columns."""
+    # One thread: with several, groups and the first of their rows come in any order.
+    groups = table.group_by(list(keys), use_threads=False).aggregate(list(columns.items()))
+    return groups.rename_columns([*keys, *columns])

@@ -7,6 +7,8 @@ record; nothing else is consulted. Once all shards of a generation are committed
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,9 +27,12 @@ from concord.pipeline.output.manifest import (
     check_equation,
     read_commit_record,
 )
+from concord.pipeline.output.names import NAMED_COLUMNS, tabulate_names
+from concord.pipeline.output.parquet_parts import read_part, write_part
 from concord.pipeline.output.store_generations import StoreGenerations
+from concord.pipeline.output.tables import without_candidates
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.storage.atomic_writes import crash_point, store_errors, write_once
+from concord.pipeline.storage.atomic_writes import crash_point, retry_on, store_errors, write_once
 from concord.pipeline.storage.guarded import ABSENT
 from concord.pipeline.storage.output_paths import (
     OutputPath,
@@ -251,7 +256,7 @@ class OutputFolder:
                     remove(path)
 
     def finish(self, plan: Plan, retention: Retention = KEEP_NEWEST) -> Manifest:
-        """Check the totals, publish the generation, and remove orphans and expired generations.
+        """Check the totals, write the names, publish the generation, and remove orphans and expired generations.
 
         A finished run is left untouched.
 
@@ -283,6 +288,7 @@ class OutputFolder:
             manifest is not None
             and manifest.plan == plan.digest
             and {report.shard: report for report in manifest.shards} == self.finished_shards(plan)
+            and all(map(self._has_part, manifest.files("names")))
             and self.generations.is_settled()
             and not any(self.orphans(manifest))
         )
@@ -315,7 +321,36 @@ class OutputFolder:
             )
         manifest = Manifest.of(plan, reports.values(), read=plan.read)
         check_equation(manifest, where=str(self.output))
-        return manifest
+        return replace(manifest, names=self._write_names(manifest))
+
+    def _write_names(self, manifest: Manifest) -> PartFile:
+        """Write the table of names of a generation, unless its entities and their names are those of the current one.
+
+        Raises:
+            IntegrityError: when a part of entities cannot be read.
+            StoreError: when there is no space.
+        """
+        previous, parts = None, _filled(manifest.files("entities"))
+        with suppress(IntegrityError):  # a broken manifest or table is about to be replaced
+            current = self.manifest()
+            if current is not None and current.names is not None and self._has_part(current.names):
+                if _filled(current.files("entities")) == parts:
+                    return current.names
+                previous = read_part(self.generations.find_part(current.names.path))
+        paths = (self.generations.find_part(part.path) for part in parts)
+        entities = (without_candidates(read_part(path, [*NAMED_COLUMNS, "source"])) for path in paths)
+        write = partial(
+            write_part,
+            tabulate_names(entities, previous),
+            root=self.generations.pending,
+            staging=self.staging,
+            name="names",
+            shard=f"{0:05d}",
+            generation=manifest.generation,
+        )
+        names = retry_on(FileNotFoundError, write)
+        crash_point("names")
+        return names
 
     def _cached_record(self, shard: int, generation: int, *, version: str) -> ShardReport | None:
         """Read a record, again only if it has changed."""
@@ -325,12 +360,12 @@ class OutputFolder:
         return self._records[key]
 
     def _has_parts(self, report: ShardReport) -> bool:
+        return all(map(self._has_part, report.files.values()))
+
+    def _has_part(self, part: PartFile) -> bool:
         # A driver that finishes the generation may remove the name that was found, once another leads to the part:
         # hence the second look.
-        return all(
-            any(part_fault(self.generations.find_part(part.path), part, _size) is None for _ in range(2))
-            for part in report.files.values()
-        )
+        return any(part_fault(self.generations.find_part(part.path), part, _size) is None for _ in range(2))
 
 
 def part_fault(path: OutputPath, part: PartFile, size_of: Callable[[OutputPath], int]) -> str | None:
@@ -342,6 +377,10 @@ def part_fault(path: OutputPath, part: PartFile, size_of: Callable[[OutputPath],
             raise
         return "missing"
     return None if size == part.size else f"expected {part.size} bytes, found {size}"
+
+
+def _filled(parts: Iterable[PartFile]) -> list[PartFile]:
+    return [part for part in parts if part.rows]
 
 
 def _size(path: OutputPath) -> int:

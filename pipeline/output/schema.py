@@ -5,7 +5,7 @@ and tagger, how the tagger's probabilities are calibrated, and the unit of offse
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import pyarrow as pa
 
@@ -180,7 +180,20 @@ ERRORS = _schema(
     _field("attempts", pa.int32(), "how often a retry has been tried"),
 )
 
+NAMES = _schema(
+    _field("name_id", pa.string(), "16 hexadecimal digits; a name keeps it in every generation"),
+    _field("canonical", pa.string(), "the most frequent canonical name of its entities"),
+    _field("label", pa.string(), "entity type"),
+    _field("mentions", pa.int64(), "rows in entities, without candidates"),
+    _field("documents", pa.int64(), "documents that have one"),
+    _field("first_doc_id", pa.string(), "the first of them, in the order of the table documents"),
+    _field("last_doc_id", pa.string(), "the last of them"),
+    _field("variants", pa.list_(pa.string()), "its names as they are written, the most frequent first"),
+)
+
 TableName = Literal["documents", "sentences", "tokens", "entities", "errors"]
+SHARD_TABLES: tuple[TableName, ...] = get_args(TableName)
+"""The tables of which every shard has a part; names has one part for all of them."""
 
 SCHEMAS: dict[str, pa.Schema] = {
     "documents": DOCUMENTS,
@@ -188,6 +201,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "tokens": TOKENS,
     "entities": ENTITIES,
     "errors": ERRORS,
+    "names": NAMES,
 }
 
 

@@ -73,7 +73,7 @@ class StoreGenerations(Generations):
 
     def _unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
         manifests = [manifest, *(generation.manifest() for generation in self.history())]
-        named = {part.path for kept in manifests for shard in kept.shards for part in shard.files.values()}
+        named = {part.path for kept in manifests for part in kept.all_files()}
         for name in SCHEMAS:
             files = list_files(self.output / name, "*")
             yield from (path for path in files if f"{name}/{path.name}" not in named)

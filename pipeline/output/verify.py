@@ -1,6 +1,6 @@
 """Verifying a finished run: compare everything below the output folder with its manifest."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from concord.models.values import value_of
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
-from concord.pipeline.output.manifest import Manifest, ShardReport, check_equation, read_commit_record
+from concord.pipeline.output.manifest import Manifest, PartFile, ShardReport, check_equation, read_commit_record
 from concord.pipeline.output.output_folder import OutputFolder, part_fault
-from concord.pipeline.output.schema import CANDIDATE, SCHEMA_VERSION, SCHEMAS, schema_version
+from concord.pipeline.output.schema import CANDIDATE, SCHEMA_VERSION, SCHEMAS, SHARD_TABLES, schema_version
+from concord.pipeline.output.shard_stats import total_counts
 from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.output_paths import Listing, OutputPath, arrow_source
@@ -71,11 +72,12 @@ def _faults(folder: OutputFolder, root: OutputPath, manifest: Manifest, *, deep:
     listing = Listing(folder.output)
     for report in manifest.shards:
         yield from _record_faults(folder, report)
-        broken = [*part_faults(root, report, listing, deep=deep)]
+        broken = [*shard_faults(root, report, listing, deep=deep)]
         yield from broken
         if deep and not broken:
             paths = {name: root / part.path for name, part in report.files.items()}
             yield from _content_faults(report, paths, seen=seen)
+    yield from names_faults(root, manifest, listing, deep=deep)
     orphan = "orphan: left by a run that was killed or overtaken; no manifest names it, and the next run removes it"
     yield from ((path, orphan) for path in folder.orphans(manifest))
 
@@ -115,12 +117,36 @@ def _record_faults(folder: OutputFolder, report: ShardReport) -> Iterator[_Fault
         yield path, str(error)
 
 
-def part_faults(root: OutputPath, report: ShardReport, listing: Listing, *, deep: bool = True) -> Iterator[_Fault]:
+def shard_faults(root: OutputPath, report: ShardReport, listing: Listing, *, deep: bool = True) -> Iterator[_Fault]:
     """Yield the parts of a shard that are missing or damaged, with what is wrong; ``deep`` compares their hashes."""
-    expected = set(SCHEMAS) - {"errors"} | ({"errors"} if report.dead_letters else set())
+    expected = set(SHARD_TABLES) - {"errors"} | ({"errors"} if report.dead_letters else set())
     for name in sorted(expected - set(report.files)):
         yield root / name, f"shard {report.shard:05d} has no part of this table"
-    for part in report.files.values():
+    yield from _part_faults(root, report.files.values(), listing, deep=deep)
+
+
+def names_faults(root: OutputPath, manifest: Manifest, listing: Listing, *, deep: bool = True) -> Iterator[_Fault]:
+    """Yield what is wrong with the table of names; ``deep`` reads it."""
+    if manifest.names is None:
+        yield root / "names", "the manifest names no part of this table; run the command again"
+        return
+    broken = [*_part_faults(root, [manifest.names], listing, deep=deep)]
+    yield from broken
+    if not deep or broken:
+        return
+    path = root / manifest.names.path
+    names = pq.read_table(arrow_source(path), page_checksum_verification=True)
+    mentions = total_counts(manifest.shards)["entities"]
+    if fault := _shape_fault(names, "names", rows=manifest.names.rows):
+        yield path, fault
+    elif (pc.sum(names["mentions"]).as_py() or 0) != mentions:
+        yield path, f"expected {mentions} mentions in all, as there are entities"
+    elif pc.count_distinct(names["name_id"]).as_py() != names.num_rows:
+        yield path, "name_id occurs twice"
+
+
+def _part_faults(root: OutputPath, parts: Iterable[PartFile], listing: Listing, *, deep: bool) -> Iterator[_Fault]:
+    for part in parts:
         path = root / part.path
         fault = part_fault(root / part.path, part, listing.size)
         try:

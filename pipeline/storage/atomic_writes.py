@@ -29,7 +29,7 @@ from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.storage.store_path import StorePath
 
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
-RunStep = Literal["plan", "write", "fsync", "rename", "commit", "publish", "swap", "sweep"]
+RunStep = Literal["plan", "write", "fsync", "rename", "commit", "names", "publish", "swap", "sweep"]
 PromotionStep = Literal["locked", "intent", "previous", "champion", "ledger", "settled"]
 CrashStep = RunStep | PromotionStep | Literal["link", "delta"]
 CRASH_STEPS: tuple[RunStep, ...] = get_args(RunStep)
@@ -204,9 +204,10 @@ def crash_point(step: CrashStep) -> None:
     With ``CONCORD_CRASH_AT=commit`` the process is killed by SIGKILL when it first reaches ``commit``, with
     ``commit:3`` when it does so for the third time. Without the variable nothing happens. The steps, in the order of a
     run: ``plan`` (the plan is written), ``write`` (a staged file's bytes are written), ``fsync`` (they are on disk),
-    ``rename`` (a part has its final name), ``commit`` (a commit record exists), ``publish`` (a generation is complete),
-    ``swap`` (it is the current one), ``sweep`` (orphans are removed); in a new folder also ``link``
-    (a name leads to the current generation), and with a Delta log ``delta`` (one of its tables has a new version).
+    ``rename`` (a part has its final name), ``commit`` (a commit record exists), ``names`` (the table of names is
+    written), ``publish`` (a generation is complete), ``swap`` (it is the current one), ``sweep`` (orphans are removed);
+    in a new folder also ``link`` (a name leads to the current generation), and with a Delta log ``delta`` (one of its
+    tables has a new version).
 
     Raises:
         ValueError: when the variable names no step.

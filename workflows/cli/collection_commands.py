@@ -221,7 +221,7 @@ def history(output: "OutputPath", *, check: bool, amount: float | None, **option
 
 @verb(example="concord files out/news --table entities")
 @click.argument("output", type=COLLECTION)
-@click.option("--table", "name", metavar="NAME", help="Only this table.  [default: all five]")
+@click.option("--table", "name", metavar="NAME", help="Only this table.  [default: all six]")
 @generation_option
 @click.option("--version", metavar="NAME", help="The generation of this name (concord history --tag).")
 def files(output: "OutputPath", *, name: str | None, generation: int | None, version: str | None) -> Answer:

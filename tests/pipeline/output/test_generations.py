@@ -20,6 +20,7 @@ from concord_testing import fakes, faults, runs
 import concord
 from concord.models.errors import ConfigError
 from concord.pipeline.errors import PlanError, StoreError
+from concord.pipeline.output import names as table_of_names
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import OutputFolder
@@ -56,7 +57,7 @@ def change(archive: Path, number: int = 1) -> None:
 
 
 def seen(output: Path) -> dict[str, list[str]]:
-    """Return the rows that a reader of the five folders sees, as sorted strings."""
+    """Return the rows that a reader of the six folders sees, as sorted strings."""
     return {name: sorted(map(str, pq.read_table(output / name).to_pylist())) for name in SCHEMAS}
 
 
@@ -116,6 +117,42 @@ def test_open_collections_outlive_the_next_run(archive: Path) -> None:
     assert sorted(map(str, collection.to_arrow("tokens").to_pylist())) == before["tokens"]
     assert sorted(map(str, pq.read_table(files).to_pylist())) == before["entities"]
     assert concord.open(output, generation=0).to_arrow("tokens").num_rows == len(before["tokens"])
+
+
+def test_names_are_written_again_only_where_entities_change(archive: Path) -> None:
+    output = run(archive)
+    [before] = parts = list((output / "names").iterdir())
+    (archive / "t0.txt").rename(archive / "new.txt")
+    run(archive)
+    rewritten = list((output / "names").iterdir())
+    assert rewritten != parts
+    (archive / "worse.txt").write_text("PARSERFAULT")
+    run(archive)
+    assert list((output / "names").iterdir()) == rewritten
+    assert before.name.startswith("part-00000-g0-")
+
+
+def test_lost_table_of_names_is_written_again_with_the_same_bytes(archive: Path) -> None:
+    output = run(archive)
+    [part] = (output / "names").iterdir()
+    content = part.read_bytes()
+    part.unlink()
+    run(archive, build=fakes.build_no_worker)
+    assert part.read_bytes() == content
+    assert verify(output) == []
+
+
+def test_names_keep_their_ids_when_the_rules_change(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ids(output: Path) -> dict[str, str]:
+        return dict(pq.read_table(output / "names", columns=["canonical", "name_id"]).to_pandas().to_numpy())
+
+    before = ids(run(archive))
+    monkeypatch.setattr(table_of_names, "_key", lambda label, canonical: f"{label}\0{canonical.lower()}es")
+    change(archive)
+    after = ids(run(archive))
+    assert before.items() <= after.items()
+    assert after.keys() - before.keys() == {"Carla", "Dora"}
+    assert len(set(after.values())) == len(after)
 
 
 def names(output: Path) -> list[str]:
@@ -191,7 +228,7 @@ def test_names_and_numbers_that_do_not_fit_are_refused(archive: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["write", "fsync", "rename", "commit", "publish", "swap"])
+@pytest.mark.parametrize("step", ["write", "fsync", "rename", "commit", "names", "publish", "swap"])
 def test_driver_that_was_stopped_and_overtaken_leaves_nothing_behind(archive: Path, step: str) -> None:
     output = run(archive)
     change(archive)

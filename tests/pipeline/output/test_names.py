@@ -1,14 +1,18 @@
 """The table of names of a collection."""
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.models.names import compared_words
-from concord.pipeline.output.names import NAMED_COLUMNS, NAMES, tabulate_names
+from concord.pipeline.output import names
+from concord.pipeline.output.names import NAMED_COLUMNS, tabulate_names
+from concord.pipeline.output.schema import NAMES
 
 Row = tuple[str, str, str, str]
 
@@ -16,9 +20,13 @@ Row = tuple[str, str, str, str]
 def table_of(rows: list[Row]) -> list[dict[str, Any]]:
     columns = [pa.array([row[number] for row in rows], pa.string()) for number in range(len(NAMED_COLUMNS))]
     entities = pa.table(dict(zip(NAMED_COLUMNS, columns, strict=True)))
-    # As it is read from several parts.
-    table = tabulate_names(pa.concat_tables([entities[: len(rows) // 2], entities[len(rows) // 2 :]]))
+    table = tabulate_names([entities])
     assert table.schema == NAMES
+    # A document is in one shard.
+    ends = [place for place in range(1, len(rows)) if rows[place][0] != rows[place - 1][0]]
+    shards = [entities[start:end] for start, end in pairwise([0, *ends, len(rows)])]
+    with mock.patch.object(names, "_MERGED_ROWS", 1):
+        assert tabulate_names(shards) == table
     found: list[dict[str, Any]] = table.to_pylist()
     return found
 
@@ -55,6 +63,15 @@ def test_a_name_keeps_its_id_whatever_else_a_collection_holds() -> None:
     after = {(row["canonical"], row["label"]): row["name_id"] for row in table_of(rows)}
     assert after["the United Kingdom", "LOC"] == before["UK"]
     assert len(set(after.values())) == len(after)
+
+
+def test_name_that_is_new_gets_no_id_that_another_one_has() -> None:
+    [earlier] = table_of([("a", "Rome", "LOC", "Rome")])
+    previous = pa.Table.from_pylist([earlier | {"canonical": "Roma"}], schema=NAMES)
+    both = pa.array(["Rome", "Roma"])
+    entities = pa.table([pa.array(["a", "a"]), both, pa.array(["LOC", "LOC"]), both], names=list(NAMED_COLUMNS))
+    ids = {row["canonical"]: row["name_id"] for row in tabulate_names([entities], previous).to_pylist()}
+    assert ids["Roma"] == earlier["name_id"] != ids["Rome"]
 
 
 def test_collection_without_entities_has_no_names() -> None:

@@ -75,6 +75,7 @@ def edit_manifest(output: Path) -> None:
             "_run/commits/0/00001",
             "missing",
         ),
+        (lambda output: some_part(output, "names").unlink(), "names/part-00000", "missing"),
         (edit_record, "_run/commits/0/00000.json", "not what the manifest says"),
         (edit_manifest, "_run/commits/0/00000.json", "not what the manifest says"),
         (lambda output: stores.local(OutputFolder(output).plan_path(0)).write_text("{}"), "_run/plans/0.json", ""),
@@ -94,20 +95,19 @@ def test_shallow_verify_finds_a_missing_part_but_not_a_flipped_byte(output: Path
 
 
 def rewrite(output: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Change a committed table of the first shard, with its commit record and the manifest."""
+    """Change a committed table of the first shard, or that of names, with its commit record and the manifest."""
     folder = OutputFolder(output)
     manifest = folder.manifest()
     assert manifest is not None
     first = manifest.shards[0]
-    path = output / first.files[name].path
+    [old, *_] = manifest.files(name)
+    path = output / old.path
     table = change(pq.read_table(path))
     pq.write_table(table, path)
-    part = replace(
-        first.files[name],
-        rows=table.num_rows,
-        size=path.stat().st_size,
-        sha256=file_sha256(path),
-    )
+    part = replace(old, rows=table.num_rows, size=path.stat().st_size, sha256=file_sha256(path))
+    if name == "names":
+        stores.local(folder.manifest_path).write_bytes(orjson.dumps(replace(manifest, names=part)))
+        return
     report = replace(first, files={**first.files, name: part})
     stores.local(folder.record_path(0, generation=0)).write_bytes(orjson.dumps(report))
     shards = (report, *manifest.shards[1:])
@@ -144,6 +144,9 @@ def with_column(name: str, change: Callable[[list[object]], list[object]]) -> Ca
         ("entities", with_column("name", lambda names: ["other", *names[1:]]), "not text with single spaces"),
         ("entities", with_column("identity", lambda numbers: [0] * len(numbers)), "two canonical names"),
         ("entities", with_column("value", lambda values: ["1945", *values[1:]]), "not the normal form"),
+        ("names", lambda table: table.slice(1), "mentions in all, as there are entities"),
+        ("names", with_column("name_id", lambda ids: [ids[1], *ids[1:]]), "name_id occurs twice"),
+        ("names", lambda table: table.drop_columns(["variants"]), "its columns are not those"),
         ("documents", with_column("raw_text", lambda texts: ["other", *texts[1:]]), "does not match its SHA-256"),
         ("tokens", lambda table: table.drop_columns(["lemma"]), "its columns are not those"),
         ("tokens", lambda table: table.replace_schema_metadata({}), "expected schema version 9, got None"),
