@@ -65,7 +65,7 @@ def test_tables_are_datasets_and_data_frames(run: Run) -> None:
 
 
 def test_names_count_every_entity(run: Run) -> None:
-    names = run.names.to_pandas()
+    names = run.to_pandas("names")
     assert names["mentions"].sum() == run.entities.count_rows()
     paris = names.query("canonical == 'Paris'")
     assert paris["mentions"].sum() == (run.to_pandas()["canonical"] == "Paris").sum() > 0

@@ -232,7 +232,7 @@ def _places(report: RunReport, plan: Plan) -> str:
         if isinstance(output, StorePath):
             look = f"import concord; print(concord.open('{output}').entities.to_table().to_pandas())"
         rows += [
-            ("tables", f"{output}/{{documents,sentences,tokens,entities,errors}}/*.parquet"),
+            ("tables", f"{output}/{{documents,sentences,tokens,entities,errors,names}}/*.parquet"),
             ("look", f'python -c "{look}"'),
         ]
     rows.append(("check", f"concord verify {output}"))

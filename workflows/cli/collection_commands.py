@@ -438,7 +438,7 @@ def review(
 def schema(table: str | None) -> Answer:
     """Describe the columns of the output tables.
 
-    TABLE is documents, sentences, tokens, entities or errors; all of them if omitted.
+    TABLE is documents, sentences, tokens, entities, errors or names; all of them if omitted.
     """
     from concord.workflows.annotation import inspection
 

@@ -216,7 +216,7 @@ def test_log_catches_up_after_generations_without_it(source: Path, output: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("generation", [0, 1])
-@pytest.mark.parametrize("number", range(1, 6))
+@pytest.mark.parametrize("number", range(1, 7))
 def test_run_that_ends_between_two_tables_is_completed(
     source: Path, output: Path, monkeypatch: pytest.MonkeyPatch, number: int, generation: int
 ) -> None:
@@ -235,11 +235,11 @@ def test_run_that_ends_between_two_tables_is_completed(
     monkeypatch.undo()
     runs.run_job(job(source, output))
     assert_log_is_the_collection(output)
-    assert [delta_table(output, name).version() for name in SCHEMAS] == [generation] * 5
+    assert [delta_table(output, name).version() for name in SCHEMAS] == [generation] * 6
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(1, 6))
+@pytest.mark.parametrize("number", range(1, 7))
 def test_killed_run_is_completed(source: Path, output: Path, number: int) -> None:
     runs.run_job(job(source, output))
     source.write_text(source.read_text().replace("Geneva", "Bern"))
@@ -257,7 +257,7 @@ def test_killed_run_is_completed(source: Path, output: Path, number: int) -> Non
     assert subprocess.run(command, env=environment, check=False).returncode == -9
     runs.run_job(job(source, output))
     assert_log_is_the_collection(output)
-    assert [delta_table(output, name).version() for name in SCHEMAS] == [1] * 5
+    assert [delta_table(output, name).version() for name in SCHEMAS] == [1] * 6
 
 
 @pytest.mark.slow
@@ -285,7 +285,7 @@ def test_two_drivers_write_one_version(source: Path, output: Path, monkeypatch: 
     monkeypatch.setattr(delta_log, "_open", overtaken)
     write_delta_log(collection)
     assert_log_is_the_collection(output)
-    assert [delta_table(output, name).version() for name in SCHEMAS] == [1] * 5
+    assert [delta_table(output, name).version() for name in SCHEMAS] == [1] * 6
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_an_empty_collection_is_a_result(kind: str, tmp_path: Path) -> None:
     assert inspection.verify(output, deep=True).exit_code == 0
     assert Path(inspection.report(output).values["report"]).exists()
     run = open_run(output)
-    assert [getattr(run, name).count_rows() for name in SCHEMAS] == [0, 0, 0, 0, 0]
+    assert [getattr(run, name).count_rows() for name in SCHEMAS] == [0, 0, 0, 0, 0, 0]
     forms: tuple[ExportForm, ...] = ("conllu", "jsonl", "brat", "label-studio")
     for form in forms:
         assert export_collection(output, tmp_path / form, to=form).documents == 0

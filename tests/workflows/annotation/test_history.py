@@ -51,6 +51,7 @@ def test_files_are_those_of_one_generation(output: Path) -> None:
         "sentences",
         "tokens",
         "entities",
+        "names",
     }
     refused = concord("files", output, "--table", "tables")
     assert (refused.exit_code, "expected one of documents" in refused.stderr) == (2, True)
