@@ -1,6 +1,6 @@
 """What taggers return: drafts of stage one, labels of stage two, attention, and predictions as plain text."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -94,3 +94,9 @@ class Prediction:
     """One per span, 0..1: the probability that exactly these words are an entity of this type."""
     sources: tuple[Source, ...] = ()
     """One per span; empty where all are the tagger's alone."""
+
+    @property
+    def entities(self) -> list[tuple[Span, float | None, Source]]:
+        """Each span with its confidence and its source."""
+        sources: Sequence[Source] = self.sources or ["model"] * len(self.spans)
+        return list(zip(self.spans, self.confidences, sources, strict=True))

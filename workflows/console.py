@@ -35,7 +35,7 @@ class Answer:
     """The result of a command.
 
     Attributes:
-        values: printed with ``--json``; plain values only.
+        values: printed with ``--json``; made plain, as are those of ``Answer.of``.
         text: printed otherwise.
     """
 
@@ -43,10 +43,13 @@ class Answer:
     text: str
     exit_code: int = 0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", plain(self.values))
+
     @classmethod
-    def of(cls, result: object, *, text: str, exit_code: int = 0) -> "Answer":
+    def of(cls, result: Any, *, text: str, exit_code: int = 0) -> "Answer":
         """Return the answer whose values are the fields of a dataclass."""
-        return cls(values=plain(result), text=text, exit_code=exit_code)
+        return cls(values=result, text=text, exit_code=exit_code)
 
 
 def plain(value: Any) -> Any:
@@ -54,6 +57,10 @@ def plain(value: Any) -> Any:
 
     A dataclass with ``REPORTED`` has the attributes that this names, others have their fields.
     """
+    from concord.pipeline.storage.store_path import StorePath  # importing storage takes a while
+
+    if isinstance(value, Path | StorePath):
+        return str(value)
     if hasattr(value, "REPORTED"):
         return {name: getattr(value, name) for name in value.REPORTED}
     if is_dataclass(value):
@@ -68,7 +75,7 @@ def plain(value: Any) -> Any:
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]
-    return str(value) if isinstance(value, Path) else value
+    return value
 
 
 def emit(answer: Answer, *, as_json: bool) -> None:
@@ -148,9 +155,9 @@ def table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = (), right
     return "\n".join(lines)
 
 
-def indented(text: str, by: int = 2) -> str:
-    """Indent every line."""
-    return "\n".join(" " * by + line for line in text.splitlines())
+def indented(text: str) -> str:
+    """Indent every line by two spaces."""
+    return "\n".join(f"  {line}" for line in text.splitlines())
 
 
 def counted(number: int, noun: str) -> str:

@@ -23,7 +23,6 @@ from concord.models.calibration import (
 )
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.reliability import brier_score
-from concord.models.options import DEFAULT_OPTIONS, PredictOptions
 from concord.models.outputs import known_numbers
 from concord.models.tagger import Tagger
 from concord.models.training.fit_guarantee import LEAST
@@ -112,11 +111,9 @@ class Calibrated:
         return np.asarray(sums / np.maximum(1, np.bincount(documents, minlength=len(observed.counts))))
 
 
-def observe(
-    tagger: Tagger, documents: Sequence[Sequence[Sentence]], options: PredictOptions = DEFAULT_OPTIONS
-) -> Observed:
+def observe(tagger: Tagger, documents: Sequence[Sequence[Sentence]]) -> Observed:
     """Label gold documents, none of them empty, without the tagger's own calibration."""
-    table = tagger.tabulate(documents, options, keep="distributions", calibrated=False)
+    table = tagger.tabulate(documents, keep="distributions", calibrated=False)
     predictions = table.predictions(tagger.vocabulary)
     numbers = {label: number for number, label in enumerate(tagger.vocabulary.labels)}
     gold: list[int | None] = []

@@ -14,6 +14,7 @@ from concord.models.two_stage.tagger import TwoStageTagger
 
 GATES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7)
 """Nats."""
+_BATCH_WORDS = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,14 +29,12 @@ class GateScore:
     """Share of the words that both stages read, 0..1."""
 
 
-def fit_map(
-    tagger: TwoStageTagger, first: FirstPass, documents: Sequence[Sequence[Sentence]], *, batch_words: int = 4096
-) -> float:
+def fit_map(tagger: TwoStageTagger, first: FirstPass, documents: Sequence[Sequence[Sentence]]) -> float:
     """Fit the map from the states of a first pass to those of stage one; return the share of variance explained."""
     windows = cut_windows(documents, longest=tagger.config.window_words, overlap=0)
     inputs, outputs = [], []
     with torch.inference_mode():
-        for _, batch in tagger.batches(windows, batch_words=batch_words):
+        for _, batch in tagger.batches(windows, batch_words=_BATCH_WORDS):
             encoded = first.tagger.encode(batch.sentences)
             inputs.append(first(encoded).states[encoded.mask].cpu())
             outputs.append(tagger.draft_states(batch)[batch.mask].cpu())

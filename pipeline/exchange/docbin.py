@@ -80,7 +80,7 @@ class _Columns:
             gap = gap[1:]
         if gap:
             head = len(self.words) - 1 if self.words else 1
-            self._add(gap, tag="_SP", pos="SPACE", morph="", lemma=gap, head=head, dep="dep")
+            self._add(words=gap, tags="_SP", pos="SPACE", morphs="", lemmas=gap, heads=head, deps="dep")
 
     def add_sentence(self, sentence: CollectedSentence, text: str, *, start: int) -> int:
         """Add the tokens of a sentence and of the gap that begins at ``start``; return the sentence's end."""
@@ -92,14 +92,14 @@ class _Columns:
             self.add_gap(text[start : word.start_char])
             positions |= {part.token_id: len(self.words) for part in words}
             self._add(
-                text[word.start_char : word.end_char],
-                tag=word.xpos or "",
+                words=text[word.start_char : word.end_char],
+                tags=word.xpos or "",
                 pos=word.upos or "",
-                morph=word.feats or "",
-                lemma=word.lemma or (word.word if word.upos else ""),
+                morphs=word.feats or "",
+                lemmas=word.lemma or (word.word if word.upos else ""),
                 # Correct for the root; the other heads are set when all tokens of the sentence have positions.
-                head=len(self.words),
-                dep=(word.deprel or "") if word.head else ROOT,
+                heads=len(self.words),
+                deps=(word.deprel or "") if word.head else ROOT,
             )
             start = word.end_char
         # Space before the first sentence belongs to it, and other space to the sentence before.
@@ -109,16 +109,10 @@ class _Columns:
                 self.heads[positions[word.token_id]] = positions[word.head]
         return start
 
-    def _add(self, word: str, *, tag: str, pos: str, morph: str, lemma: str, head: int, dep: str) -> None:
-        self.words.append(word)
-        self.spaces.append(False)
-        self.tags.append(tag)
-        self.pos.append(pos)
-        self.morphs.append(morph)
-        self.lemmas.append(lemma)
-        self.heads.append(head)
-        self.deps.append(dep)
-        self.sent_starts.append(False)
+    def _add(self, **cells: Any) -> None:
+        """Add a token; whether a space follows and a sentence begins is set when it is known."""
+        for name, column in vars(self).items():
+            column.append(cells.get(name, False))
 
 
 def _user_data(item: ExportItem) -> dict[str, Any]:

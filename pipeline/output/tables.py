@@ -122,7 +122,7 @@ class _FlatDocument:
         spans = [
             (number, *entity)
             for number, prediction in enumerate(self.annotated.predictions)
-            for entity in zip(prediction.spans, prediction.confidences, _sources(prediction), strict=True)
+            for entity in prediction.entities
         ]
         return sorted(spans, key=lambda span: span[-1] == CANDIDATE)
 
@@ -147,10 +147,6 @@ def _flatten(annotated: AnnotatedDocument) -> _FlatDocument:
         _concatenated(annotated.predictions, "uncertainty"),
         _concatenated(annotated.predictions, "refined"),
     )
-
-
-def _sources(prediction: Prediction) -> Sequence[Source]:
-    return prediction.sources or ["model"] * len(prediction.spans)
 
 
 def _concatenated(predictions: Sequence[Prediction], name: str) -> list[Any]:

@@ -39,6 +39,7 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 # Faults of the store, not of the program; EFBIG is the error of a file size limit.
 _STORE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EROFS}
+_ATTEMPTS = 6
 _reached: Counter[str] = Counter()
 
 Result = TypeVar("Result")
@@ -179,9 +180,9 @@ def stage_folder(final: Path) -> Iterator[Path]:
         raise
 
 
-def retry_on(error: type[Exception], work: Callable[[], Result], *, attempts: int = 6) -> Result:
+def retry_on(error: type[Exception], work: Callable[[], Result]) -> Result:
     """Do something, and again after an error, which another driver that empties a folder may have caused."""
-    for _ in range(attempts - 1):
+    for _ in range(_ATTEMPTS - 1):
         with suppress(error):
             return work()
     return work()

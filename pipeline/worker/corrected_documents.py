@@ -119,8 +119,7 @@ def _corrected(
 
 def _entities(predictions: Sequence[Prediction], firsts: Sequence[int]) -> Iterator[_Entity]:
     for prediction, first in zip(predictions, firsts, strict=False):
-        sources: Sequence[Source] = prediction.sources or ["model"] * len(prediction.spans)
-        for span, confidence, source in zip(prediction.spans, prediction.confidences, sources, strict=True):
+        for span, confidence, source in prediction.entities:
             yield _Entity(first + span.start, first + span.end, span.label, confidence, source)
 
 

@@ -142,12 +142,10 @@ def _cut(prediction: Prediction, lengths: Sequence[int]) -> Iterator[Prediction]
     numbers = chain(prediction.probabilities, prediction.uncertainty, prediction.confidences)
     if not all(map(math.isfinite, known_numbers(numbers))):
         raise ValueError("expected finite probabilities and uncertainties, got others")
-    sources: Sequence[Source] = prediction.sources or ["model"] * len(prediction.spans)
-    entities = list(zip(prediction.spans, prediction.confidences, sources, strict=True))
     start = 0
     for length in lengths:
         end = start + length
-        entities_here = [entity for entity in entities if start <= entity[0].start < end]
+        entities_here = [entity for entity in prediction.entities if start <= entity[0].start < end]
         yield Prediction(
             labels=prediction.labels[start:end],
             draft_labels=prediction.draft_labels[start:end],

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from concord.workflows.annotation.job import (
 from concord.workflows.annotation.progress import RunProgress
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run
 from concord.workflows.annotation.tracking import log_run
-from concord.workflows.console import Answer, counted, info, table, warn
+from concord.workflows.console import Answer, counted, info, plain, table, warn
 from concord.workflows.registry.model_versions import is_reference
 from concord.workflows.registry.resolve_tagger import FALLBACK
 
@@ -95,13 +95,7 @@ def preview(config: AnnotateConfig) -> Answer:
         ("tagger", describe_component(tagger.identity)),
         ("executor", f"ray, {counted(executor.actors, 'actor')}" if executor.kind == "ray" else executor.kind),
     ]
-    values = {
-        "dry_run": True,
-        "taken": taken,
-        "named": report.named,
-        "expected_seconds": seconds,
-        "config": config.model_dump(mode="json"),
-    }
+    values = {"dry_run": True, "taken": taken, "named": report.named, "expected_seconds": seconds, "config": config}
     return Answer(
         values=_values(report, tagger) | values,
         text=f"{table(rows)}\n\nNothing was written; run without --dry-run to start.",
@@ -173,11 +167,6 @@ def _expected_seconds(report: RunReport) -> float | None:
 
 
 def _values(report: RunReport, tagger: ResolvedTagger) -> dict[str, Any]:
-    return {
-        **{name: value for name, value in asdict(report).items() if name != "named"},
-        "output": str(report.output),
-        "changes": report.changes.model_dump(),
-        "report": str(report.report) if report.report is not None else None,
-        "words_per_second": report.words_per_second,
-        "tagger": tagger.identity.model_dump(),
-    }
+    values: dict[str, Any] = plain(report)
+    del values["named"]
+    return {**values, "words_per_second": report.words_per_second, "tagger": tagger.identity}

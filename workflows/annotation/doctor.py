@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
@@ -57,7 +57,7 @@ def check_machine(output: OutputPath) -> Answer:
     ]
     summary = f"{fails} to fix before a run" if fails else "ready to annotate"
     return Answer(
-        values={"checks": [asdict(check) for check in checks], "fails": fails},
+        values={"checks": checks, "fails": fails},
         text="\n".join([*lines, "", summary]),
         exit_code=1 if fails else 0,
     )

@@ -13,7 +13,7 @@ from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.past_generations import CONFIDENT, LETTERS, OF_WORDS, Share, past_generations
 from concord.pipeline.output.tables import without_candidates
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.workflows.console import Answer, plain, printable
+from concord.workflows.console import Answer, printable
 
 DRIFT = 5
 """The exit code when a share has moved."""
@@ -55,10 +55,8 @@ def check(output: OutputPath, *, amount: float) -> Answer:
             else f"no share has moved by more than {amount:.0%}"
         )
     names = [one.name for one in pair]
-    values = {"output": str(latest.output), "generations": names, "reasons": reasons, "moved": moves}
-    return Answer(
-        values={name: plain(value) for name, value in values.items()}, text=text, exit_code=DRIFT * bool(moves)
-    )
+    values = {"output": latest.output, "generations": names, "reasons": reasons, "moved": moves}
+    return Answer(values=values, text=text, exit_code=DRIFT * bool(moves))
 
 
 def has_moved(before: Share, after: Share, *, amount: float) -> bool:

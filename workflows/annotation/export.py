@@ -39,10 +39,8 @@ def write_review(
 
 
 def _answer(report: ExportReport | ReviewReport, destination: Path, *, to: ExportForm, lines: Iterator[str]) -> Answer:
-    values = asdict(report) | {
-        "destination": str(destination.absolute()),
-        "errors": None if report.errors is None else str(report.errors.absolute()),
-    }
+    errors = report.errors and report.errors.absolute()
+    values = {**asdict(report), "destination": destination.absolute(), "errors": errors}
     text = [*lines]
     if report.errors is not None:
         text.append(

@@ -1,8 +1,9 @@
 """``concord history`` and ``concord files``: the generations of a collection, and the files of one of them."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from concord.models.errors import ConfigError
 from concord.pipeline.errors import PlanError
@@ -16,6 +17,25 @@ from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, counted, printable, table
 
 _COLUMNS = ("documents", "words", "dead_letters", "seconds", "words_per_second", "confidence")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedGeneration:
+    """A generation in the list; what is not known of it is None."""
+
+    generation: int
+    name: str
+    finished: str | None
+    documents: int | None
+    words: int | None
+    dead_letters: int | None
+    seconds: float | None
+    words_per_second: float | None
+    confidence: float | None
+    entities: Mapping[str, int]
+    kept: bool
+    current: bool
+    versions: Sequence[str]
 
 
 def history(output: OutputPath) -> Answer:
@@ -32,21 +52,21 @@ def history(output: OutputPath) -> Answer:
         _describe(generation, versions.get(generation.name, []), is_current=generation.name == current.name)
         for generation in past_generations(folder)
     ]
-    types = sorted({label for row in rows for label in row["entities"]})
+    types = sorted({label for row in rows for label in row.entities})
     titles = (name.replace("_", " ") for name in _COLUMNS)
     header = ("generation", "finished (UTC)", *titles, *map(printable, types), "name")
     lines = [
         (
-            row["generation"],
-            (row["finished"] or "-")[:19].replace("T", " "),
-            *(_rounded(row[name]) for name in _COLUMNS),
-            *(row["entities"].get(label, 0) for label in types),
-            ", ".join([*["removed"] * (not row["kept"]), *["current"] * row["current"], *row["versions"]]),
+            row.generation,
+            (row.finished or "-")[:19].replace("T", " "),
+            *(_rounded(getattr(row, name)) for name in _COLUMNS),
+            *(row.entities.get(label, 0) for label in types),
+            ", ".join([*["removed"] * (not row.kept), *["current"] * row.current, *row.versions]),
         )
         for row in rows
     ]
     text = table(lines, header=header, right=(0, *range(2, len(header) - 1)))
-    return Answer(values={"output": str(folder.output), "generations": rows}, text=text)
+    return Answer(values={"output": folder.output, "generations": rows}, text=text)
 
 
 def prune(output: OutputPath, *, keep: int | None) -> Answer:
@@ -61,7 +81,7 @@ def prune(output: OutputPath, *, keep: int | None) -> Answer:
         prune_delta_log(folder.generations)
     names = [generation.name for generation in removed]
     text = f"{output}: removed {counted(len(names), 'generation')}" + (f" ({', '.join(names)})" if names else "")
-    return Answer(values={"output": str(folder.output), "removed": names}, text=text)
+    return Answer(values={"output": folder.output, "removed": names}, text=text)
 
 
 def tag(output: OutputPath, version: str, *, generation: int | None) -> Answer:
@@ -69,7 +89,7 @@ def tag(output: OutputPath, version: str, *, generation: int | None) -> Answer:
     folder = OutputFolder(output.absolute())
     named = folder.generations.find(generation=generation)
     folder.generations.tag(named, version)
-    values = {"output": str(folder.output), "version": version, "generation": named.number}
+    values = {"output": folder.output, "version": version, "generation": named.number}
     return Answer(values=values, text=f"{output}: {version} is generation {named.number}")
 
 
@@ -80,7 +100,7 @@ def untag(output: OutputPath, version: str) -> Answer:
     if version not in versions:
         raise ConfigError(f"{output}: no version {version!r}; there are: {', '.join(versions) or 'none'}")
     folder.generations.untag(version)
-    return Answer(values={"output": str(folder.output), "removed": version}, text=f"{output}: {version} is removed")
+    return Answer(values={"output": folder.output, "removed": version}, text=f"{output}: {version} is removed")
 
 
 def files(output: OutputPath, *, name: str | None, generation: int | None, version: str | None) -> Answer:
@@ -89,28 +109,28 @@ def files(output: OutputPath, *, name: str | None, generation: int | None, versi
         raise ConfigError(f"--table: expected one of {', '.join(SCHEMAS)}, got {name!r}")
     collection = open_collection(output, generation=generation, version=version)
     parts = {key: [str(part) for part in collection.parts(key)] for key in SCHEMAS if name in {None, key}}
-    values = {"output": str(collection.output), "generation": collection.manifest.generation, "files": parts}
+    values = {"output": collection.output, "generation": collection.manifest.generation, "files": parts}
     return Answer(values=values, text="\n".join(path for paths in parts.values() for path in paths))
 
 
-def _describe(generation: PastGeneration, versions: list[str], *, is_current: bool) -> dict[str, Any]:
+def _describe(generation: PastGeneration, versions: list[str], *, is_current: bool) -> ListedGeneration:
     stats, confidence = generation.stats, generation.shares(()).get(CONFIDENT)
     counts, seconds = stats.get("counts", {}), stats.get("finished")
-    return {
-        "generation": generation.number,
-        "name": generation.name,
-        "finished": datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None,
-        "documents": counts.get("documents"),
-        "words": counts.get("tokens"),
-        "dead_letters": counts.get("dead_letters"),
-        "seconds": stats.get("seconds"),
-        "words_per_second": generation.words_per_second,
-        "confidence": confidence and confidence.shown,
-        "entities": generation.entities,
-        "kept": generation.is_kept,
-        "current": is_current,
-        "versions": versions,
-    }
+    return ListedGeneration(
+        generation=generation.number,
+        name=generation.name,
+        finished=datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None,
+        documents=counts.get("documents"),
+        words=counts.get("tokens"),
+        dead_letters=counts.get("dead_letters"),
+        seconds=stats.get("seconds"),
+        words_per_second=generation.words_per_second,
+        confidence=confidence.shown if confidence else None,
+        entities=generation.entities,
+        kept=generation.is_kept,
+        current=is_current,
+        versions=versions,
+    )
 
 
 def _rounded(value: float | None) -> float | str | None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from textwrap import shorten
 from typing import Any
@@ -29,6 +29,18 @@ SHOWN_DEAD_LETTERS = 50
 MESSAGE_WIDTH = 100
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LastChange:
+    """What the run that made the current generation has changed, and when (UTC, ISO 8601; None if unknown)."""
+
+    generation: int
+    finished: str | None
+    annotated: int
+    unchanged: int
+    changes: Changes
+    reasons: Sequence[str]
+
+
 def status(output: OutputPath) -> Answer:
     """Report what a collection holds, what its last change was, and how much of a run in progress is committed."""
     folder = OutputFolder(output.absolute())
@@ -37,8 +49,10 @@ def status(output: OutputPath) -> Answer:
     outcome = sum_outcomes(done.values(), is_new=lambda report: report.generation == plan.generation)
     finished = folder.is_finished(plan)
     steps, attempts = backed_off(done.values()), CrashLog(plan).read_all()
+    content, change = _finished_content(folder) or (None, None)
+    stats = folder.stats()
     values: dict[str, Any] = {
-        "output": str(folder.output),
+        "output": folder.output,
         "finished": finished,
         "generation": plan.generation,
         "shards": len(plan.shards) + len(plan.reused),
@@ -46,66 +60,61 @@ def status(output: OutputPath) -> Answer:
         "read": plan.read,
         "read_done": sum(report.read for report in done.values()),
         **asdict(outcome),
-        **_collection_values(folder),
-        "parser": plan.parser.model_dump(),
-        "tagger": plan.tagger.model_dump(),
-        "stats": folder.stats(),
+        "collection": content,
+        "last_change": change,
+        "parser": plan.parser,
+        "tagger": plan.tagger,
+        "stats": stats,
         "backed_off": {name: step.name.lower() for name, step in steps.items()},
-        "trials": {name: attempt.model_dump(mode="json") for name, attempt in attempts.items()},
+        "trials": attempts,
     }
     rows = [
         ("state", "finished" if finished else "not finished; run the same annotate command to resume it"),
-        *_describe_collection(values),
+        *(_describe_content(content, change) if content and change else ()),
         ("shards", f"{values['shards_done']:,} of {values['shards']:,} committed"),
         ("records", f"{values['read_done']:,} of {values['read']:,} committed"),
-        *([] if finished else [("so far", equation({**values, "read": values["read_done"]}))]),
+        *([] if finished else [("so far", equation(outcome, read=values["read_done"]))]),
         ("input", plan.config.input),
         ("tagger", describe_component(plan.tagger)),
         ("parser", describe_component(plan.parser)),
     ]
-    rate = values["stats"].get("words_per_second", {}).get("run")
-    if rate:
+    if rate := stats.get("words_per_second", {}).get("run"):
         rows.append(("speed", f"{rate:,.0f} words/s"))
     rows += [("backed off", f"shard {name} was done {step.description}") for name, step in steps.items()]
     rows += [("crashes", f"shard {name}: {attempt.description}") for name, attempt in attempts.items()]
     return Answer(values=values, text=table(rows))
 
 
-def _collection_values(folder: OutputFolder) -> dict[str, Any]:
+def _finished_content(folder: OutputFolder) -> tuple[Mapping[str, int], LastChange] | None:
     """Return what readers see, whatever a run in progress has committed, and what the last finished run has changed."""
     try:
         generation = folder.generations.current()
-        found = None if generation is None else (generation.finished, generation.manifest(), generation.plan())
+        if generation is None:
+            return None
+        manifest, plan = generation.manifest(), generation.plan()
     except (IntegrityError, PlanError):  # 'concord verify' explains what is broken
-        found = None
-    if found is None:
-        return {"collection": None, "last_change": None}
-    seconds, manifest, plan = found
-    finished = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-    change = {
-        "generation": manifest.generation,
-        "finished": finished if seconds else None,
-        "annotated": manifest.annotated,
-        "unchanged": manifest.unchanged,
-        "changes": plan.changes.model_dump(),
-        "reasons": list(plan.reasons),
-    }
-    return {"collection": collection_counts(manifest), "last_change": change}
+        return None
+    seconds = generation.finished
+    change = LastChange(
+        generation=manifest.generation,
+        finished=datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else None,
+        annotated=manifest.annotated,
+        unchanged=manifest.unchanged,
+        changes=plan.changes,
+        reasons=plan.reasons,
+    )
+    return collection_counts(manifest), change
 
 
-def _describe_collection(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    content, change = values["collection"], values["last_change"]
-    if content is None:
-        return []
-    made = f"{change['annotated']:,} annotated, {change['unchanged']:,} unchanged"
-    when = f", {change['finished']}" if change["finished"] else ""
+def _describe_content(content: Mapping[str, int], change: LastChange) -> list[tuple[str, str]]:
+    when = f", {change.finished}" if change.finished else ""
+    made = f"{change.annotated:,} annotated, {change.unchanged:,} unchanged"
     rows = [
         ("collection", f"{describe_content(content)}; {counted(content['dead_letters'], 'dead letter')}"),
-        ("last change", f"generation {change['generation']}{when}: {made}"),
+        ("last change", f"generation {change.generation}{when}: {made}"),
+        *([("", change.changes.description)] if change.generation else []),
     ]
-    if change["generation"]:
-        rows.append(("", Changes.model_validate(change["changes"]).description))
-    return [*rows, *(("", f"because {reason}") for reason in change["reasons"])]
+    return [*rows, *(("", f"because {reason}") for reason in change.reasons)]
 
 
 def verify(output: OutputPath, *, deep: bool) -> Answer:
@@ -114,7 +123,7 @@ def verify(output: OutputPath, *, deep: bool) -> Answer:
     The exit code is 1 if anything differs.
     """
     findings = find_faults(output, deep=deep)
-    values = {"output": str(output.absolute()), "deep": deep, "findings": [asdict(finding) for finding in findings]}
+    values = {"output": output.absolute(), "deep": deep, "findings": findings}
     if not findings:
         checked = "files, hashes and rows" if deep else "files and sizes"
         return Answer(values=values, text=f"{output}: all {checked} match the manifest")
@@ -129,9 +138,9 @@ def list_dead_letters(output: OutputPath, selection: DeadLetterFilter) -> Answer
     selected = [dead_letter for dead_letter in existing if selection.matches(dead_letter)]
     counts = Counter((dead_letter.stage, dead_letter.error) for dead_letter in selected)
     values = {
-        "output": str(folder.output),
+        "output": folder.output,
         "counts": [{"stage": stage, "error": error, "letters": n} for (stage, error), n in counts.most_common()],
-        "letters": [asdict(dead_letter) for dead_letter in selected],
+        "letters": selected,
     }
     text = (
         _describe_dead_letters(selected, counts, output=output)
@@ -160,7 +169,7 @@ def describe_no_match(existing: Sequence[DeadLetter], *, output: OutputPath) -> 
 def report(output: OutputPath) -> Answer:
     """Write the HTML report, replacing any existing one, and return its path."""
     path = write_report(output)
-    return Answer(values={"report": str(path)}, text=str(path))
+    return Answer(values={"report": path}, text=str(path))
 
 
 def schema(name: str | None) -> Answer:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 from itertools import islice
 from textwrap import shorten
 from typing import Any
@@ -13,7 +12,7 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import STAGES
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import Collection
-from concord.pipeline.output.manifest import Manifest
+from concord.pipeline.output.manifest import Manifest, Outcome
 from concord.pipeline.output.shard_stats import GUESSED_ENCODINGS, META_NULLS, REPLACED, backed_off, total_counts
 from concord.pipeline.output.tables import normalize_name, without_candidates
 from concord.pipeline.plan import Plan
@@ -32,11 +31,11 @@ MOST_ENTITIES = 1_000_000
 _CAUSES = {"worker_died": "died", "time_limit": "took too long", "memory": "used too much memory"}
 
 
-def equation(values: Mapping[str, Any]) -> str:
+def equation(outcome: Outcome | RunReport, *, read: int) -> str:
     """Format the equation that holds for every run."""
     return (
-        f"{values['read']:,} read = {values['annotated']:,} annotated + {values['unchanged']:,} unchanged "
-        f"+ {counted(values['dead_letters'], 'dead letter')}"
+        f"{read:,} read = {outcome.annotated:,} annotated + {outcome.unchanged:,} unchanged "
+        f"+ {counted(outcome.dead_letters, 'dead letter')}"
     )
 
 
@@ -44,7 +43,7 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, collection: Colle
     """Describe what a run did, what it found, and where the results are."""
     plan, manifest = collection.plan, collection.manifest
     parts = [
-        equation(asdict(report)),
+        equation(report, read=report.read),
         "\n".join(describe_changes(report)) if plan.generation else "",
         _dead_letters(report, config, collection),
         _guessed(manifest),

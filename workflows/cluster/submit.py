@@ -25,6 +25,7 @@ from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import StoreError
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
+from concord.pipeline.output.manifest import Outcome
 from concord.workflows.annotation.job import with_settings_of_collection
 from concord.workflows.annotation.summary import equation
 from concord.workflows.cluster.package import (
@@ -297,7 +298,12 @@ def _result(client: JobSubmissionClient, submission_id: str) -> Answer:
     elif "error" in result:
         lines.append(str(result["error"]))
     else:
-        lines += [equation(result), f"output  {result['output']}", f"report  {result['report'] or 'none'}"]
+        outcome = Outcome(**{name: result[name] for name in ("annotated", "unchanged", "dead_letters")})
+        lines += [
+            equation(outcome, read=result["read"]),
+            f"output  {result['output']}",
+            f"report  {result['report'] or 'none'}",
+        ]
     return Answer(values=values, text="\n".join(lines), exit_code=0 if succeeded else code or 1)
 
 

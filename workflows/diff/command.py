@@ -29,7 +29,7 @@ def diff_collections(first: OutputPath, second: OutputPath, *, listed: int, outp
     values = _values(comparison)
     if output is not None:
         write_page(output, render_page(comparison), staging=output.parent)
-        values["report"] = str(output)
+        values["report"] = output
     return Answer(values=values, text=_describe(comparison))
 
 

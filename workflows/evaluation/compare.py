@@ -119,15 +119,15 @@ def compare(job: CompareJob) -> Comparison:
 
 
 def evidence(job: CompareJob, comparison: Comparison) -> dict[str, Any]:
-    """Return the result and what it depends on, as plain values.
+    """Return the result and what it depends on.
 
     Digests identify taggers and data; the same taggers, data, procedure and versions give the same values.
     """
     documents, lines = comparison.documents, comparison.lines
     return {
         "verdict": comparison.verdict,
-        "first": job.first.identity.model_dump(),
-        "second": job.second.identity.model_dump(),
+        "first": job.first.identity,
+        "second": job.second.identity,
         "data": [{"path": path, "sha256": file_sha256(path)} for path in job.data],
         "train": [{"path": path, "sha256": file_sha256(path)} for path in job.train],
         "labels": dict(job.labels),
@@ -136,7 +136,7 @@ def evidence(job: CompareJob, comparison: Comparison) -> dict[str, Any]:
         "sentences": sum(len(document.sentences) for document in documents),
         "measure": comparison.measure,
         **asdict(job.procedure),
-        "lines": [asdict(line) for line in lines],
+        "lines": lines,
         "changes": [asdict(it) | {"name": documents[it.number].name} for it in comparison.changes[:LISTED_CHANGES]],
         "changed": len(comparison.changes),
         "versions": {

@@ -26,7 +26,7 @@ def compare_command(job: CompareJob, *, output: Path | None = None) -> Answer:
     values = evidence(job, comparison)
     if output is not None:
         write_page(output, render_page(job, comparison), staging=output.parent)
-        values["report"] = str(output)
+        values["report"] = output
     return Answer(values=values, text=_describe(job, comparison))
 
 

@@ -162,8 +162,8 @@ def history_command(name: str) -> Answer:
         "model": name,
         "champion": state.champion,
         "previous": state.previous,
-        "lines": plain(entries),
-        "breaks": plain(breaks),
+        "lines": entries,
+        "breaks": breaks,
     }
     verdict = [f"{counted(len(state.lines), 'line')}, chain intact."]
     if breaks:
