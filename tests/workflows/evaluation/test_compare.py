@@ -24,6 +24,7 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
+from concord.workflows.console import plain
 from concord.workflows.evaluation.compare import CompareJob, compare, evidence
 from concord.workflows.evaluation.page import compare_command, render_page
 from concord.workflows.evaluation.paired_tests import Line, Procedure, changed_documents, compare_labels, describe_line
@@ -150,8 +151,8 @@ def test_tagger_does_not_differ_from_itself(tiny_bundle: Path) -> None:
 def test_evidence_names_taggers_data_and_procedure(tiny_bundle: Path, tmp_path: Path) -> None:
     other = make_bundle(tmp_path / "b", kinds=("LOC", "ORG", "PER"))
     question = job(tiny_bundle, other, slices=[parse_slice("two=mention_words>1")])
-    values = evidence(question, compare(question))
-    assert json.loads(json.dumps(values)) == values == evidence(question, compare(question))
+    values = plain(evidence(question, compare(question)))
+    assert json.loads(json.dumps(values)) == values == plain(evidence(question, compare(question)))
     assert values["first"]["digest"] == tagger_digest(tiny_bundle)
     assert values["second"]["digest"] == tagger_digest(other)
     assert len(values["data"][0]["sha256"]) == 64
