@@ -24,7 +24,17 @@ from concord.workflows.view.correcting.review_queue import QUOTAS, ReviewQueue
 from concord.workflows.view.guard import Guard
 from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.page import NotFoundError, Page, Query, Table, UnavailableError, link
-from concord.workflows.view.pages import attention, comparing, correcting, differing, finding, forms, reading, reviewing
+from concord.workflows.view.pages import (
+    attention,
+    comparing,
+    correcting,
+    differing,
+    finding,
+    forms,
+    querying,
+    reading,
+    reviewing,
+)
 from concord.workflows.view.viewer import Viewer
 
 _POLICY = "default-src 'none'; style-src 'nonce-{0}'; script-src 'nonce-{0}'; form-action 'self'; base-uri 'none'"
@@ -34,6 +44,7 @@ _PAGES: Mapping[str, Callable[[Viewer, Query], Page]] = {
     "/names": finding.names,
     "/name": finding.name,
     "/search": finding.search,
+    "/sql": querying.sql,
     "/dead-letters": finding.dead_letters,
     "/document": reading.document,
     "/changes": comparing.changes,
