@@ -336,6 +336,15 @@ browser_option = click.option("--no-browser", is_flag=True, help="Only print the
 @click.option("--against", metavar="OTHER", type=COLLECTION, help="Another collection to compare this one with.")
 @click.option("--as", "who", metavar="NAME", help="Who corrects.  [default: nobody, read only]")
 @click.option("--fetch", is_flag=True, help="Read texts that are not stored from inputs behind URLs, by requests.")
+@click.option(
+    "--host",
+    metavar="NAME[:PORT]",
+    multiple=True,
+    help="Also answer under this name, of a proxy or 'ssh -L'; an IP address is listened on.  [default: 127.0.0.1]",
+)
+@click.option(
+    "--base-path", default="", metavar="PATH", help="Path below which a proxy shows the pages, such as /news."
+)
 def view(output: "OutputPath", *, no_browser: bool, **options: Any) -> Answer:
     """Read, search and correct a collection in the browser.
 
@@ -343,9 +352,9 @@ def view(output: "OutputPath", *, no_browser: bool, **options: Any) -> Answer:
     changed. With it, corrections are appended to its corrections.jsonl; the tables stay as they are until the next
     'concord annotate'. See docs/corrections.md.
 
-    The pages are served on 127.0.0.1 alone, to those who know the token in the printed address, until Ctrl-C. They
-    request nothing from the network, but for --fetch. The index for searching is kept in CONCORD_CACHE, or
-    ~/.cache/concord.
+    The pages are served on 127.0.0.1 alone unless --host has another address, to those who know the token in the
+    printed address, until Ctrl-C. They request nothing from the network, but for --fetch. The index for searching is
+    kept in CONCORD_CACHE, or ~/.cache/concord.
     """
     from concord.workflows.view.server import serve
 

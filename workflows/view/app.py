@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -39,6 +39,7 @@ from concord.workflows.view.viewer import Viewer
 
 _POLICY = "default-src 'none'; style-src 'nonce-{0}'; script-src 'nonce-{0}'; form-action 'self'; base-uri 'none'"
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'; sandbox"
+_ADDRESSES = re.compile(r'((?:href|action|name="back" value)=")(/[^"]*)')
 _PAGES: Mapping[str, Callable[[Viewer, Query], Page]] = {
     "/": finding.documents,
     "/names": finding.names,
@@ -70,11 +71,14 @@ def build_app(
     against: OutputPath | None = None,
     who: str | None = None,
     quotas: Quotas = QUOTAS,
+    names: Sequence[str] = (),
+    base: str = "",
 ) -> Guard:
     """Return the application for one collection, for a server on a port; see ``serve`` for the other options.
 
     Args:
         token: which the browser must know.
+        names, base: see ``Guard``.
     """
     viewer = Viewer(
         opened=opened,
@@ -83,13 +87,15 @@ def build_app(
         tagger=CollectionTagger(),
         comparisons=Comparisons(opened, against),
         key=forms.form_key(token),
+        base=base,
     )
     routes = [Route(path, _page_endpoint(viewer, path, page)) for path, page in _PAGES.items()]
     routes.append(Route("/report", _report_endpoint(viewer)))
     if who is not None:
         routes += [Route(path, _page_endpoint(viewer, path, page)) for path, page in _CORRECTING_PAGES.items()]
         routes += [Route(path, _form_endpoint(viewer, act), methods=["POST"]) for path, act in _FORMS.items()]
-    return Guard(Starlette(routes=routes), token=token, port=port, corrects=who is not None)
+    app = Starlette(routes=routes)
+    return Guard(app, token=token, port=port, corrects=who is not None, names=names, base=base)
 
 
 def _page_endpoint(viewer: Viewer, path: str, make: Callable[[Viewer, Query], Page]) -> Any:
@@ -124,7 +130,7 @@ def _form_endpoint(viewer: Viewer, act: Callable[[Viewer, forms.Form], None]) ->
         except (ConcordError, OSError) as error:
             status, message = 503, str(error)
         else:
-            return RedirectResponse(back, status_code=303)
+            return RedirectResponse(_below(viewer.base, back), status_code=303)
         page = Page("message.html.j2", {"heading": "Not corrected", "message": message, "back": back})
         return _render(viewer, Query("/message", {}), page, status=status)
 
@@ -157,6 +163,10 @@ def _report_endpoint(viewer: Viewer) -> Callable[[Request], Response]:
         return HTMLResponse(content, headers={"Content-Security-Policy": _REPORT_POLICY})
 
     return answer
+
+
+def _below(base: str, address: str) -> str:
+    return address if f"{address}/".startswith(f"{base}/") else base + address
 
 
 def _csv(query: Query, table: Table) -> Response:
@@ -193,6 +203,9 @@ def _render(viewer: Viewer, query: Query, page: Page, *, status: int = 200) -> R
         progress=opened.progress,
         fault=opened.fault,
     )
+    if viewer.base:
+        # The only place that knows of it: text cannot contain these, because its quotation marks are escaped.
+        html = _ADDRESSES.sub(lambda found: found[1] + _below(viewer.base, found[2]), html)
     # frame-ancestors is ignored in a page and only counts as a header.
     headers = {"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
     if page.values.get("state") == "working":

@@ -1,6 +1,7 @@
-"""Who may read and correct: the browser that was given the token, on this machine, under the server's own name."""
+"""Who may read and correct: the browser that was given the token, under a name of the server."""
 
 import secrets
+from collections.abc import Sequence
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
@@ -27,18 +28,28 @@ class Guard:
     POST must also name this server as its origin: the cookie goes to every port of this machine.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str, port: int, corrects: bool = False) -> None:
-        """Protect an application; POST is allowed only where it ``corrects``."""
+    def __init__(
+        self, app: ASGIApp, *, token: str, port: int, corrects: bool = False, names: Sequence[str] = (), base: str = ""
+    ) -> None:
+        """Protect an application; POST is allowed only where it ``corrects``.
+
+        Args:
+            names: other hosts, with their ports, under which a proxy or a tunnel reaches the server.
+            base: the path below which browsers see the pages, which a proxy may take away; empty for none.
+        """
         self._app = app
+        self._base = base
         self._methods = ("GET", "HEAD", "POST") if corrects else ("GET", "HEAD")
         self._token = token
         self._cookie = f"concord_view_{port}"
-        self._hosts = {f"{host}:{port}" for host in HOSTS}
+        self._hosts = {*(f"{host}:{port}" for host in HOSTS), *names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
         if scope["type"] != "http":
             return
+        if f"{scope['path']}/".startswith(f"{self._base}/"):
+            scope = {**scope, "path": scope["path"].removeprefix(self._base) or "/"}
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -59,17 +70,17 @@ class Guard:
             return PlainTextResponse("405: pages can only be read.\n", status_code=405, headers=allowed)
         is_trusted = self._is_token(request.cookies.get(self._cookie, ""))
         if request.method == "POST":
-            is_trusted = is_trusted and origin == f"http://{host}"
+            is_trusted = is_trusted and (origin or "").partition("://")[2] in self._hosts
         elif self._is_token(request.query_params.get("token", "")):
             rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "token"])
             # Two slashes would name another host.
-            path = "/" + quote(scope["path"].lstrip("/"))
+            path = f"{self._base}/" + quote(scope["path"].lstrip("/"))
             target = f"{path}?{rest}" if rest else path
             answer: Response = RedirectResponse(target, status_code=303)
             if request.headers.get("sec-fetch-site") == "cross-site":
                 # From the page that 'concord view' opens: the browser sends the cookie only if this server sends it on.
                 answer = Response(headers={"Refresh": f"0; url={target}"})
-            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
+            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path=f"{self._base}/")
             return answer
         return None if is_trusted else PlainTextResponse(_REFUSED, status_code=403)
 

@@ -1,8 +1,10 @@
 """The command ``concord view``: serve the pages of a collection to a browser on this machine."""
 
+import re
 import secrets
 import socket
 import webbrowser
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,8 +23,13 @@ from concord.workflows.view.correcting.review_queue import QUOTAS
 from concord.workflows.view.index.opened import OpenedCollection
 
 ADDRESS = "127.0.0.1"
+ANY = "0.0.0.0"
 PORT = 7391
 """Tried first, so that addresses stay; any free port if another program has it."""
+
+_ADDRESS = re.compile(r"\d+(\.\d+){3}")
+_NAME = re.compile(r"[\w.-]+(:\d+)?")
+_BASE = re.compile(r"(/[\w.~-]+)*")
 
 
 def serve(
@@ -34,6 +41,8 @@ def serve(
     who: str | None = None,
     quotas: Quotas | None = None,
     fetch: bool = False,
+    host: Sequence[str] = (),
+    base_path: str = "",
 ) -> Answer:
     """Serve a collection until Ctrl-C.
 
@@ -44,10 +53,13 @@ def serve(
         who: corrects the collection; without a name it can only be read.
         quotas: of the queue of sentences to review, which is then opened first.
         fetch: whether texts of inputs behind URLs are read.
+        host: names under which browsers reach the server, and at most one IP address to listen on.
+        base_path: the path below which browsers see the pages.
 
     Raises:
         PlanError: when the folder contains no run.
-        ConfigError: when the port is in use, or the collection is in an object store and cannot be corrected.
+        ConfigError: when the port is in use, a name or the path cannot be one, or the collection is in an object store
+            and cannot be corrected.
     """
     if who is not None:
         log_path(output)
@@ -55,8 +67,16 @@ def serve(
             check_name(who)
         except ValueError as error:
             raise ConfigError(f"--as: {error}, got {who!r}; name who corrects, as in --as ada") from None
+    listens = [name for name in host if _ADDRESS.fullmatch(name)] or [ADDRESS]
+    names = [name.lower() for name in host if name not in listens]
+    base = f"/{base_path.strip('/')}".rstrip("/")
+    if not _BASE.fullmatch(base) or len(listens) > 1 or not all(map(_NAME.fullmatch, names)):
+        raise ConfigError(
+            "expected a path such as /news for --base-path, and for --host names with their ports, such as "
+            f"localhost:8000, or one IP address to listen on, got {base_path!r} and {', '.join(host)}"
+        )
     token = secrets.token_urlsafe(24)
-    with listen(port) as listener, TemporaryDirectory(prefix="concord-view-") as folder:
+    with listen(port, listens[0]) as listener, TemporaryDirectory(prefix="concord-view-") as folder:
         number = listener.getsockname()[1]
         app = build_app(
             OpenedCollection(output, fetch=fetch),
@@ -65,9 +85,14 @@ def serve(
             against=against,
             who=who,
             quotas=quotas or QUOTAS,
+            names=[*names, f"{listens[0]}:{number}"],
+            base=base,
         )
-        url = f"http://{ADDRESS}:{number}/{'' if quotas is None else 'review'}?token={token}"
-        info(f"{output}: {url}\nOnly this machine can reach it. Ctrl-C closes it.")
+        path = f"{base}/{'' if quotas is None else 'review'}?token={token}"
+        url = f"http://{ADDRESS if listens[0] == ANY else listens[0]}:{number}{path}"
+        others = "".join(f"\nunder the name {name}: {path}" for name in names)
+        reach = "Only this machine" if listens == [ADDRESS] else "Every machine in its network, unencrypted,"
+        info(f"{output}: {url}{others}\n{reach} can reach it. Ctrl-C closes it.")
         if browser:
             # Every user of this machine can see the arguments of a browser, and only this one the page.
             page = Path(folder) / "open.html"
@@ -89,13 +114,13 @@ def serve(
     return Answer(values={"output": str(output), "url": url}, text="closed")
 
 
-def listen(port: int | None) -> socket.socket:
-    """Return a listening socket on this machine's own address; ConfigError if the port is in use."""
+def listen(port: int | None, address: str = ADDRESS) -> socket.socket:
+    """Return a listening socket on an address of this machine; ConfigError if the port is in use."""
     for number in (PORT, 0) if port is None else (port,):
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((ADDRESS, number))
+            listener.bind((address, number))
             # From here on a browser waits for its answer, even if the server is not ready yet.
             listener.listen(128)
         except OSError as error:
@@ -103,4 +128,4 @@ def listen(port: int | None) -> socket.socket:
             fault = error
         else:
             return listener
-    raise ConfigError(f"--port: cannot listen on {ADDRESS}:{port}: {fault.strerror}; choose another one")
+    raise ConfigError(f"--port: cannot listen on {address}:{port}: {fault.strerror}; choose another one")

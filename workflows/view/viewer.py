@@ -15,6 +15,7 @@ class Viewer:
 
     Attributes:
         key: what the forms of its pages must contain.
+        base: the path below which browsers see the pages; empty for none.
     """
 
     opened: OpenedCollection
@@ -23,3 +24,4 @@ class Viewer:
     tagger: CollectionTagger
     comparisons: Comparisons
     key: str
+    base: str

@@ -36,6 +36,7 @@ READING = (
     "/name?name=Baxter",
     "/search?q=goole&label=LOC",
     "/search?q=goole+AND",
+    "/sql?q=SELECT+*+FROM+entities",
     "/changes",
     "/changes?against=other",
     "/corrections",

@@ -134,7 +134,7 @@
     else if (target?.words) {
       const query = new URLSearchParams({ text: target.words, label: target.label || form.dataset.first || "" });
       if (id !== "everywhere") query.set("id", decodeURIComponent(fields.id.value));
-      location.assign(`/everywhere?${query}`);
+      location.assign(`everywhere?${query}`);
     }
   };
   const keys = {
