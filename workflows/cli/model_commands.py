@@ -126,9 +126,16 @@ def train(job: Path, *, profile: str, output: Path | None, overrides: tuple[str,
     return Answer.of(trained, text=trained.text, exit_code=trained.exit_code)
 
 
-@verb(example="concord distil runs/a/bundle runs/b/bundle my/student.yaml --text my/texts --output runs/student")
-@click.argument("teachers", nargs=-1, required=True, metavar="TEACHER...")
+@verb(example="concord distil my/student.yaml --teacher runs/a/bundle --text my/texts --output runs/student")
 @click.argument("job", metavar="CONF.yaml", type=EXISTING_FILE)
+@click.option(
+    "--teacher",
+    "teachers",
+    required=True,
+    multiple=True,
+    metavar="NAME[=TYPE,...]",
+    help="A tagger that labels the texts, and the entity types that it teaches, if not all; may be repeated.",
+)
 @click.option(
     "--text",
     "texts",
@@ -153,9 +160,9 @@ def train(job: Path, *, profile: str, output: Path | None, overrides: tuple[str,
 @force_option
 @set_option
 def distil(
-    teachers: tuple[str, ...],
-    *,
     job: Path,
+    *,
+    teachers: tuple[str, ...],
     texts: tuple[str, ...],
     output: Path,
     labels: Path | None,
@@ -167,27 +174,31 @@ def distil(
 ) -> Answer:
     """Train a tagger on texts that other taggers label, beside its gold corpora.
 
-    TEACHERs are folders, bundled taggers, models:/NAME@ALIAS or hf:FOLDER; several label by the mean of their
-    probabilities.
+    A --teacher is a folder, a bundled tagger, models:/NAME@ALIAS, hf:FOLDER or spacy:NAME. Those of the same types
+    label by the mean of their probabilities. --teacher entities_en --teacher spacy:en_core_web_sm=DATE,MONEY teaches
+    types of two; where their entities overlap, that of the first counts.
+
     CONF.yaml and --set describe the student, as for 'concord train'. It learns the probabilities of the teachers, not
-    only their best labels.
+    only their best labels. --set parser.package=spacy:NAME splits the texts by another parser than the bundled one.
 
     The same command continues a run that was interrupted. Other students may share the labels: name their folder in
     --labels, or in data.train of 'concord train'.
     """
     from concord.pipeline.config import ReaderConfig
-    from concord.workflows.training.distil import DistilJob, distil_command
+    from concord.workflows.training.distil import DistilJob, distil_command, read_parser
     from concord.workflows.training.job import read_train_job
     from concord.workflows.training.train import TrainOptions
 
+    parser, others = read_parser(overrides)
     distillation = DistilJob(
         teachers=teachers,
         texts=texts,
-        student=read_train_job(job, profile=profile, overrides=overrides),
+        student=read_train_job(job, profile=profile, overrides=others),
         options=TrainOptions(folder=output, resume=True, **options),
         labels=labels,
         weight=weight,
         reader=ReaderConfig(text_field=text_field),
+        parser=parser,
     )
     return distil_command(distillation)
 

@@ -244,7 +244,7 @@ def test_a_model_of_transformers_teaches_a_student(model: Path, tmp_path: Path, 
         "      {scheme: BIO, representation: {word_dimension: 8, characters: null}, lstm: {hidden: 8, layers: 1}}\n"
     )
     text = ("--text", NEWS / "news.jsonl")
-    done = run("distil", f"hf:{model}", student, *text, "-o", tmp_path / "run", "--force")
+    done = run("distil", student, "--teacher", f"hf:{model}", *text, "-o", tmp_path / "run", "--force")
     assert done["labelled"]["words"] > 1_000
     assert load_tagger(tmp_path / "run" / "bundle").entity_types == ("LOC", "PER")
 

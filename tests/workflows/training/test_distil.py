@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import spacy
 from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
 
 from concord.models.checkpoint import load_tagger
+from concord.models.data.sentence import Sentence
 from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corpora.soft_corpus import read_soft_corpus
@@ -95,7 +97,10 @@ def test_student_agrees_more_with_its_teacher_than_one_without_soft_labels(folde
     records = [{"id": str(number), "text": " ".join(texts[number::10])} for number in range(10)]
     (store / "texts/some.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     teacher = folder / "teacher/bundle"
-    done = concord("distil", teacher, folder / "student.yaml", "--text", store / "texts", "-o", store / "run", "--json")
+    done = concord(
+        *("distil", folder / "student.yaml", "--teacher", teacher, "--text", store / "texts"),
+        *("-o", store / "run", "--json"),
+    )
     assert done.exit_code == 0, done.output
     values = json.loads(done.stdout)
     assert values["registered"] == "models:/tiny/1"
@@ -120,7 +125,10 @@ def test_student_agrees_more_with_its_teacher_than_one_without_soft_labels(folde
 
 def test_a_student_that_finds_nothing_is_registered_only_if_forced(folder: Path, store: Path) -> None:
     weak = ("--set", "fit.epochs=1", "--set", "fit.optimizers.tagger.learning_rate=1e-6")
-    command = ("distil", folder / "teacher/bundle", folder / "student.yaml", "--text", folder / "few.conll", *weak)
+    command = (
+        *("distil", folder / "student.yaml", "--teacher", folder / "teacher/bundle"),
+        *("--text", folder / "few.conll", *weak),
+    )
     refused = concord(*command, "-o", store / "run")
     assert refused.exit_code == 4, refused.output
     assert "registered  no, since F1 on dev is 0.00" in refused.stdout
@@ -133,8 +141,8 @@ def test_provenance_holds_texts_and_what_the_teachers_have_seen(folder: Path, tm
     text = write_conll(tmp_path / "text.conll", 5, 50)
     teacher = folder / "teacher/bundle"
     done = concord(
-        *("distil", teacher, teacher, folder / "student.yaml", "--text", text, "-o", tmp_path / "run"),
-        *("--no-tracking", "--set", "fit.epochs=1"),
+        *("distil", folder / "student.yaml", "--teacher", teacher, "--teacher", teacher, "--text", text),
+        *("-o", tmp_path / "run", "--no-tracking", "--set", "fit.epochs=1"),
     )
     assert done.exit_code == 0, done.output
     found = read_provenance(tmp_path / "run/bundle")
@@ -152,8 +160,8 @@ def test_provenance_holds_texts_and_what_the_teachers_have_seen(folder: Path, tm
     (teacher_copy := tmp_path / "unknown").mkdir()
     shutil.copytree(teacher, teacher_copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns("provenance.json"))
     done = concord(
-        *("distil", teacher_copy, folder / "student.yaml", "--text", text, "-o", tmp_path / "other"),
-        *("--no-tracking", "--set", "fit.epochs=1"),
+        *("distil", folder / "student.yaml", "--teacher", teacher_copy, "--text", text),
+        *("-o", tmp_path / "other", "--no-tracking", "--set", "fit.epochs=1"),
     )
     assert "what the student has seen through it is unknown" in done.stderr
     found = read_provenance(tmp_path / "other/bundle")
@@ -163,7 +171,8 @@ def test_provenance_holds_texts_and_what_the_teachers_have_seen(folder: Path, tm
 
 def test_killed_labelling_continues_with_the_shards_that_are_missing(folder: Path, tmp_path: Path) -> None:
     text = write_conll(tmp_path / "text.conll", 10, 300)
-    arguments = ["distil", folder / "teacher/bundle", folder / "student.yaml", "--text", text, "--no-tracking"]
+    teacher = ("--teacher", folder / "teacher/bundle")
+    arguments = ["distil", folder / "student.yaml", *teacher, "--text", text, "--no-tracking"]
     program = (
         "from concord.workflows.training import distil; distil._SHARD_CHARACTERS = 2000\n"
         "from concord.workflows.cli.main import main; main()"
@@ -193,7 +202,7 @@ def test_killed_labelling_continues_with_the_shards_that_are_missing(folder: Pat
 
 def message(folder: Path, *arguments: object, teachers: Sequence[object] = ()) -> str:
     """Return the message with which a distillation is refused."""
-    chosen = teachers or (folder / "teacher/bundle",)
+    chosen = [part for one in teachers or (folder / "teacher/bundle",) for part in ("--teacher", one)]
     result = concord("distil", *chosen, folder / "student.yaml", "--no-tracking", *arguments)
     assert result.exit_code == 2, result.output
     return result.stderr
@@ -210,6 +219,13 @@ def test_refuses_what_does_not_fit(
     assert "expected the labels of the first teacher" in message(
         folder, *run, teachers=(folder / "teacher/bundle", tiny_bundle)
     )
+    assert "expected entity types that it knows (LOC, PER), got DATE" in message(
+        folder, *run, teachers=(f"{folder}/teacher/bundle=DATE",)
+    )
+    assert "expected types that no teacher before it teaches, got PER" in message(
+        folder, *run, teachers=(folder / "teacher/bundle", f"{folder}/teacher/bundle=PER")
+    )
+    assert "parser: pakage: unknown key" in message(folder, *run, "--set", "parser.pakage=default")
     mapped = ("--set", "data.labels.PER=HUMAN")
     assert "expected teachers that know HUMAN of the gold corpora, got labels of LOC, PER" in message(
         folder, *run, *mapped
@@ -221,7 +237,8 @@ def test_refuses_what_does_not_fit(
     assert not (tmp_path / "run").exists()
 
     done = concord(
-        *("distil", folder / "teacher/bundle", folder / "student.yaml", *run, "--no-tracking", "--set", "fit.epochs=1")
+        *("distil", folder / "student.yaml", "--teacher", folder / "teacher/bundle", *run, "--no-tracking"),
+        *("--set", "fit.epochs=1"),
     )
     assert done.exit_code == 0, done.output
     other = write_conll(tmp_path / "other.conll", 6, 50)
@@ -231,6 +248,66 @@ def test_refuses_what_does_not_fit(
     assert "contains another training" in message(folder, *run, "--set", "fit.epochs=2")
     monkeypatch.setattr(distil, "_SHARD_CHARACTERS", 10)
     assert "differs in settings" in message(folder, *run, "--set", "fit.epochs=1")
+
+
+def test_teachers_of_different_types_teach_those_that_they_are_named_for(folder: Path, tmp_path: Path) -> None:
+    nlp = spacy.blank("en")
+    ruler = nlp.add_pipe("entity_ruler")
+    patterns = [{"label": "TOWN", "pattern": place} for place in PLACES]
+    patterns += [{"label": "TOWN", "pattern": f"met {person}"} for person in PEOPLE]
+    ruler.add_patterns([*patterns, {"label": "VERB", "pattern": "lives"}])
+    nlp.to_disk(tmp_path / "ruler")
+    text = write_conll(tmp_path / "text.conll", 10, 20)
+    both = [f"{folder}/teacher/bundle=PER", f"spacy:{tmp_path}/ruler=TOWN"]
+    few = f"[{{path: {folder}/few.conll, lacks: [TOWN]}}]"
+    options = ("--text", text, "--no-tracking", "--set", "fit.epochs=1", "--set", "data.labels.LOC=null", "--force")
+
+    def taught(run: Path, *teachers: str, labels: str = few) -> list[Sentence]:
+        chosen = [part for teacher in teachers for part in ("--teacher", teacher)]
+        done = concord("distil", folder / "student.yaml", *chosen, *options, "-o", run, "--set", f"data.train={labels}")
+        assert done.exit_code == 0, done.output
+        return [sentence for document in read_soft_corpus(run / "labels") for sentence in document]
+
+    alone = taught(tmp_path / "alone", both[0], labels=f"[{folder}/few.conll]")
+    mixed = taught(tmp_path / "mixed", *both)
+    assert load_tagger(tmp_path / "mixed/bundle").entity_types == ("PER", "TOWN")
+    places = met = 0
+    for one, other in zip(alone, mixed, strict=True):
+        for word, before, after in zip(one.words, probabilities(one), probabilities(other), strict=True):
+            if word in PLACES:
+                places += 1
+                assert after["S-TOWN"] == pytest.approx(before["O"], abs=2e-3)
+            else:
+                met += word == "met"
+                assert after == pytest.approx(before, abs=1e-6)
+    assert (places, met > 3) == (20, True)
+
+
+def probabilities(sentence: Sentence) -> list[dict[str, float]]:
+    """Return the probability of each label that a word may have, by word."""
+    soft = sentence.soft
+    assert soft is not None
+    assert soft.probabilities is not None
+    words: list[dict[str, float]] = [{} for _ in sentence.words]
+    for word, label, probability in zip(soft.words, soft.labels, soft.probabilities, strict=True):
+        words[word][soft.names[label]] = float(probability)
+    return words
+
+
+def test_the_texts_are_split_by_the_parser_that_is_named(folder: Path, tmp_path: Path) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    nlp.to_disk(tmp_path / "splitter")
+    (tmp_path / "text.txt").write_text("Maria lives in Lisbon! Bob too?", encoding="utf-8")
+    done = concord(
+        *("distil", folder / "student.yaml", "--teacher", folder / "teacher/bundle", "--text", tmp_path / "text.txt"),
+        *("-o", tmp_path / "run", "--no-tracking", "--force", "--set", "fit.epochs=1"),
+        *("--set", f"parser.package=spacy:{tmp_path}/splitter"),
+    )
+    assert done.exit_code == 0, done.output
+    [document] = read_soft_corpus(tmp_path / "run/labels")
+    assert [len(sentence.words) for sentence in document] == [5, 3]
+    assert "spacy" in json.loads((tmp_path / "run/labels/labelling.json").read_text())["tokenizer"]
 
 
 def test_corpus_that_lacks_a_type_does_not_teach_that_it_is_outside(folder: Path, tmp_path: Path) -> None:
