@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.document_rows import EntityRow, TokenRow
 from concord.pipeline.output.schema import CANDIDATE
+from concord.pipeline.report.type_colours import HUES, type_colours
 
-_COLOURS = ("#1f6feb", "#b35900", "#1a7f37", "#8250df", "#bf3989", "#0b7285", "#9a6700", "#57606a")
+_HUES = ("#1f6feb", "#b35900", "#1a7f37", "#8250df", "#bf3989", "#0b7285", "#9a6700", "#57606a")
+_LINES = ("solid", "dashed", "dotted")
 
 
 Token = TokenRow
@@ -111,16 +113,17 @@ def _from_row(row: dict[str, Any], kind: type[RowT]) -> RowT:
 
 
 def _pieces(doc: Doc) -> Iterator[str]:
-    labels = sorted({entity.label for entity in doc.entities})
+    colours = type_colours(entity.label for entity in doc.entities)
     end = 0
     for entity in doc.entities:
-        colour = _COLOURS[labels.index(entity.label) % len(_COLOURS)]
+        line, hue = divmod(colours[entity.label], HUES)
+        colour = _HUES[hue]
         yield html.escape(doc.text[end : entity.start_char])
         sure = "" if entity.confidence is None else f"{entity.confidence:.0%} sure"
         nats = "" if entity.uncertainty is None else f", {entity.uncertainty:.2f} nats"
         yield (
-            f'<mark style="background: {colour}22; color: inherit; border-bottom: 2px solid {colour}; padding: 0 2px" '
-            f'title="{sure}{nats}">{html.escape(entity.text)}'
+            f'<mark style="background: {colour}22; color: inherit; border-bottom: 2px {_LINES[line]} {colour}; '
+            f'padding: 0 2px" title="{sure}{nats}">{html.escape(entity.text)}'
             f' <small style="color: {colour}; font-weight: 600">{html.escape(entity.label)}</small></mark>'
         )
         end = entity.end_char

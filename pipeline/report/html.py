@@ -27,7 +27,8 @@ from concord.pipeline.report.statistics import (
     ShownSentence,
     measure_quality,
 )
-from concord.pipeline.report.templates import format_count, lay_out_bars, load_template, type_colours, write_page
+from concord.pipeline.report.templates import format_count, lay_out_bars, load_template, write_page
+from concord.pipeline.report.type_colours import type_colours
 from concord.pipeline.storage.output_paths import OutputPath
 
 REPORT_NAME = "report.html"

@@ -4,7 +4,7 @@ A page is one file that holds everything it shows and requests nothing from the 
 ``concord.pipeline.report/base.html.j2``.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -14,9 +14,6 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import OutputPath
-
-COLOURS = 8
-"""How many colours the stylesheet has for entity types."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,11 +62,6 @@ def lay_out_bars(
         for number, count in enumerate(counts)
         if count
     )
-
-
-def type_colours(types: Iterable[str]) -> dict[str, int]:
-    """Return the number of the colour of each entity type; colours repeat after the eighth type."""
-    return {kind: number % COLOURS for number, kind in enumerate(types)}
 
 
 def format_count(value: int) -> str:

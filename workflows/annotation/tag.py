@@ -14,12 +14,13 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.tables import annotated_rows
 from concord.pipeline.planning.inputs import absolute_output
 from concord.pipeline.readers.read_file import reader_for
+from concord.pipeline.report.type_colours import HUES, type_colours
 from concord.pipeline.storage.atomic_writes import move_into_place, stage_file, store_errors
 from concord.workflows.annotation.job import find_job_tagger, read_text_config
 from concord.workflows.console import Answer, printable, table
 
 STDIN_NAME = "stdin"
-_COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "red")
+_COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "red", "bright_blue", "bright_green")
 _SHOWN = ("text", "label", "confidence", "start_char", "end_char")
 
 
@@ -118,10 +119,10 @@ def _describe(text: str, entities: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _pieces(text: str, entities: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    labels = sorted({entity["label"] for entity in entities})
+    colours = type_colours(entity["label"] for entity in entities)
     end = 0
     for entity in entities:
-        colour = _COLOURS[labels.index(entity["label"]) % len(_COLOURS)]
+        colour = _COLOURS[colours[entity["label"]] % HUES]
         yield _lines(text[end : entity["start_char"]])
         yield click.style(f"[{_lines(entity['text'])} {entity['label']}]", fg=colour, bold=True)
         end = entity["end_char"]

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from concord.models.labels import OUTSIDE
-from concord.pipeline.report.templates import lay_out_bars, load_template, type_colours
+from concord.pipeline.report.templates import lay_out_bars, load_template
+from concord.pipeline.report.type_colours import type_colours
 from concord.workflows.diff.diff import Diff
 from concord.workflows.diff.differences import BARS, LIMITS, EntityChange, Side
 from concord.workflows.diff.entity_changes import CHANGES

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
-from concord.pipeline.report.templates import load_template, type_colours, write_page
+from concord.pipeline.report.templates import load_template, write_page
+from concord.pipeline.report.type_colours import type_colours
 from concord.workflows.console import Answer, counted, table
 from concord.workflows.evaluation.compare import CompareJob, Comparison, compare, describe_tagger, evidence
 from concord.workflows.evaluation.paired_tests import DocumentChange, Line, describe_line

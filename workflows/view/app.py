@@ -15,7 +15,8 @@ from concord.models.errors import ConcordError
 from concord.pipeline.exchange.entity_csv import format_csv
 from concord.pipeline.exchange.review_queue import Quotas
 from concord.pipeline.report.html import REPORT_NAME
-from concord.pipeline.report.templates import load_template, type_colours
+from concord.pipeline.report.templates import load_template
+from concord.pipeline.report.type_colours import type_colours
 from concord.pipeline.storage.output_paths import OutputPath, read_bytes
 from concord.workflows.view.comparisons import Comparisons
 from concord.workflows.view.correcting.collection_tagger import CollectionTagger
