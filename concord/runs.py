@@ -23,13 +23,7 @@ from concord.pipeline.output.verify import names_faults, shard_faults
 from concord.pipeline.storage.output_paths import Listing, output_path
 from concord.pipeline.worker.source_texts import SourceTexts
 from concord.workflows.annotation.annotate import annotate_collection
-from concord.workflows.annotation.job import (
-    JOB_SUFFIXES,
-    annotate_config,
-    job_values,
-    last_config,
-    read_annotate_job,
-)
+from concord.workflows.annotation.job import JOB_SUFFIXES, annotate_config, job_values, last_config, read_annotate_job
 from concord.workflows.annotation.summary import describe_lost_files
 from concord.workflows.job_paths import absolute
 

@@ -27,7 +27,6 @@ class Progress:
     """How far a run is, in shards and in records.
 
     Attributes:
-        reasons: why unchanged documents are annotated again, if they are.
         words: that this call has annotated, those of shards in flight included.
         in_flight: the shards that are being done, by index.
         read_in_flight: their records, by the share of each shard that is done.

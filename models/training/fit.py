@@ -31,14 +31,7 @@ from concord.models.options import Precision, PredictOptions
 from concord.models.saved_tagger import BUNDLE_NAME
 from concord.models.tagger import Tagger
 from concord.models.token_table import TokenTable
-from concord.models.training.batches import (
-    CaseNoise,
-    Unit,
-    change_case,
-    document_batches,
-    sentence_batches,
-    split_long,
-)
+from concord.models.training.batches import CaseNoise, Unit, change_case, document_batches, sentence_batches, split_long
 from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate, set_learning_rate
 
 # Features of an encoder are kept for this many training words (3 GB for 384 values a word), and computed again in every
@@ -174,9 +167,7 @@ def fit(
             one counts no more than a small one. Without any, the last epoch is the best one, and the threshold stays.
         last_epoch: the epoch after which to stop, with the learning rates of a training of all epochs; None for all.
         folder: where the state of the last epoch and the bundle of the best one are written.
-        on_epoch: called after each epoch of this call.
         resume: continue from the state in ``folder``, if there is one; the result is that of an uninterrupted training.
-        on_batch: called after each batch.
         keep_last: the last epoch is the best one, whatever its score, as where dev lacks a type that is learned.
 
     Raises:

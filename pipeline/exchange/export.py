@@ -81,11 +81,9 @@ def export_collection(
     """Export a collection; the destination appears once all of it is written.
 
     Args:
-        output: the collection's folder.
         destination: a file for the formats of ENDINGS, else a folder; must not exist.
         ids: which documents to export; all if None.
         limit: how many documents to export, from the first on; all if None.
-        on_document: called after each document.
 
     Raises:
         PlanError: when the folder holds no finished run.

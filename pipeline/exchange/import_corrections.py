@@ -7,13 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from concord.pipeline.corrections.correction import Correction, Mark, Seen, check_name, check_type, current_corrections
-from concord.pipeline.corrections.fitting import (
-    Offsets,
-    WordOffsets,
-    corrected_marks,
-    fit_corrections,
-    paired_marks,
-)
+from concord.pipeline.corrections.fitting import Offsets, WordOffsets, corrected_marks, fit_corrections, paired_marks
 from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
@@ -73,8 +67,6 @@ def import_corrections(
 
     Args:
         path: a file of Label Studio or CoNLL-U, or a folder of brat; it may hold some documents only.
-        who: the annotator.
-        dry_run: append nothing.
         accept_drops: also import documents that lose more than the share ``MOST_DROPS`` of their entities.
 
     Raises:

@@ -197,7 +197,7 @@ class FastStanza(FastTokenizer):
         for column, parts in zip(_TAG_COLUMNS, self._tag_parts, strict=True):
             part, left = left[: parts or 1], left[parts or 1 :]
             names.append(self._tag_vocabularies[column].id2unit(part if parts else part[0]))
-        upos, xpos, feats = map(_or_none, names)
+        upos, xpos, feats = (None if name == "_" else name for name in names)
         if self._parser is None:
             return _Tag(upos, xpos, feats, ())
         vocabularies = self._nlp.processors["depparse"].vocab
@@ -292,10 +292,6 @@ def _length_sorted(sentences: Sequence[Sequence[str]], *, batch_words: int) -> I
         words += length
     if batch:
         yield batch
-
-
-def _or_none(name: str) -> str | None:
-    return None if name == "_" else name
 
 
 def _number_of_parts(vocabulary: Any) -> int | None:

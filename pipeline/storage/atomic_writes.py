@@ -129,7 +129,6 @@ def stage_file(folder: Path, fill: Callable[[BinaryIO], object]) -> Path:
 
     Args:
         folder: created if missing; on the file system of the final path.
-        fill: writes the bytes.
     """
     staged = folder / f"{uuid.uuid4().hex}.staged"
     try:

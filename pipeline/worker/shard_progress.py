@@ -16,8 +16,6 @@ class ShardProgress:
     """How much of a shard is done.
 
     Attributes:
-        shard: its index in the plan.
-        stage: what is being done.
         share: of the shard's work, from 0 to 1.
         words: that this amounts to: those of the shard, by the share of them that is done.
     """

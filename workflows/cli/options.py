@@ -34,11 +34,7 @@ class OrderedGroup(click.Group):
 
 
 class SectionedGroup(OrderedGroup):
-    """A group whose help lists its commands under headings.
-
-    Args:
-        sections: the commands by heading.
-    """
+    """A group whose help lists its commands under headings."""
 
     def __init__(self, *arguments: Any, sections: Mapping[str, Sequence[click.Command]], **options: Any) -> None:
         super().__init__(*arguments, **options)

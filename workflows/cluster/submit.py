@@ -51,11 +51,9 @@ class SubmitOptions:
     """Where and how to submit a job.
 
     Attributes:
-        address: of the cluster's job server.
         name: of the job, usually that of its file.
         submission_id: of the job on the cluster; made from name, date and the work to be done if None.
         python: command of the Python on the cluster's head node in which Concord's dependencies are installed.
-        wait: follow the job to its end.
     """
 
     address: str
@@ -310,11 +308,7 @@ def _result(client: JobSubmissionClient, submission_id: str) -> Answer:
 def _last_object(log: str) -> dict[str, Any] | None:
     """Find the answer of ``--json`` in a log."""
     for line in reversed(log.splitlines()):
-        if line.startswith("{"):
-            try:
-                answer = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(answer, dict):
+        with suppress(ValueError):
+            if line.startswith("{") and isinstance(answer := json.loads(line), dict):
                 return answer
     return None

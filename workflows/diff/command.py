@@ -115,7 +115,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _dead_letter_values(row: ChangedDeadLetter, counterpart: str) -> Mapping[str, Any]:
-    values = row._asdict()
+    values = asdict(row)
     return values | {counterpart: values.pop("counterpart")}
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.collection import Collection
-from concord.pipeline.output.schema import calibration_of
+from concord.pipeline.output.schema import ERRORS, calibration_of
 from concord.workflows.diff.rows import Rows, concatenate, match_rows, read_shards, rows_equal
 
 
@@ -86,15 +87,10 @@ class DocumentPairs:
         )
 
 
-class ChangedDeadLetter(NamedTuple):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangedDeadLetter(DeadLetter):
     """A dead letter of one side; on the other, its record is ``annotated``, ``absent`` or has another reason."""
 
-    doc_id: str | None
-    source_uri: str
-    position: int
-    stage: str
-    error: str
-    message: str
     counterpart: str
 
 
@@ -179,8 +175,7 @@ def _read_documents(collection: Collection) -> tuple[pa.Table, tuple[str, ...]]:
 
 def _read_dead_letters(collection: Collection) -> pa.Table:
     """Read all dead letters, with ``record``, by which they are matched, and ``reason``."""
-    columns = [name for name in ChangedDeadLetter._fields if name != "counterpart"]
-    table = concatenate(read_shards(collection, "errors", columns))
+    table = concatenate(read_shards(collection, "errors", ERRORS.names))
     address = pc.binary_join_element_wise(table["source_uri"], table["position"].cast(pa.string()), "\0")
     reason = pc.binary_join_element_wise(table["stage"], table["error"], ": ")
     return table.append_column("record", pc.coalesce(table["doc_id"], address)).append_column("reason", reason)

@@ -39,7 +39,6 @@ class CompareJob:
     Attributes:
         first, second: A and B.
         labels: renames entity types, or token labels, of the corpora and of both taggers; None drops an entity type.
-        form: the format of the corpora.
         train: training corpora, for slices by whether a name was seen in training.
     """
 

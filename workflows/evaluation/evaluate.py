@@ -63,7 +63,6 @@ class EvaluateJob:
     """A tagger and the gold corpora to score it on.
 
     Attributes:
-        folder: of the bundle.
         labels: entity type or token label of the corpora -> that of the tagger, None for no entity.
         form: which column of the corpora has the labels.
         train: training corpora, which decide whether a name is seen or unseen; `labels` applies to them too.

@@ -32,8 +32,6 @@ class Procedure:
 
     Attributes:
         alpha: significance level, for all lines of a comparison together.
-        rounds: of the randomisation test.
-        resamples: of the bootstrap.
     """
 
     alpha: float = 0.05
@@ -97,8 +95,6 @@ def compare_labels(
     """Test two taggers' labels overall, by entity type, for words that occur again and by slice, in this order.
 
     Args:
-        documents: with gold labels.
-        find_slices: returns the slices of a span.
         scheme: of the labels; token labels have neither types nor names.
     """
     gold = _gold(documents)

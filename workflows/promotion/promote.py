@@ -21,13 +21,7 @@ from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import INLINE, REFUSED, Answer, counted, plain, table, warn
 from concord.workflows.environment import code_tags
 from concord.workflows.promotion.champion import RaceLostError, move_champion, settled_state
-from concord.workflows.promotion.gate import (
-    Condition,
-    Findings,
-    describe_conditions,
-    examine,
-    read_gate,
-)
+from concord.workflows.promotion.gate import Condition, Findings, describe_conditions, examine, read_gate
 from concord.workflows.promotion.ledger import LONGEST_REASON, Action, Entry, Move, check_chain, read_line
 from concord.workflows.registry.mlflow_client import (
     Run,
@@ -84,7 +78,6 @@ def promote_command(
     """Make a version the champion if it passes the gate; exit code 4 if not.
 
     Args:
-        gate: path of its file.
         forced: move the champion even if the gate fails; needs a reason.
         reason: recorded in the ledger.
     """

@@ -1,8 +1,8 @@
 """``concord bundle``, and ``concord registry``: list, show and register models, and send what waits in outboxes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from concord.models.errors import ConfigError, ModelError
 from concord.models.saved_tagger import tagger_digest
@@ -16,13 +16,21 @@ from concord.workflows.registry.outbox import EXPERIMENT, find_entries, read_ent
 from concord.workflows.registry.resolve_tagger import find_tagger
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSummary:
+    """A registered model: how many versions it has, the newest, and the version of each alias."""
+
+    name: str
+    versions: int
+    newest: int | None
+    aliases: Mapping[str, int]
+
+
 def list_command() -> Answer:
     """List every model with its newest version and its aliases."""
     models = [_summary(name) for name in model_names()] if has_store() else []
-    rows = [
-        (*counts, ", ".join(f"{alias} {version}" for alias, version in sorted(aliases.items())))
-        for *counts, aliases in map(dict.values, models)
-    ]
+    aliases = [", ".join(f"{alias} {version}" for alias, version in sorted(it.aliases.items())) for it in models]
+    rows = [(it.name, it.versions, it.newest, shown) for it, shown in zip(models, aliases, strict=True)]
     text = table(rows, header=("model", "versions", "newest", "aliases"))
     if not rows:
         text = f"No model is registered at {tracking_uri()}; use 'concord train' or 'concord registry register'."
@@ -54,7 +62,7 @@ def show_command(model: str) -> Answer:
         for version in all_versions
     ]
     header = ("version", "aliases", "dev", "test", "digest", "created", "run")
-    return Answer(values={"name": name, "versions": plain(all_versions)}, text=table(rows, header=header))
+    return Answer(values={"name": name, "versions": all_versions}, text=table(rows, header=header))
 
 
 def bundle_command(model: str, output: Path) -> Answer:
@@ -68,7 +76,7 @@ def bundle_command(model: str, output: Path) -> Answer:
     tagger = find_tagger(model)
     copy_bundle(tagger.folder, output)
     lines = (f"bundle   {output}", f"digest   {tagger.digest}", f"try it   concord tag TEXT --model {output}")
-    return Answer(values={"folder": str(output), "digest": tagger.digest}, text="\n".join(lines))
+    return Answer(values={"folder": output, "digest": tagger.digest}, text="\n".join(lines))
 
 
 def register_command(bundle: Path, *, name: str, alias: str | None) -> Answer:
@@ -112,12 +120,11 @@ def sync_command(places: Sequence[Path]) -> Answer:
     )
 
 
-def _summary(name: str) -> dict[str, Any]:
-    """Return a model's name, its number of versions, the newest, and the version of each alias, in this order."""
+def _summary(name: str) -> ModelSummary:
     all_versions = versions(name)
     newest = all_versions[0].version if all_versions else None
     aliases = {alias: version.version for version in all_versions for alias in version.aliases}
-    return {"name": name, "versions": len(all_versions), "newest": newest, "aliases": aliases}
+    return ModelSummary(name=name, versions=len(all_versions), newest=newest, aliases=aliases)
 
 
 def _sync(folder: Path) -> dict[str, dict[str, str | None]]:

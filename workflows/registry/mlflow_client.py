@@ -158,7 +158,6 @@ def open_run(
 
     Args:
         parameters: logged as text; MLflow does not allow them to change later.
-        datasets: the inputs of the run.
         key: identifies the run in any store; an existing run with this key is opened again.
         started_ms: when it started, in milliseconds since 1970; now if None.
     """

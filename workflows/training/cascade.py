@@ -27,7 +27,6 @@ class CascadeJob:
         labels, form: as in EvaluateJob.
         train: corpora on which the states of the first pass are mapped to those of stage one; their labels are not
             read.
-        output: folder of the new bundle.
         gate: nats; None chooses the largest that costs at most ``tolerance`` points of F1 on every corpus.
     """
 

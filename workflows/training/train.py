@@ -59,9 +59,7 @@ class TrainOptions:
 
     Attributes:
         folder: takes checkpoints, bundle, curves and result; derived from the job if None.
-        resume: continue the training in the folder.
         tracked: log to the tracking store and register the bundle.
-        alias: the alias to set to the new version.
         forced: register the tagger even if it finds nothing.
         device: cpu, cuda, or auto for cuda where there is one; it changes the weights by rounding only.
         tags: of the run in the tracking store, beside those of every training.
