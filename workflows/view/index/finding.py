@@ -17,7 +17,7 @@ FIELDS = 8
 META = "meta."
 """Begins the parameters that choose by metadata, before the name of a field."""
 FIRST_PAGE = Window(PAGE_ROWS, 0)
-SEARCHED = 20_000
+SEARCHED = 5_000
 """Sentences that are looked at for entities of a type."""
 SOURCES = 12
 """Files listed as a facet; those with the most documents."""
