@@ -33,7 +33,7 @@ READING = (
     "/document?id=cut",
     "/document?id=none",
     "/names",
-    "/name?name=Baxter",
+    "/name?name=Baxter&meta.date=2031",
     "/search?q=goole&label=LOC",
     "/search?q=goole+AND",
     "/sql?q=SELECT+*+FROM+entities",
