@@ -82,12 +82,16 @@ _ARTICLE = re.compile(r"\A(?:the|an?)\s+(?=\S)")
 
 
 class Mention(NamedTuple):
-    """A name where it stands in a text; the offsets are code points, half-open."""
+    """A name where it stands in a text; the offsets are code points, half-open.
+
+    ``canonical`` is whom or what it names, where a person said so.
+    """
 
     text: str
     label: str
     start: int
     end: int
+    canonical: str | None = None
 
 
 class Identity(NamedTuple):
@@ -140,6 +144,7 @@ class _Name:
 def identify(mentions: Sequence[Mention], text: str) -> list[Identity]:
     """Return the identity of each name of a document, given in the order of its text.
 
+    A name with a canonical name has the identity that bears it, or one of its own; other names stay as they are.
     It takes time in proportion to the names.
     """
     by_spelling: dict[tuple[str, str], _Name] = {}
@@ -156,11 +161,25 @@ def identify(mentions: Sequence[Mention], text: str) -> list[Identity]:
         if _explains(full, short, text) and acronym.fuller is None and name.fullest() is not acronym:
             acronym.shorten(name.fullest())
     _join_short_forms(list(names.values()))
+    chosen = _as_people_said(mentions, [name.fullest() for name in named])
     identities: dict[_Name, Identity] = {}
-    for name in (name.fullest() for name in named):
+    for name in chosen:
         if name not in identities:
             identities[name] = Identity(len(identities), _spelling(name))
-    return [identities[name.fullest()] for name in named]
+    return [identities[name] for name in chosen]
+
+
+def _as_people_said(mentions: Sequence[Mention], fullest: list[_Name]) -> list[_Name]:
+    """Return the name that each mention means; its own canonical name decides before the rules."""
+    if all(mention.canonical is None for mention in mentions):
+        return fullest
+    known = {_parse(_spelling(name), name.key.label).key: name for name in fullest}
+    for place, mention in enumerate(mentions):
+        if mention.canonical is not None:
+            said = _parse(mention.canonical, mention.label)
+            said.spellings[mention.canonical] = 1
+            fullest[place] = known.setdefault(said.key, said)
+    return fullest
 
 
 def compared_words(name: str, label: str) -> Words:

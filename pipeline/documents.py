@@ -1,7 +1,7 @@
 """The records that pass from stage to stage. Offsets count code points of the raw text, half-open."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self, TypeVar
 
 from concord.models.outputs import Prediction
@@ -131,8 +131,10 @@ class AnnotatedDocument:
 
     Attributes:
         in_fp32: the predictions of fp32, where the run computes in bf16 and compares this document.
+        canonical: whom or what entities name, by start and end, where a person said so.
     """
 
     parsed: ParsedDocument
     predictions: tuple[Prediction, ...]
     in_fp32: tuple[Prediction, ...] | None = None
+    canonical: Mapping[tuple[int, int], str] = field(default_factory=dict)

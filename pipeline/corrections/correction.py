@@ -44,6 +44,9 @@ class Mark(Config):
     type: Annotated[str, AfterValidator(check_type)]
     text: str
     """The slice of the raw text."""
+    canonical: Annotated[str, AfterValidator(check_name)] | None = None
+    """Whom or what it names, where a person said so: the entity shares the identity of the document that has this
+    canonical name, or has one of its own."""
 
     @model_validator(mode="after")
     def _has_its_length(self) -> Self:
@@ -54,6 +57,10 @@ class Mark(Config):
     def overlaps(self, other: "Mark") -> bool:
         """Return whether the two share a code point."""
         return self.start < other.end and other.start < self.end
+
+    def is_same(self, other: "Mark") -> bool:
+        """Return whether the two are one entity, whomever it names."""
+        return (self.start, self.end, self.type) == (other.start, other.end, other.type)
 
     def moved(self, distance: int) -> "Mark":
         """Return the same mark, a number of code points later."""
@@ -78,9 +85,9 @@ class Correction(Config):
     """SHA-256 of the raw text in UTF-8, hex."""
     old: Mark | None = None
     new: Mark | None = None
-    """``accept`` has two equal marks, ``relabel`` two that differ in type or offsets and overlap, ``drop`` only the old
-    one, ``add`` only the new one, ``undo`` none. A ``drop`` of the type ``O`` says of words in no entity that this is
-    right."""
+    """``accept`` has two marks of one entity, ``relabel`` two that differ in type or offsets and overlap, ``drop`` only
+    the old one, ``add`` only the new one, ``undo`` none. A ``drop`` of the type ``O`` says of words in no entity that
+    this is right."""
     before: str = Field(default="", max_length=CONTEXT)
     after: str = Field(default="", max_length=CONTEXT)
     """The code points before and after ``anchor``."""
@@ -92,9 +99,10 @@ class Correction(Config):
     @model_validator(mode="after")
     def _has_its_marks(self) -> Self:
         old, new = self.old, self.new
+        is_same = old is not None and new is not None and old.is_same(new)
         expected = {
-            "accept": old is not None and old == new,
-            "relabel": old is not None and new is not None and old != new and old.overlaps(new),
+            "accept": is_same,
+            "relabel": old is not None and new is not None and not is_same and old.overlaps(new),
             "drop": old is not None and new is None,
             "add": old is None and new is not None,
             "undo": old is None and new is None,
@@ -115,7 +123,9 @@ class Correction(Config):
         Raises:
             ValueError: when no action goes with these marks, or a mark is not in the text.
         """
-        action: Action = "drop" if new is None else "add" if old is None else "accept" if old == new else "relabel"
+        action: Action = (
+            "drop" if new is None else "add" if old is None else "accept" if old.is_same(new) else "relabel"
+        )
         anchor = old or new
         for mark in filter(None, (old, new)):
             if text[mark.start : mark.end] != mark.text:
@@ -169,6 +179,8 @@ class Correction(Config):
             return "undone" if old is None else f"{_cut(old.text)}: no entity"
         if old is None:
             return f"{_cut(new.text)}: added as {new.type}"
+        if new.canonical is not None:
+            return f"{_cut(new.text)}: {new.type}, names {_cut(new.canonical)}"
         if old == new:
             return f"{_cut(new.text)}: {new.type} accepted"
         if old.text == new.text:

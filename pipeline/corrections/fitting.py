@@ -57,7 +57,8 @@ def fit_corrections(
 
     In the text on which a correction was made its offsets hold. In any other text its words are searched for, and the
     text around them decides between several places. A later correction replaces those whose result its marks overlap;
-    words that an earlier one only gave up are free, so that one entity can become two.
+    words that an earlier one only gave up are free, so that one entity can become two. One that does not say whom the
+    same entity names keeps what the earlier one said.
 
     Args:
         sentences: the offsets of the words of each sentence; marks must then begin and end with a word, in one
@@ -79,6 +80,7 @@ def fit_corrections(
             misfits.append(Misfit(correction, placed))
             continue
         replaced = _replaced(fitted, placed)
+        placed = _keep_canonical(placed, fitted[replaced])
         overruled += (Overruled(earlier, placed) for earlier in fitted[replaced] if earlier.new != placed.new)
         fitted[replaced] = [placed]
     return Fit(corrections=tuple(fitted), misfits=tuple(misfits), overruled=tuple(overruled))
@@ -217,6 +219,19 @@ def _replaced(fitted: Sequence[Correction], placed: Correction) -> slice:
     start, end = min(mark.start for mark in placed.marks), max(mark.end for mark in placed.marks)
     first = bisect_right(fitted, start, key=lambda earlier: earlier.result.end)
     return slice(first, max(first, bisect_left(fitted, end, key=lambda earlier: earlier.result.start)))
+
+
+def _keep_canonical(placed: Correction, replaced: Sequence[Correction]) -> Correction:
+    new = placed.new
+    if new is None or new.canonical is not None:
+        return placed
+    same = (earlier.new.canonical for earlier in replaced if earlier.new is not None and earlier.new.is_same(new))
+    canonical = next(same, None)
+    return (
+        placed
+        if canonical is None
+        else placed.model_copy(update={"new": new.model_copy(update={"canonical": canonical})})
+    )
 
 
 def _place(correction: Correction, text: str, digest: str) -> Correction | str:

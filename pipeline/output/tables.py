@@ -240,7 +240,11 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
             )
         last = len(rows) - item.candidates
         mentions = [
-            Mention(*(row[name] for name in ("name", "label", "start_char", "end_char"))) for row in rows[first:last]
+            Mention(
+                *(row[name] for name in ("name", "label", "start_char", "end_char")),
+                canonical=item.annotated.canonical.get((row["start_char"], row["end_char"])),
+            )
+            for row in rows[first:last]
         ]
         identities = identify(mentions, item.annotated.parsed.document.text)
         for row, identity in zip(rows[first:last], identities, strict=True):

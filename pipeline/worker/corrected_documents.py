@@ -61,7 +61,9 @@ def correct_document(annotated: AnnotatedDocument, corrections: Sequence[Correct
     words = [word[:2] for sentence in parsed.sentences for word in sentence.words]
     corrected = _corrected(annotated.predictions, words, fit.corrections)
     in_fp32 = annotated.in_fp32 and _corrected(annotated.in_fp32, words, fit.corrections)
-    return replace(annotated, predictions=corrected, in_fp32=in_fp32), fit
+    new = (correction.new for correction in fit.corrections if correction.new is not None)
+    canonical = {(mark.start, mark.end): mark.canonical for mark in new if mark.canonical is not None}
+    return replace(annotated, predictions=corrected, in_fp32=in_fp32, canonical=canonical), fit
 
 
 class _Entity(NamedTuple):

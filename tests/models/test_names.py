@@ -80,6 +80,21 @@ def test_gender_decides_between_two_names() -> None:
     assert numbers("Mr. Bob Lee", "Mrs. Ann Lee", "Mrs. Lee", "Mr. Lee", "Lee") == [0, 1, 1, 0, 2]
 
 
+def test_canonical_name_that_a_person_gave_joins_and_splits() -> None:
+    names = ["John F. Kennedy", "Kennedy", "Jack", "Kennedy", "Bob", "Bob"]
+    said = [None, "Kennedy", "JOHN F. KENNEDY", None, "Robert Kennedy", None]
+    mentions = [Mention(name, "PER", 0, 0, canonical) for name, canonical in zip(names, said, strict=True)]
+    identities = identify(mentions, "")
+    assert [identity.number for identity in identities] == [0, 1, 0, 0, 2, 3]
+    assert [identity.canonical for identity in identities[:5]] == [
+        "John F. Kennedy",
+        "Kennedy",
+        "John F. Kennedy",
+        "John F. Kennedy",
+        "Robert Kennedy",
+    ]
+
+
 def test_names_with_different_labels_stay_apart() -> None:
     identities = identify_in("George Washington, Washington", ("George Washington", "PER"), ("Washington", "LOC"))
     assert [identity.number for identity in identities] == [0, 1]

@@ -114,6 +114,22 @@ def test_unchanged_rerun_writes_nothing_and_undo_restores_the_rows(config: Annot
     check(config)
 
 
+def test_correction_says_whom_an_entity_names(config: AnnotateConfig) -> None:
+    runs.run_job(config)
+    first = rows(config, "entities")
+    made = correct(config, mark("Bob", "PER"), mark("Bob", "PER").model_copy(update={"canonical": "Anna Smith"}))
+    assert runs.run_job(config).changes.corrected == 1
+    anna, _, bob = rows(config, "entities")
+    assert bob["source"] == "corrected"
+    assert (bob["canonical"], bob["identity"]) == (anna["canonical"], anna["identity"]) == ("Anna Smith", 0)
+    table = pq.read_table(Path(config.output.path) / "names").to_pylist()
+    assert [row["variants"] for row in table if row["canonical"] == "Anna Smith"] == [["Anna Smith", "Bob"]]
+    append_to_log(log_path(Path(config.output.path)), [made.undone(who="bob")])
+    runs.run_job(config)
+    assert rows(config, "entities") == first
+    check(config)
+
+
 def test_words_in_no_entity_are_certain_to_be_so(config: AnnotateConfig) -> None:
     runs.run_job(config)
     first = rows(config, "entities"), rows(config, "tokens")

@@ -100,6 +100,21 @@ def test_later_correction_of_the_same_words_wins_and_is_named() -> None:
     assert [(pair.earlier, pair.later) for pair in fit.overruled] == [(first, second)]
 
 
+def test_later_correction_keeps_whom_an_entity_names_unless_it_says_so_itself() -> None:
+    named = mark("Bob").model_copy(update={"canonical": "Bob Lee"})
+    first = correct(mark("Bob"), named)
+    assert (first.action, first.description) == ("accept", "Bob: PER, names Bob Lee")
+    fit = fit_corrections([first, correct(mark("Bob"), mark("Bob"))], TEXT)
+    assert [correction.new for correction in fit.corrections] == [named]
+    assert not fit.overruled
+    other = named.model_copy(update={"canonical": "Bob Low"})
+    fit = fit_corrections([first, correct(mark("Bob"), other)], TEXT)
+    assert [correction.new for correction in fit.corrections] == [other]
+    assert [pair.earlier for pair in fit.overruled] == [first]
+    [organisation] = fit_corrections([first, correct(mark("Bob"), mark("Bob", "ORG"))], TEXT).corrections
+    assert organisation.new == mark("Bob", "ORG")
+
+
 def test_one_entity_becomes_two() -> None:
     model = [mark("Anna Smith"), mark("Bob")]
     first = correct(mark("Anna Smith"), mark("Smith"))
