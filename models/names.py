@@ -36,9 +36,27 @@ _LINKING = (
     _ARTICLES | _ELSEWHERE | _set("of and or & de du des da del della di al la le les el von van der den das y et und")
 )
 _EPITHETS = _set("of the from at in on and with")
-_NUMBERS = _set("i ii iii iv v vi vii viii ix x xi xii xiii xiv xv xvi jr sr junior senior")
+_GENERATIONS = _set("jr sr junior senior")
+_NUMBERS = _GENERATIONS | _set("i ii iii iv v vi vii viii ix x xi xii xiii xiv xv xvi")
 _MALE = _set("mr mister sir lord king prince uncle father monsieur herr")
 _FEMALE = _set("mrs ms miss lady dame madam queen princess aunt mother sister madame mme frau")
+_MEN = _set(
+    "aaron adam albert alexander andrew anthony arthur benjamin bernard bill bob brian bruce charles christopher "
+    "daniel david dennis donald douglas edward eric ernest eugene frank frederick gary george gerald gregory harold "
+    "harry henry howard hugh jack jacob james jason jeffrey jeremy jim joe john jonathan joseph joshua karl keith "
+    "kenneth kevin larry lawrence leonard louis mark martin matthew michael mike nathan nicholas oliver patrick paul "
+    "peter philip ralph raymond richard robert roger ronald roy samuel scott simon stephen steven theodore thomas "
+    "timothy tom victor vincent walter william"
+)
+_WOMEN = _set(
+    "agnes alice amanda amy andrea angela anna anne barbara beatrice betty brenda carol caroline catherine charlotte "
+    "christina christine cynthia deborah diana diane donna dorothy edith eleanor elizabeth ellen emily emma esther eva "
+    "florence frances grace hannah harriet heather helen ida irene jane janet jennifer jessica joan joanna judith "
+    "julia julie karen katherine kathleen laura linda lisa louise lucy margaret maria marie martha mary melissa "
+    "michelle nancy olivia pamela patricia rachel rebecca rose ruth sandra sarah sharon sophia stephanie susan teresa "
+    "theresa victoria virginia"
+)
+"""Given names that are seldom those of another gender."""
 _FORMS_OF_ADDRESS = _set("mr mrs ms miss madam madame dr sir")
 _OFFICES = _set(
     "president senator secretary minister governor congressman congresswoman representative ambassador commissioner "
@@ -227,6 +245,9 @@ def _only_fuller(name: _Name, owners: Mapping[tuple[str, Words], Sequence[_Name]
     if len(having) > _MOST_OWNERS:
         return None
     fitting = {fullest for fullest in (owner.fullest() for owner in having) if fullest.may_be(name)} - {name}
+    if (number := name.key.marks[1]) in _GENERATIONS:
+        # Kennedy Jr. is not John Kennedy, whereas John Kennedy may be John Kennedy Jr., and Norton I is Joshua Norton.
+        fitting = {fullest for fullest in fitting if fullest.marks[1] == number}
     return fitting.pop() if len(fitting) == 1 else None
 
 
@@ -280,7 +301,9 @@ def _parse_person(label: str, words: Words, surface: Words, number: str) -> _Nam
     gender = "male" if _MALE.intersection(titles) else "female" if _FEMALE.intersection(titles) else ""
     key = _Key(label, words[first:last], (gender, number, " ".join(epithet)))
     own = next((place for place, title in enumerate(titles) if _TITLES.issuperset(titles[place:])), len(titles))
-    return _Name(key, surface[first:last], key.marks, {titles, titles[own:]})
+    given = key.words[0] if len(key.words) > 1 and not gender else ""
+    gender = "male" if given in _MEN else "female" if given in _WOMEN else gender
+    return _Name(key, surface[first:last], (gender, *key.marks[1:]), {titles, titles[own:]})
 
 
 def _is_number(words: Words) -> bool:
@@ -323,8 +346,10 @@ def _parts_of_person(words: Words) -> Iterator[Words]:
     for ways in product(("whole", "initial", "left out"), repeat=len(words)):
         # Initials stand for given names, and only before a surname.
         if ways[-1] == "whole" or (ways[-1] == "left out" and "initial" not in ways):
-            chosen = zip(words, ways, strict=True)
-            yield tuple(word if way == "whole" else word[0] for word, way in chosen if way != "left out")
+            form = [{"whole": word, "initial": word[:1]}.get(way, "") for word, way in zip(words, ways, strict=True)]
+            # George W. Bush is not George H. W. Bush: of several middle initials all are given, or none.
+            if "" not in form[1:-1] or not any(len(word) == 1 for word in form[1:-1]):
+                yield tuple(filter(None, form))
 
 
 def _parts_of_organisation(words: Words) -> Iterator[Words]:

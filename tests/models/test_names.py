@@ -40,6 +40,13 @@ def canonical(*names: str, label: str = "PER") -> set[str]:
             ("President John F. Kennedy", "Mr. Kennedy", "Kennedy, John F.", "US President Kennedy", "Mr. President"),
         ),
         ("PER", ("Martin Luther King Jr.", "Martin Luther King, Jr.", "Dr. King", "King")),
+        (
+            "PER",
+            ("George Herbert Walker Bush", "George H. W. Bush", "George Bush", "Bush", "Mr. Bush", "G. H. W. Bush"),
+        ),
+        ("PER", ("Joshua Norton", "Norton I", "Emperor Norton")),
+        ("PER", ("John Kennedy Jr.", "John Kennedy", "Kennedy Jr.")),
+        ("PER", ("Juan Carlos García López", "Juan García")),
         ("PER", ("Theodorus of Tabennese", "St. Theodorus", "Theodorus")),
         ("ORG", ("Cascade Hydro", "Cascade", "Hydro")),
         ("ORG", ("University of Southern Indiana", "USI", "Southern Indiana", "the University")),
@@ -57,6 +64,11 @@ def test_names_of_one_share_an_identity(label: str, names: tuple[str, ...]) -> N
     ("label", "names"),
     [
         ("PER", ("Mr. Roberts", "Mrs. Roberts")),
+        ("PER", ("Mary Smith", "Mr. Smith")),
+        ("PER", ("Mrs. Smith", "John Smith")),
+        ("PER", ("George H. W. Bush", "George W. Bush")),
+        ("PER", ("George Herbert Walker Bush", "George W. Bush")),
+        ("PER", ("John Kennedy", "Kennedy Jr.")),
         ("PER", ("Henry IV", "Henry VIII")),
         ("PER", ("Peter the Great", "Peter of Amiens")),
         ("PER", ("Ann Lee", "Ann Low")),
@@ -74,10 +86,12 @@ def test_names_of_different_ones_stay_apart(label: str, names: tuple[str, ...]) 
 
 def test_short_form_that_fits_two_names_is_taken_for_neither() -> None:
     assert numbers("John Kennedy", "Robert Kennedy", "Kennedy", "Robert") == [0, 1, 2, 1]
+    assert numbers("George H. W. Bush", "George W. Bush", "George Bush") == [0, 1, 2]
 
 
 def test_gender_decides_between_two_names() -> None:
     assert numbers("Mr. Bob Lee", "Mrs. Ann Lee", "Mrs. Lee", "Mr. Lee", "Lee") == [0, 1, 1, 0, 2]
+    assert numbers("Mary Smith", "John Smith", "Mr. Smith", "Mrs. Smith") == [0, 1, 1, 0]
 
 
 def test_canonical_name_that_a_person_gave_joins_and_splits() -> None:
