@@ -240,11 +240,9 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
             )
         last = len(rows) - item.candidates
         mentions = [
-            Mention(
-                *(row[name] for name in ("name", "label", "start_char", "end_char")),
-                canonical=item.annotated.canonical.get((row["start_char"], row["end_char"])),
-            )
+            Mention(row["name"], row["label"], *place, item.annotated.canonical.get(place))
             for row in rows[first:last]
+            for place in [(row["start_char"], row["end_char"])]
         ]
         identities = identify(mentions, item.annotated.parsed.document.text)
         for row, identity in zip(rows[first:last], identities, strict=True):
