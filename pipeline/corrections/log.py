@@ -44,6 +44,11 @@ def log_path(output: OutputPath) -> Path:
     return output / LOG_NAME
 
 
+def read_log_of(output: OutputPath) -> list[Correction]:
+    """Read the corrections of a collection; there are none in an object store."""
+    return read_log(log_path(output)) if isinstance(output, Path) else []
+
+
 def read_log(path: Path) -> list[Correction]:
     """Read all corrections, undone ones and ``undo`` included, in the order in which they were made.
 

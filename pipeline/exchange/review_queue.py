@@ -12,19 +12,27 @@ stage that decided, calibrated if the tagger is; the entropy of stage one (``unc
 only orders sentences of equal score. A tagger that gives no probabilities has no decision that is less certain than
 another: the score is 0, and the queue is a random sample in the order of the seed.
 
+What a tagger is sure of and wrong about has no such score. So every tenth sentence is one with a name that people
+called something else wherever they corrected it, or whose other occurrences have another label, the surest first.
+
 Sentences with candidates (``output.candidates``) come first, since all of these must be looked at so that few names are
 missed: their score is 1 and the confidence of the likeliest candidate.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
+from concord.models.labels import OUTSIDE
 from concord.models.outputs import known_numbers
+from concord.pipeline.corrections.correction import Correction, current_corrections
+from concord.pipeline.corrections.fitting import CORRECTED
+from concord.pipeline.corrections.log import read_log_of
 from concord.pipeline.exchange.export import ExportStream, check_destination, writers
 from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.output.collection import open_collection
@@ -38,9 +46,13 @@ from concord.pipeline.output.document_rows import (
     whole_sentences,
 )
 from concord.pipeline.output.shard_stats import entity_types
+from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.source_texts import SourceTexts
 
+DISPUTED_EVERY = 10
+_KEPT = 5
+"""The most occurrences that are kept of a name with a label: those of which the tagger is surest."""
 QueueForm = Literal["label-studio", "jsonl", "brat"]
 
 
@@ -85,6 +97,10 @@ class QueuedSentence:
     reason: str
 
 
+_Scored: TypeAlias = tuple[list[CollectedSentence], QueuedSentence]
+"""A sentence, or the pieces of an over-long one, with its score."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReviewReport:
     """What was written.
@@ -121,7 +137,8 @@ def write_review_queue(
     check_destination(destination, output=output, to=to)
     collection = open_collection(output)
     selected: defaultdict[str, list[QueuedSentence]] = defaultdict(list)
-    for sentence in select_sentences(read_collection(collection, wanted=lambda doc_id: doc_id not in exclude), quotas):
+    read = read_collection(collection, wanted=lambda doc_id: doc_id not in exclude)
+    for sentence in select_sentences(read, quotas, log=read_log_of(collection.output)):
         selected[sentence.doc_id].append(sentence)
     stream = ExportStream(destination, dead_letters=collection.manifest.dead_letters)
     documents = read_collection(collection, wanted=selected.__contains__)
@@ -137,27 +154,124 @@ def write_review_queue(
     return ReviewReport(choices=tuple(queue), left_out=report.left_out, labels=labels, errors=report.errors)
 
 
-def select_sentences(documents: Iterable[CollectedDocument], quotas: Quotas) -> list[QueuedSentence]:
-    """Select sentences by rank: the highest score first, as far as the quotas of document and type allow."""
-    candidates = [candidate for document in documents for candidate in _candidates(document, quotas)]
+def select_sentences(
+    documents: Iterable[CollectedDocument],
+    quotas: Quotas,
+    *,
+    log: Iterable[Correction] = (),
+    disputed_every: int = DISPUTED_EVERY,
+) -> list[QueuedSentence]:
+    """Select sentences by rank: the highest score first, as far as the quotas of document and type allow.
+
+    Args:
+        log: of the corrections of the collection.
+        disputed_every: how often a sentence with a disputed name comes instead, if there is another one.
+    """
+    names = _NameLabels(log)
+    candidates = [candidate for document in documents for candidate in _candidates(document, quotas, names)]
     candidates.sort(key=lambda candidate: _sort_key(candidate, quotas.seed))
-    taken: Counter[tuple[str, str]] = Counter()
+    by_score, by_dispute = iter(candidates), iter(names.disputed())
+    taken: Counter[Hashable] = Counter()
     selected: list[QueuedSentence] = []
-    for candidate in candidates:
-        counts = ((("document", candidate.doc_id), quotas.per_document), (("type", candidate.type), quotas.per_type))
-        if len(selected) == quotas.size:
+
+    def limits(one: QueuedSentence) -> dict[Hashable, int | None]:
+        return {("d", one.doc_id): quotas.per_document, ("t", one.type): quotas.per_type, (one.doc_id, one.sent_id): 1}
+
+    def is_allowed(one: QueuedSentence) -> bool:
+        return all(limit is None or taken[key] < limit for key, limit in limits(one).items())
+
+    while len(selected) < quotas.size:
+        is_due = (len(selected) + 1) % disputed_every == 0
+        chosen = next(filter(is_allowed, by_dispute), None) if is_due else None
+        chosen = chosen or next(filter(is_allowed, by_score), None)
+        if chosen is None:
             break
-        if all(limit is None or taken[key] < limit for key, limit in counts):
-            taken.update(key for key, _ in counts)
-            selected.append(replace(candidate, rank=len(selected) + 1))
+        taken.update(limits(chosen).keys())
+        selected.append(replace(chosen, rank=len(selected) + 1))
     return selected
 
 
-def _candidates(document: CollectedDocument, quotas: Quotas) -> Iterator[QueuedSentence]:
+class _NameLabels:
+    """The labels of names, collected document by document; memory is linear in the number of different names."""
+
+    def __init__(self, log: Iterable[Correction]) -> None:
+        """Begin with the labels that people gave names."""
+        self._given: defaultdict[str, set[str]] = defaultdict(set)
+        for line in chain.from_iterable(current_corrections(log).values()):
+            self._given[normalize_name(line.result.text)].add(OUTSIDE if line.new is None else line.new.type)
+        self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._surest: defaultdict[tuple[str, str], list[tuple[float, QueuedSentence]]] = defaultdict(list)
+
+    def add(self, document: CollectedDocument, scored: Iterable[_Scored]) -> None:
+        """Take the names of a document: entities, and words in none that are a name elsewhere in it."""
+        found = list(_names(document, scored))
+        counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for name, one in found:
+            counts[name][one.type] += 1
+            self._counts[name][one.type] += 1
+        for name, one in found:
+            kept = self._surest[name, one.type]
+            kept.append(((1 - one.score) * (1 + _share_of_others(counts[name], one.type)), one))
+            kept.sort(key=itemgetter(0), reverse=True)
+            del kept[_KEPT:]
+
+    def disputed(self) -> list[QueuedSentence]:
+        """Return the disputed occurrences, those that contradict people first."""
+        found = []
+        for (name, label), kept in self._surest.items():
+            given, counts = self._given.get(name, set()), self._counts[name]
+            most, number = counts.most_common(1)[0]
+            if given and label not in given:
+                reason = f"{label} {name!r}, which people called {' or '.join(sorted(given))}"
+            elif not given and number > counts[label]:
+                reason = f"{label} {name!r}, {number:,} times {most} elsewhere"
+            else:
+                continue
+            # Where people have spoken, other occurrences have no say.
+            weight = 1 + _share_of_others(counts, label)
+            found += [
+                (bool(given), 1 - one.score if given else weight * sure, replace(one, reason=reason))
+                for sure, one in kept
+            ]
+        return [one for *_, one in sorted(found, key=itemgetter(0, 1), reverse=True)]
+
+
+def _share_of_others(counts: Counter[str], label: str) -> float:
+    """Return the share of a name's occurrences with another label, which is less for few occurrences."""
+    return (counts.total() - counts[label]) / (counts.total() + 1)
+
+
+def _names(document: CollectedDocument, scored: Iterable[_Scored]) -> Iterator[tuple[str, QueuedSentence]]:
+    by_first: defaultdict[str, set[str]] = defaultdict(set)
+    for row in document.entities:
+        by_first[row.name.partition(" ")[0]].add(row.name)
+    covered = {offset for row in document.entities for offset in range(row.start_char, row.end_char)}
+    for pieces, sentence in scored:
+        tokens = [token for piece in pieces for token in piece.tokens]
+        for row in _within(pieces, document.entities):
+            if row.source != CORRECTED:
+                yield row.name, _asked(sentence, row.label, row.start_char, row.end_char, row.confidence)
+        for number, token in enumerate(tokens):
+            for name in by_first.get(token.text, ()):
+                words = tokens[number : number + name.count(" ") + 1]
+                if " ".join(word.text for word in words) == name and covered.isdisjoint(
+                    word.start_char for word in words
+                ):
+                    sure = min(known_numbers(word.ner_prob for word in words), default=None)
+                    yield name, _asked(sentence, OUTSIDE, token.start_char, words[-1].end_char, sure)
+
+
+def _asked(sentence: QueuedSentence, label: str, start: int, end: int, probability: float | None) -> QueuedSentence:
+    score = 0.0 if probability is None else round_float(1 - probability)
+    return replace(sentence, type=label, asked_start=start, asked_end=end, score=score)
+
+
+def _candidates(document: CollectedDocument, quotas: Quotas, names: _NameLabels) -> Iterator[QueuedSentence]:
     """Yield a document's sentences, of each type at most as many as the document may have in the queue."""
+    scored = [(pieces, _score(document, pieces)) for pieces in whole_sentences(document)]
+    names.add(document, scored)
     by_type: defaultdict[str, list[QueuedSentence]] = defaultdict(list)
-    for pieces in whole_sentences(document):
-        candidate = _score(document, pieces)
+    for _, candidate in scored:
         by_type[candidate.type].append(candidate)
     for candidates in by_type.values():
         candidates.sort(key=lambda candidate: _sort_key(candidate, quotas.seed))

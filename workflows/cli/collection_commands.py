@@ -422,7 +422,9 @@ def review(
     OUT is the folder or URL of an annotated collection.
 
     Sentences are ranked by how unsure the tagger is of an entity, or of a word outside any entity, and come with score
-    and reason. The same command on the same collection selects the same sentences.
+    and reason. Every tenth is another: one with a name that people called something else in their corrections, or that
+    has another label elsewhere, since a tagger may be sure and wrong. The same command on the same collection, with the
+    same corrections, selects the same sentences.
 
     With --output they are written for another tool; with --as NAME they are walked through in the browser, where
     'concord view OUT --as NAME' corrects them.

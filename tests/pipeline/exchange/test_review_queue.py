@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.models.errors import ConfigError
+from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.exchange.review_queue import QueuedSentence, Quotas, select_sentences, write_review_queue
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import (
@@ -210,3 +211,81 @@ def test_existing_queue_is_not_overwritten(output: Path, tmp_path: Path) -> None
     (tmp_path / "queue.json").write_text("annotated by hand")
     with pytest.raises(ConfigError, match="expected a new name"):
         write_review_queue(output, tmp_path / "queue.json", to="label-studio", quotas=ALL)
+
+
+def named(doc_id: str, *sentences: str) -> CollectedDocument:
+    """Return a document of words such as ``Ford/B-ORG/0.99``, by default ``O`` and as sure as that."""
+    found: list[CollectedSentence] = []
+    entities: list[EntityRow] = []
+    start = 0
+    for number, sentence in enumerate(sentences):
+        words = []
+        for place, (word, label, value) in enumerate(
+            ((*one.split("/"), "O", "0.99")[:3] for one in sentence.split()), 1
+        ):
+            sure = float(value) if label != "O" or "/" in sentence else 0.99
+            offsets = (start, start + len(word))
+            words.append(TokenRow(place, *offsets, word, word, *(None,) * 6, label, label, sure, 0.0, False))
+            if label != "O":
+                kind = label.removeprefix("B-")
+                entities.append(EntityRow(len(entities), number, *offsets, place, place, word, kind, sure, 0.0, False))
+            start += len(word) + 1
+        found.append(
+            CollectedSentence(SentenceRow(number, words[0].start_char, start - 1, len(words), False), tuple(words))
+        )
+    row = DocumentRow(doc_id, "", 0, "", start, len(found), 0, len(entities), "", None)
+    return CollectedDocument(row, tuple(found), tuple(entities))
+
+
+RECURRING = named(
+    "news",
+    *("Ford/B-PER/0.99 slept", "Ford/B-PER/0.99 ran", "Ford/B-PER/0.99 fell"),
+    *("Ford/B-ORG/0.98 closed", "yesterday Ford woke", "May/O/0.95 came"),
+)
+FILLING = named("doubt", *(f"w{number}/O/0.5{number} x" for number in range(10)))
+
+
+def reasons(documents: list[CollectedDocument], *log: Correction, every: int = 2) -> list[str]:
+    quotas = Quotas(size=6, per_document=None, per_type=None, seed=1)
+    queue = select_sentences(documents, quotas, log=log, disputed_every=every)
+    return [one.reason for one in queue]
+
+
+def test_some_of_the_queue_are_names_with_another_label_elsewhere() -> None:
+    found = reasons([RECURRING, FILLING])
+    assert [reason for reason in found if "elsewhere" in reason] == [
+        "O 'Ford', 3 times PER elsewhere",
+        "ORG 'Ford', 3 times PER elsewhere",
+    ]
+    assert [index for index, reason in enumerate(found, 1) if "elsewhere" in reason] == [2, 4]
+    assert not any("elsewhere" in reason for reason in reasons([RECURRING, FILLING], every=10))
+    queue = select_sentences([RECURRING, FILLING], ALL, disputed_every=2)
+    assert len(set(addresses(queue))) == len(queue) == 16
+    assert [one.rank for one in queue] == list(range(1, 17))
+
+
+def test_names_that_people_called_something_else_come_first() -> None:
+    text = "Ford and May"
+    ford, may = (
+        Mark(start=text.index(name), end=text.index(name) + len(name), type="LOC", text=name)
+        for name in text.split(" and ")
+    )
+    seen = Seen(doc_id="other", tagger="t", generation=0)
+    said = [
+        Correction.of(None, ford, text=text, seen=seen, who="ada"),
+        Correction.of(ford, ford.model_copy(update={"type": "ORG"}), text=text, seen=seen, who="ada"),
+        Correction.of(may, None, text=text, seen=seen, who="ada"),
+    ]
+    found = [reason for reason in reasons([RECURRING, FILLING], *said, every=1) if "called" in reason]
+    assert found[0] == "PER 'Ford', which people called LOC or ORG"
+    assert "O 'Ford', which people called LOC or ORG" in found
+    # What was undone was not said, and what people said themselves contradicts nobody.
+    undone = reasons([RECURRING, FILLING], said[1], said[1].undone(who="ada"), every=1)
+    assert not any("called" in reason for reason in undone)
+    assert not any("ORG 'Ford', which" in reason or "elsewhere" in reason for reason in found)
+
+
+def test_a_corrected_entity_is_not_disputed_again() -> None:
+    corrected = tuple(row._replace(source="corrected") if row.label == "ORG" else row for row in RECURRING.entities)
+    document = CollectedDocument(RECURRING.row, RECURRING.sentences, corrected)
+    assert not any(reason.startswith("ORG 'Ford', 3") for reason in reasons([document, FILLING]))

@@ -579,7 +579,7 @@ def test_an_address_whose_rank_is_of_another_document_is_not_queued(client: Test
 def test_a_queue_that_cannot_be_selected_says_why(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise KeyError("broken")
 
     with monkeypatch.context() as patched:

@@ -5,6 +5,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from concord.pipeline.corrections.fitting import Offsets
+from concord.pipeline.corrections.log import read_log_of
 from concord.pipeline.exchange.review_queue import QueuedSentence, Quotas, select_sentences
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.document_rows import read_collection
@@ -50,7 +51,7 @@ class ReviewQueue:
 
 def _select(collection: Collection, quotas: Quotas) -> Selection:
     documents = (document for document in read_collection(collection) if document.sentences)
-    sentences = select_sentences(documents, quotas)
+    sentences = select_sentences(documents, quotas, log=read_log_of(collection.output))
     return Selection(sentences, _bounds(collection, sentences))
 
 
