@@ -13,10 +13,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from concord.models.config import Config
 
-Action = Literal["accept", "relabel", "drop", "add", "undo"]
+Action = Literal["accept", "relabel", "drop", "add", "flag", "undo"]
 
 CONTEXT = 32
 """Code points before and after an entity by which it is found again in a changed text."""
+MAX_COMMENT = 1000
 _DESCRIBED = 60
 _TYPE = re.compile(r"[^\s|=\x00-\x1f\x7f]{1,100}")
 
@@ -68,7 +69,7 @@ class Mark(Config):
 
 
 class Correction(Config):
-    """One line of the log: what a person said about one entity, or that an earlier line no longer counts."""
+    """One line of the log: what a person said about one entity, that an earlier line no longer counts, or a flag."""
 
     id: str = Field(min_length=1, max_length=100)
     """Unique in the log."""
@@ -87,7 +88,8 @@ class Correction(Config):
     new: Mark | None = None
     """``accept`` has two marks of one entity, ``relabel`` two that differ in type or offsets and overlap, ``drop`` only
     the old one, ``add`` only the new one, ``undo`` none. A ``drop`` of the type ``O`` says of words in no entity that
-    this is right."""
+    this is right. A ``flag`` has an old one of the type ``O``: words to look at again, whose labels it leaves as they
+    are."""
     before: str = Field(default="", max_length=CONTEXT)
     after: str = Field(default="", max_length=CONTEXT)
     """The code points before and after ``anchor``."""
@@ -95,6 +97,8 @@ class Correction(Config):
     """Whether the person chose it among what several people had said."""
     undoes: str | None = None
     """The id of the earlier line that no longer counts; only of ``undo``."""
+    comment: str = Field(default="", max_length=MAX_COMMENT)
+    """Why the words are to be looked at again; only of ``flag``."""
 
     @model_validator(mode="after")
     def _has_its_marks(self) -> Self:
@@ -105,6 +109,7 @@ class Correction(Config):
             "relabel": old is not None and new is not None and not is_same and old.overlaps(new),
             "drop": old is not None and new is None,
             "add": old is None and new is not None,
+            "flag": old is not None and new is None,
             "undo": old is None and new is None,
         }
         if not expected[self.action] or (self.undoes is not None) != (self.action == "undo"):
@@ -162,6 +167,11 @@ class Correction(Config):
         )
 
     @property
+    def decides(self) -> bool:
+        """Whether it says what is an entity; an ``undo`` and a ``flag`` do not."""
+        return self.action not in {"undo", "flag"}
+
+    @property
     def anchor(self) -> Mark:
         """The mark by which the place is found: the old one, or the new one where there is no old; not of an undo."""
         return self.marks[0]
@@ -175,6 +185,8 @@ class Correction(Config):
     def description(self) -> str:
         """What it says, in words, as in ``Geneva: PER to LOC``; long texts are cut."""
         old, new = self.old, self.new
+        if self.action == "flag" and old is not None:
+            return f"{_cut(old.text)}: flagged{self.comment and f', {self.comment}'}"
         if new is None:
             return "undone" if old is None else f"{_cut(old.text)}: no entity"
         if old is None:
@@ -209,11 +221,11 @@ class Seen(Config):
 def current_corrections(log: Iterable[Correction]) -> dict[str, tuple[Correction, ...]]:
     """Return the corrections of each document that no line has undone, in the order of the log.
 
-    An undo that is undone does not count. Documents without a correction are left out.
+    An undo that is undone does not count. Flags and documents without a correction are left out.
     """
     lines = list(log)
     undone = undone_ids(lines)
-    return group_by_document(line for line in lines if line.action != "undo" and line.id not in undone)
+    return group_by_document(line for line in lines if line.decides and line.id not in undone)
 
 
 def group_by_document(corrections: Iterable[Correction]) -> dict[str, tuple[Correction, ...]]:

@@ -121,7 +121,7 @@ def _taken_back(log: Iterable[Correction], current: Mapping[str, Sequence[Correc
     current_ids = {correction.id for corrections in current.values() for correction in corrections}
     undone: dict[str, list[Correction]] = {}
     for correction in log:
-        if correction.action != "undo" and correction.id not in current_ids:
+        if correction.decides and correction.id not in current_ids:
             undone.setdefault(correction.doc_id, []).append(correction)
     return undone
 

@@ -46,7 +46,7 @@ def list_statuses(output: OutputPath) -> list[CorrectionStatus]:
     """
     log = read_log(log_path(output))
     current = current_corrections(log)
-    statuses = _statuses((line for line in log if line.action != "undo"), "undone")
+    statuses = _statuses((line for line in log if line.decides), "undone")
     collection = open_collection(output)
     missing = dict(current)
     for document, text in documents_with_texts(collection, current):

@@ -60,6 +60,7 @@ _FORMS: Mapping[str, Callable[[Viewer, forms.Form], None]] = {
     "/correct": forms.correct,
     "/correct-places": forms.correct_places,
     "/settle": differing.settle,
+    "/flag": forms.flag,
     "/undo": forms.undo,
 }
 

@@ -1,11 +1,13 @@
 """What every page and form of the viewer works with."""
 
+import sqlite3
 from dataclasses import dataclass
 
 from concord.workflows.view.comparisons import Comparisons
 from concord.workflows.view.correcting.collection_tagger import CollectionTagger
-from concord.workflows.view.correcting.correction_log import CorrectionLog
+from concord.workflows.view.correcting.correction_log import CorrectionLog, LogState
 from concord.workflows.view.correcting.review_queue import ReviewQueue
+from concord.workflows.view.index.finding import all_labels
 from concord.workflows.view.index.opened import OpenedCollection
 
 
@@ -25,3 +27,7 @@ class Viewer:
     comparisons: Comparisons
     key: str
     base: str
+
+    def types(self, index: sqlite3.Connection, state: LogState) -> list[str]:
+        """Return the entity types of the tables, sorted, and after them those that people have named since."""
+        return list(dict.fromkeys([*all_labels(index), *state.types]))

@@ -42,18 +42,19 @@ READING = (
     "/corrections",
     "/differences",
     "/review",
-    "/document?id=yard&queue=1",
+    "/review?rank=2",
     "/why?id=yard&name=Baxter",
     "/dead-letters",
 )
 CORRECTING = (
     "/document?id=yard&at=24-35",
-    "/document?id=yard&queue=1",
+    "/review",
+    "/review?rank=7",
     "/everywhere?text=Baxter&label=PER",
     "/corrections",
     "/moves?id=yard",
 )
-SIZES: tuple[tuple[int, Literal["light", "dark"]], ...] = ((1200, "light"), (1200, "dark"), (360, "light"))
+SIZES: tuple[tuple[int, Literal["light", "dark"]], ...] = ((1200, "light"), (1920, "dark"), (360, "light"))
 OTHER = {**viewing.NEWS, "fair": ("Goole|B-PER|||0.99 waits ~.", "People came to Goole|B-LOC ~.")}
 
 
@@ -90,6 +91,10 @@ def check(page: Page, name: str) -> None:
         page.emulate_media(color_scheme=scheme)
         assert accessibility_faults(page) == [], (name, width, scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+        if page.locator("#marks").count():
+            page.locator("#marks").check()
+            assert accessibility_faults(page) == [], (name, width, scheme, "marks")
+            page.locator("#marks").uncheck()
 
 
 def open_page(visit: Visit, path: str) -> Page:

@@ -133,6 +133,26 @@ def test_everything_can_be_reached_by_keys(visit: Visit) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("On yard")
 
 
+def test_marks_of_confidence_are_shown_by_one_switch_that_is_remembered(visit: Visit) -> None:
+    page = visit.open("/document?id=yard")
+    shown, uncertain = page.locator(".raw .mk:visible"), page.locator(".u").first
+    line = "(word) => getComputedStyle(word).textDecorationLine"
+    expect(page.get_by_text("7 marks on this page")).to_be_visible()
+    expect(shown).to_have_count(0)
+    assert uncertain.evaluate(line) == "none"
+    page.keyboard.press("m")
+    expect(shown).to_have_count(3)
+    assert uncertain.evaluate(line) == "underline"
+    page = visit.open("/name?name=Baxter")
+    expect(page.locator(".said", has_text="0.60").first).to_be_visible()
+    page.get_by_role("checkbox", name="Marks").uncheck()
+    expect(page.locator(".mk:visible")).to_have_count(0)
+    page = visit.open("/document?id=yard")
+    expect(shown).to_have_count(0)
+    page.get_by_text("7 marks on this page").click()
+    expect(shown).to_have_count(3)
+
+
 def test_pages_work_without_scripts(browser: Browser, address: str) -> None:
     with browser.new_context(java_script_enabled=False) as context:
         visit = Visit(context, address)

@@ -489,60 +489,101 @@ def open_queue(client: TestClient) -> Window:
     return window
 
 
-def test_the_queue_is_walked_from_sentence_to_sentence(client: TestClient, output: Path) -> None:
+def test_the_queue_leads_from_card_to_card(client: TestClient, output: Path) -> None:
     window = open_queue(client)
-    assert "said something about 0 of 6" in window.words
-    assert "ORG 'Baxter' with probability 0.60" in window.words
-    first, second = (unescape(value) for value in re.findall(r'<a data-item href="([^"#]*)', window.page)[:2])
-    window.open(first)
-    assert "Sentence 1 of 6 in the queue" in window.words
-    ticked = window.ticked
-    answer = client.post(
-        "/correct-places",
-        data={name: window.hidden(name) for name in ("key", "generation", "seen")} | {"change": ticked, "back": second},
-        headers=ORIGIN,
-        follow_redirects=False,
-    )
-    assert answer.headers["location"] == second
-    assert actions(output) == ["accept"] * len(ticked)
-    assert "said something about 1 of 6" in Window(client, "/review").words
-    window.open(second)
-    assert "Sentence 2 of 6" in window.words
-    assert "in the queue" not in Window(client, "/document?id=yard&queue=99").words
+    assert "0 of 6 sentences done, 0 steps of yours today" in window.words
+    assert "Is Baxter ORG? 1 of 6: the least certain is ORG 'Baxter' with probability 0.60." in window.words
+    # The sentence, the one after it, and in the list every sentence.
+    assert "Baxter ORG was PER 0.60 closes the yard was LOC. Alan Baxter PER" in window.words
+    assert "4 Nobody called Goole closed." in window.words
+    window.send("/correct-places", change=window.ticked)
+    assert actions(output) == ["accept"] * len(window.ticked)
+    assert window.hidden("back") == "/review?rank=2"
+    window.open(window.hidden("back"))
+    assert "1 of 6 sentences done, 1 step of yours today" in window.words
+    assert "2 of 6: the least certain is" in window.words
+    assert "1 done Baxter closes the yard." in window.words
+    window.send("/undo")
+    window.open("/review")
+    assert "0 of 6 sentences done, 0 steps of yours today" in window.words
+    assert "Is Baxter ORG?" in window.words
     assert review_queue.QUOTAS.size == 200
 
 
-def queued_page(client: TestClient, rank: int) -> str:
-    """Return the address of a sentence of the queue, once it is selected."""
-    for _ in range(200):
-        page = Window(client, "/review").page
-        if addresses := re.findall(r'<a data-item href="([^"#]*)', page):
-            return unescape(addresses[rank])
-    raise AssertionError("no queue")
+def card_of(client: TestClient, sentence: str) -> Window:
+    """Show the card of a sentence of the queue."""
+    queue = open_queue(client)
+    for rank in range(1, 7):
+        window = Window(client, f"/review?rank={rank}")
+        if f'sentence={sentence}"' in window.page.replace("#", '"').replace("&amp;", "&"):
+            return window
+    raise AssertionError(f"{sentence} is not in the queue: {queue.words}")
 
 
-def test_accept_all_accepts_the_sentence_that_is_shown(client: TestClient) -> None:
-    addresses = (queued_page(client, rank) for rank in range(6))
-    address = next(candidate for candidate in addresses if "sentence=0" not in candidate and "id=yard" in candidate)
-    window = Window(client, address)
+def test_accept_all_accepts_the_sentence_whatever_is_chosen(client: TestClient) -> None:
+    window = card_of(client, "1")
     ticked = window.ticked
-    assert ticked
-    # Links to entities and trees keep the rank and drop the sentence.
-    window.open(re.sub(r"&sentence=\d+", "", address))
-    assert window.ticked == ticked
+    assert [change.split()[:3] for change in ticked] == [["24", "35", "PER"], ["41", "47", "ORG"]]
+    start, end, _ = window.entities[0]
+    window.open(f"/review?rank={window.hidden('back').rpartition('=')[2]}&at={start}-{end}")
+    assert f'data-chosen="{start}-{end}"' in window.page
+    assert card_of(client, "1").ticked == ticked
+
+
+def test_a_flag_keeps_the_labels_and_says_why(client: TestClient, output: Path) -> None:
+    window = card_of(client, "1")
+    before = Window(client, "/document?id=yard").entities
+    for _ in range(2):
+        window.send("/flag", start=24, end=48, comment=" a person or a firm? ")
+    [line] = read_log(log_path(output))
+    assert (line.action, line.comment, line.result.text) == (
+        "flag",
+        "a person or a firm?",
+        "Alan Baxter runs Baxter.",
+    )
+    assert current_corrections([line]) == {}
+    assert list_statuses(output) == []
+    assert "flagged Alan Baxter runs Baxter." in card_of(client, "1").words
+    assert "1 of 6 sentences done" in Window(client, "/review").words
+    assert "Alan Baxter runs Baxter.: flagged, a person or a firm?" in Window(client, "/corrections").words
+    assert Window(client, "/document?id=yard").entities == before
+    # Whoever looked before the flag still corrects the words.
+    window.correct(24, 35, "ORG")
+    for _ in range(2):
+        window = Window(client, "/review")
+        window.send("/undo")
+    assert actions(output) == ["flag", "relabel", "undo", "undo"]
+    assert "0 of 6 sentences done" in Window(client, "/review").words
+    assert "expected words" in window.send("/flag", id="yard", start=9, end=9, status=409)
+
+
+def test_a_new_type_has_a_key_and_a_colour_on_every_page(client: TestClient, output: Path) -> None:
+    window = Window(client, "/document?id=yard")
+    keys = re.findall(r'class="type t(\d+)" name="label" value="(\w+)" data-number="(\d+)"', window.page)
+    assert [(label, number) for _, label, number in keys] == [("LOC", "1"), ("ORG", "2"), ("PER", "3")]
+    window.send("/correct", start=18, end=22, other=" Berth ")
+    assert [line.result.type for line in read_log(log_path(output))] == ["Berth"]
+    open_queue(client)
+    for path in ("/document?id=yard", "/review?rank=2"):
+        window.open(path)
+        found = re.findall(r'class="type t(\d+)" name="label" value="(\w+)" data-number="(\d+)"', window.page)
+        assert found[:3] == keys
+        assert found[3][1:] == ("Berth", "4")
+        assert found[3][0] not in [colour for colour, _, _ in keys]
+    assert f'class="e t{found[3][0]} ' in Window(client, "/document?id=yard").page
+    assert "<option>Berth</option>" in Window(client, "/everywhere?text=yard&label=LOC").page
 
 
 def test_a_sentence_without_entities_is_said_to_be_right(client: TestClient, output: Path) -> None:
-    number = next(number for number in range(6) if "id=yard&sentence=3" in queued_page(client, number))
-    window = Window(client, queued_page(client, number))
-    assert "Nothing to correct here, and go on" in window.words
+    window = card_of(client, "3")
+    assert "Nothing to correct, go on" in window.words
     [change] = window.ticked
     for _ in range(2):
         window.send("/correct-places", change=change)
     [line] = read_log(log_path(output))
     assert line.old is not None
     assert (line.action, line.old.type, line.old.text) == ("drop", "O", "Nobody called Goole closed.")
-    assert "said something about 1 of 6" in Window(client, "/review").words
+    assert "1 of 6 sentences done" in Window(client, "/review").words
     window.open("/document?id=yard")
     assert "Nobody called Goole closed.: no entity ada Undo" in window.words
     start = line.old.start
@@ -567,13 +608,13 @@ def test_selected_words_without_an_entity_are_said_to_be_none(client: TestClient
     assert "No other place is left" in Window(client, "/everywhere?text=closes").words
 
 
-def test_an_address_whose_rank_is_of_another_document_is_not_queued(client: TestClient) -> None:
-    address = queued_page(client, 0)
-    assert "id=yard" in address
-    assert "in the queue" in Window(client, address).words
-    window = Window(client, address.replace("id=yard", "id=fair"))
-    assert "in the queue" not in window.words
-    assert 'id="accepting"' not in window.page
+def test_a_rank_that_the_queue_does_not_have_shows_the_list(client: TestClient) -> None:
+    open_queue(client)
+    for rank in ("7", "99999"):
+        window = Window(client, f"/review?rank={rank}")
+        assert 'id="accepting"' not in window.page
+        assert "4 Nobody called Goole closed." in window.words
+    assert "Is Baxter ORG?" in Window(client, "/review?rank=0").words
 
 
 def test_a_queue_that_cannot_be_selected_says_why(
@@ -587,25 +628,27 @@ def test_a_queue_that_cannot_be_selected_says_why(
         window = open_queue(client)
     assert "The queue cannot be selected: KeyError: 'broken'" in window.words
     assert "cannot be selected" in caplog.text
-    assert "said something about 0 of 6" in open_queue(client).words
+    assert "0 of 6 sentences done" in open_queue(client).words
 
 
-def test_every_page_of_the_queue_leads_to_its_first_open_sentence(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_shows_the_sentences_around_the_card(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reviewing, "PAGE_ROWS", 2)
     open_queue(client)
-    for page in range(3):
-        assert "Go on with sentence 1 " in Window(client, f"/review?page={page}").words
+    for rank, ranks, links in ((1, [1, 2], ["from 3"]), (4, [3, 4], ["to 2", "from 5"]), (6, [5, 6], ["to 4"])):
+        page = Window(client, f"/review?rank={rank}").page
+        listed = re.findall(r'<li><a href="/review\?rank=(\d+)"( aria-current="true")?', page)
+        assert [(int(number), bool(current)) for number, current in listed] == [(one, one == rank) for one in ranks]
+        assert re.findall(r">((?:to|from) \d)<", page) == links
 
 
 def test_saved_pages_have_nothing_to_send(client: TestClient) -> None:
     window = Window(client, "/document?id=yard")
     window.correct(0, 6, "ORG")
-    for path in ("/everywhere?text=Goole&label=LOC", "/corrections?", "/document?id=yard"):
+    open_queue(client)
+    for path in ("/everywhere?text=Goole&label=LOC", "/corrections?", "/document?id=yard", "/review?rank=2"):
         assert 'method="post"' in Window(client, path).page
         saved = Window(client, f"{path}&save=1").page
-        assert not any(sent in saved for sent in ('method="post"', 'name="key"', "checkbox"))
+        assert not any(sent in saved for sent in ('method="post"', 'name="key"', 'name="change"'))
 
 
 def test_a_damaged_log_is_named_and_hides_no_document(client: TestClient, output: Path) -> None:

@@ -58,7 +58,7 @@ def logged(output: Path) -> list[tuple[str, str]]:
 def pressed(page: Page, *keys: str) -> None:
     """Press keys; the page that a correction leads to must be there before the next one."""
     for key in keys:
-        if key in "ax123uAeEhHlL":
+        if key in "ax123uAeEhHlL" or key.removeprefix("Shift+").startswith(("Digit", "Enter")):
             with page.expect_navigation():
                 page.keyboard.press(key)
         else:
@@ -266,23 +266,190 @@ def test_a_reader_without_scripts_corrects_entities(browser: Browser, address: s
         page.locator("a.m").first.click()
         page.locator("#correct").get_by_role("button", name="LOC").click()
         page.get_by_label("Words everywhere").fill("Nobody")
-        page.get_by_role("button", name="List").click()
+        page.get_by_role("button", name="In all").click()
         page.get_by_role("button", name="Correct those that are ticked").click()
         expect(page.get_by_text("No other place is left")).to_be_visible()
     assert [action for action, _ in logged(output)] == ["relabel", "relabel", "accept", "add", "add"]
 
 
-def test_the_queue_is_walked_by_keys(visit: Visit, output: Path) -> None:
+def open_card(visit: Visit) -> Page:
+    """Show the first card of the queue, and count the pages that are loaded from then on."""
     page = visit.open("/review")
-    page.get_by_role("link", name="Go on with sentence 1").click()
-    expect(page.get_by_text("Sentence 1 of 6")).to_be_visible()
-    pressed(page, "A")
-    expect(page.get_by_text("Sentence 2 of 6")).to_be_visible()
-    page.keyboard.press(" ")
-    expect(page.get_by_text("Sentence 3 of 6")).to_be_visible()
+    expect(page.get_by_role("heading", name="Is Baxter ORG?")).to_be_visible()
+    page.evaluate("window.isSamePage = true")
+    return page
+
+
+def expect_card(page: Page, rank: int, done: int) -> None:
+    expect(page.get_by_text(re.compile(rf"{rank} of 6(, \w+)?: the least certain is"))).to_be_visible()
+    expect(page.get_by_text(f"{done} of 6 sentences done")).to_be_visible()
+    assert page.evaluate("window.isSamePage")
+    assert page.evaluate("scrollY") == 0
+
+
+def test_the_queue_is_worked_through_by_keys_alone(visit: Visit, output: Path) -> None:
+    page = open_card(visit)
+    expect(page.locator("a.asked")).to_be_focused()
+    page.keyboard.press("3")
+    expect(page.get_by_role("heading", name="Is Baxter PER?")).to_be_visible()
+    expect_card(page, 1, 1)
+    page.keyboard.press("A")
+    expect_card(page, 2, 1)
+    page.keyboard.press("u")
+    # What is undone is asked again, and what was accepted first is undone first.
+    expect_card(page, 1, 0)
+    page.keyboard.press("1")
+    expect_card(page, 1, 1)
+    page.keyboard.press("Space")
+    expect_card(page, 2, 1)
+    # A flag with a comment, then two words that are an entity, then a name that is made shorter.
+    page.keyboard.press("c")
+    page.keyboard.type("where is it? u x")
+    page.keyboard.press("Enter")
+    expect_card(page, 3, 2)
+    expect(page.get_by_role("link", name="2 flagged Goole waits.")).to_be_visible()
+    for key in ("k", "L"):
+        page.keyboard.press(key)
+    expect(page.locator("#chosen")).to_have_text("Alan PER")
+    page.keyboard.press("A")
+    expect_card(page, 4, 3)
+    for key in ("ArrowRight", "Shift+ArrowRight"):
+        page.keyboard.press(key)
+    expect(page.locator("#chosen")).to_have_text("Nobody called no entity")
+    page.keyboard.press("t")
+    page.keyboard.type("Ghost")
+    page.keyboard.press("Enter")
+    expect(page.locator("a.e", has_text="Nobody called")).to_contain_text("Ghost corrected")
+    page.keyboard.press("p")
+    expect_card(page, 3, 4)
+    for rank in (5, 6):
+        page.keyboard.press("A")
+        expect_card(page, rank, rank - 1)
+    page.keyboard.press("A")
+    expect(page.get_by_text("People have said something about every sentence.")).to_be_visible()
+    assert [action for action, _ in logged(output)] == [
+        *("relabel", "undo", "relabel", "flag", "relabel", "accept", "add"),
+        *["accept"] * 4,
+    ]
+
+
+def test_the_queue_is_worked_through_by_mouse_alone(visit: Visit, output: Path) -> None:
+    page = open_card(visit)
+    page.locator("#correct").get_by_role("button", name="PER").click()
+    expect(page.locator("a.asked")).to_contain_text("PER corrected")
+    page.get_by_role("button", name="Accept it, go on").click()
+    expect_card(page, 2, 1)
+    page.get_by_role("button", name="Undo the last step").click()
+    expect_card(page, 1, 0)
+    page.get_by_role("link", name="3 Alan Baxter runs").click()
+    expect_card(page, 3, 0)
+    page.locator("a.e", has_text="Alan Baxter").click()
+    expect(page.locator("#chosen")).to_have_text("Alan Baxter PER")
+    dragged(page, ("Alan", 0), ("Alan", 0))
+    expect(page.locator("#chosen")).to_have_text("Alan no entity")
+    page.locator("#correct").get_by_role("button", name="LOC").click()
+    expect(page.locator("a.e", has_text="Alan")).to_contain_text("LOC corrected")
+    page.get_by_role("link", name="Space Skip").click()
+    expect_card(page, 4, 1)
+    page.get_by_role("textbox", name="Comment").fill("who?")
+    page.get_by_role("button", name="Flag, go on").click()
+    expect_card(page, 5, 2)
+    page.locator("a.e", has_text="Goole").click()
+    page.get_by_role("button", name="In all").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Goole as LOC")
+    assert [action for action, _ in logged(output)] == ["relabel", "undo", "relabel", "flag"]
+
+
+PACE = """async () => {
+  const main = document.getElementById("main");
+  const times = [];
+  for (let card = 0; card < 20; card += 1) {
+    // Nobody decides faster.
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    const start = performance.now();
+    const isThere = new Promise((resolve) => new MutationObserver(resolve).observe(main, { childList: true }));
+    document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "A", bubbles: true }));
+    await isThere;
+    await new Promise(requestAnimationFrame);
+    times.push(performance.now() - start);
+  }
+  return times.sort((a, b) => a - b);
+}"""
+
+
+def test_the_next_card_is_there_in_a_tenth_of_a_second(browser: Browser, tmp_path: Path) -> None:
+    sentence = "Baxter|B-ORG|B-PER|0.9|0.6 closes the yard that Alan|B-PER Baxter|I-PER of Goole|B-LOC runs ~."
+    documents = {f"d{number}": (sentence,) * 60 for number in range(20)}
+    output = finished_runs.write_run(tmp_path / "out", documents, keep_text=True)
+    with viewing.served(output, tmp_path / "cache", who="ada") as url, browser.new_context() as context:
+        page = Visit(context, url).open("/review")
+        expect(page.get_by_text("0 of 100 sentences done")).to_be_visible(timeout=20_000)
+        times = page.evaluate(PACE)
+        expect(page.get_by_text("20 of 100 sentences done")).to_be_visible()
+        print(f"accept to next card: median {times[10]:.0f} ms, slowest {times[-1]:.0f} ms")
+        assert times[10] < 100
+    assert len(logged(output)) == 60
+
+
+def test_further_types_have_the_same_keys_with_shift(browser: Browser, tmp_path: Path) -> None:
+    types = [f"TYPE{number:02}" for number in range(1, 71)]
+    words = [f"Word{number}|B-{kind}" for number, kind in enumerate(types)]
+    output = finished_runs.write_run(
+        tmp_path / "out", {"many": (" ".join(words), "Baxter|B-TYPE01 left ~.")}, keep_text=True
+    )
+    with viewing.served(output, tmp_path / "cache", who="ada") as url, browser.new_context() as context:
+        page = Visit(context, url).open("/document?id=many")
+        expect(page.locator("#correct [data-number]")).to_have_count(18)
+        page.locator("a.e", has_text="Baxter").focus()
+        for key, kind in (("Shift+Digit9", "TYPE18"), ("Digit9", "TYPE09"), ("Shift+Digit1", "TYPE10")):
+            pressed(page, key)
+            expect(page.locator("a.e:focus")).to_contain_text(f"{kind} corrected")
+        page.keyboard.press("t")
+        page.keyboard.type("TYPE70")
+        pressed(page, "Enter")
+        expect(page.locator("a.e", has_text="Baxter")).to_contain_text("TYPE70 corrected")
+        colours = page.locator(".legend .e").evaluate_all(
+            "all => all.map((one) => getComputedStyle(one).backgroundColor)"
+        )
+        assert len(set(colours[:18])) == 18
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert len(logged(output)) == 4
+
+
+def test_on_a_phone_the_card_is_a_sheet_at_the_bottom(browser: Browser, address: str, output: Path) -> None:
+    with browser.new_context(has_touch=True, is_mobile=True, viewport={"width": 390, "height": 800}) as context:
+        visit = Visit(context, address)
+        page = visit.open("/document?id=yard")
+        sheet = page.locator("#correct")
+        bounds = "(sheet) => { const { top, bottom } = sheet.getBoundingClientRect(); return [top, bottom]; }"
+        top, bottom = sheet.evaluate(bounds)
+        # Low until something is chosen.
+        assert (top > 700, bottom) == (True, 800)
+        page.locator("a.e", has_text="Alan Baxter").tap()
+        expect(page.locator("#chosen")).to_have_text("Alan Baxter PER")
+        top, bottom = sheet.evaluate(bounds)
+        assert (400 < top < 700, bottom) == (True, 800)
+        sheet.get_by_role("button", name="ORG").tap()
+        expect(page.locator("a.e", has_text="Alan Baxter")).to_contain_text("ORG corrected")
+        page = open_card(visit)
+        page.get_by_role("button", name="Accept it, go on").tap()
+        expect_card(page, 2, 1)
+        assert sheet.evaluate(bounds)[1] == 800
+        expect(page.locator("a.asked")).to_be_in_viewport()
+    assert [action for action, _ in logged(output)] == ["relabel", "accept"]
+
+
+def test_a_server_that_is_gone_is_said_to_be(visit: Visit, output: Path) -> None:
+    page = open_card(visit)
+    page.context.set_offline(True)
+    page.keyboard.press("A")
+    expect(page.locator("#chosen")).to_contain_text("The server does not answer: the last step was not written.")
+    page.context.set_offline(False)
     visit.open("/review")
-    expect(page.get_by_text("about 1 of 6")).to_be_visible()
-    assert {action for action, _ in logged(output)} == {"accept"}
+    page.keyboard.press("A")
+    expect(page.get_by_text("1 of 6 sentences done")).to_be_visible()
+    visit.messages.clear()
+    assert [action for action, _ in logged(output)] == ["accept"]
 
 
 def test_hostile_words_are_corrected_and_run_nothing(browser: Browser, tmp_path: Path) -> None:

@@ -1,17 +1,27 @@
 """Corrections made in the browser: the log as it is, documents with their corrections, and new lines of the log."""
 
 import sqlite3
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from itertools import chain, groupby
+from datetime import UTC, datetime
+from itertools import chain, groupby, takewhile
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from concord.models.labels import OUTSIDE
-from concord.pipeline.corrections.correction import Correction, Mark, Seen, check_type, current_corrections, undone_ids
+from concord.pipeline.corrections.correction import (
+    MAX_COMMENT,
+    Correction,
+    Mark,
+    Seen,
+    check_type,
+    current_corrections,
+    group_by_document,
+    undone_ids,
+)
 from concord.pipeline.corrections.fitting import marks_at
 from concord.pipeline.corrections.log import LOG_NAME, extend_log, read_log
 from concord.workflows.view.correcting.current_document import CurrentDocument, read_current
@@ -56,22 +66,45 @@ class LogState(NamedTuple):
 
     Attributes:
         lines: all of them, in order.
-        current: by document, those that no line has undone.
-        by_document: those that are no ``undo``.
+        current: by document, the corrections that no line has undone.
+        by_document: the corrections with those that are undone.
+        flags: by document, the flags that no line has undone.
+        undone: ids of the lines that no longer count.
     """
 
     lines: Sequence[Correction]
     current: Mapping[str, Sequence[Correction]]
     by_document: Mapping[str, Sequence[Correction]]
+    flags: Mapping[str, Sequence[Correction]]
+    undone: AbstractSet[str]
 
     @classmethod
     def of(cls, lines: Sequence[Correction]) -> "LogState":
         """Return the state of a log with some lines."""
-        by_document: defaultdict[str, list[Correction]] = defaultdict(list)
-        for line in lines:
-            if line.action != "undo":
-                by_document[line.doc_id].append(line)
-        return cls(lines, current_corrections(lines), by_document)
+        undone = undone_ids(lines)
+        flags = group_by_document(line for line in lines if line.action == "flag" and line.id not in undone)
+        return cls(lines, current_corrections(lines), group_by_document(filter(_decides, lines)), flags, undone)
+
+    def counts(self, line: Correction) -> bool:
+        """Return whether no line has undone a correction or a flag."""
+        return line.action != "undo" and line.id not in self.undone
+
+    def last_step(self, who: str | None, lines: Sequence[Correction]) -> Correction | None:
+        """Return the last of some lines that a person wrote and nobody has undone."""
+        return next((line for line in reversed(lines) if line.who == who and self.counts(line)), None)
+
+    def steps_today(self, who: str | None) -> int:
+        """Return how many steps of a person since midnight nobody has undone."""
+        midnight = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+        since = midnight.astimezone(UTC).isoformat()
+        today = takewhile(lambda line: line.when >= since, reversed(self.lines))
+        return len({line.when for line in today if line.who == who and self.counts(line)})
+
+    @property
+    def types(self) -> Iterable[str]:
+        """The types that people have used, in the order of their first use; some may be those of no tagger."""
+        marks = (line.new for line in self.lines)
+        return dict.fromkeys(mark.type for mark in marks if mark is not None)
 
     def touched_since(self, seen: int, change: Change) -> Correction | None:
         """Return the last line since a person looked that concerns words which the person wants to change."""
@@ -80,8 +113,10 @@ class LogState(NamedTuple):
             meant = line
             while meant.undoes is not None:
                 meant = by_id[meant.undoes]
-            if line.doc_id == change.doc_id and any(
-                mark.start < change.end and change.start < mark.end for mark in meant.marks
+            if (
+                line.doc_id == change.doc_id
+                and meant.decides
+                and any(mark.start < change.end and change.start < mark.end for mark in meant.marks)
             ):
                 return line
         return None
@@ -134,14 +169,31 @@ class CorrectionLog:
         with self._opened.index.reading() as index:
             self._extend(lambda state: self._lines(index, state, changes, seen=seen, generation=generation))
 
+    def flag(self, words: Change, comment: str, *, generation: int) -> None:
+        """Append that some words are to be looked at again, and why; a request may come twice.
+
+        Raises:
+            RefusedError, NotFoundError, StoreError: see ``correct``.
+        """
+        comment = comment[:MAX_COMMENT]
+
+        def lines(state: LogState) -> Iterator[Correction]:
+            said = {(flag.who, flag.result.start, flag.comment) for flag in state.flags.get(words.doc_id, ())}
+            if (self._name, words.start, comment) not in said:
+                document = self._document(index, state, words.doc_id, seen=0, generation=generation)
+                line = self._line_of(document, _unlabelled(document, words), None)
+                yield line.model_copy(update={"action": "flag", "comment": comment})
+
+        with self._opened.index.reading() as index:
+            self._extend(lines)
+
     def undo(self, line_id: str, *, redo: bool = False) -> None:
         """Append what undoes a correction, or what redoes it; does nothing if it is undone, or redone, already."""
 
         def lines(state: LogState) -> Iterator[Correction]:
             line = _line(state, line_id)
-            if (line in state.current.get(line.doc_id, ())) != redo:
-                undone = undone_ids(state.lines)
-                undos = [undo for undo in state.lines if undo.undoes == line_id and undo.id not in undone]
+            if state.counts(line) != redo:
+                undos = [undo for undo in state.lines if undo.undoes == line_id and undo.id not in state.undone]
                 yield from (target.undone(who=self._name) for target in (undos if redo else [line]))
 
         self._extend(lines)
@@ -154,9 +206,9 @@ class CorrectionLog:
 
         def lines(state: LogState) -> Iterator[Correction]:
             step = _line(state, line_id)
-            if step not in state.current.get(step.doc_id, ()):
+            if not state.counts(step):
                 return
-            for line in chain.from_iterable(state.current.values()):
+            for line in chain.from_iterable([*state.current.values(), *state.flags.values()]):
                 if (line.who, line.when) == (step.who, step.when):
                     yield line.undone(who=self._name)
 
@@ -171,15 +223,9 @@ class CorrectionLog:
         self, index: sqlite3.Connection, state: LogState, changes: Sequence[Change], *, seen: int, generation: int
     ) -> Iterator[Correction]:
         """Yield the lines of some changes, all with one time."""
-        collection = self._opened.snapshot.collection
-        if generation != collection.manifest.generation or seen > len(state.lines):
-            raise RefusedError("the collection has changed since this page was loaded; load it again")
         when = ""
         for doc_id, changes_of_document in groupby(changes, key=lambda change: change.doc_id):
-            try:
-                document = self.read(index, get_document(index, doc_id), state)
-            except UnavailableError as error:
-                raise RefusedError(f"document {doc_id!r}: {error}") from None
+            document = self._document(index, state, doc_id, seen=seen, generation=generation)
             lines: list[Correction] = []
             for change in changes_of_document:
                 lines += self._changed(document, state, change, {line.old for line in lines}, seen=seen)
@@ -189,14 +235,21 @@ class CorrectionLog:
                 when = when or line.when
                 yield line.model_copy(update={"when": when})
 
+    def _document(
+        self, index: sqlite3.Connection, state: LogState, doc_id: str, *, seen: int, generation: int
+    ) -> CurrentDocument:
+        """Return a document that a person has seen; RefusedError if it is another one by now."""
+        if generation != self._opened.snapshot.collection.manifest.generation or seen > len(state.lines):
+            raise RefusedError("the collection has changed since this page was loaded; load it again")
+        try:
+            return self.read(index, get_document(index, doc_id), state)
+        except UnavailableError as error:
+            raise RefusedError(f"document {doc_id!r}: {error}") from None
+
     def _changed(
         self, document: CurrentDocument, state: LogState, change: Change, given_up: set[Mark | None], *, seen: int
     ) -> Iterator[Correction]:
-        if not 0 <= change.start < change.end <= len(document.text):
-            raise RefusedError(
-                f"expected words of document {document.row.doc_id!r}, got offsets {change.start} to {change.end}; load "
-                "the page again"
-            )
+        bare = _unlabelled(document, change)
         place = document.place(change.start, change.end)
         if document.is_corrected(place, change.label) and not change.settles:
             return
@@ -212,20 +265,33 @@ class CorrectionLog:
                 check_type(label)
             except ValueError as error:
                 raise RefusedError(f"type {label!r}: {error}") from None
-        row = document.row
-        seen_by = Seen(
-            doc_id=row.doc_id, tagger=row.tagger, generation=self._opened.snapshot.collection.manifest.generation
-        )
-        bare = Mark(start=place.start, end=place.end, type=OUTSIDE, text=document.text[place.start : place.end])
         for old, new in list(marks_at(place, document.text, change.label)) or [(bare, None)]:
-            line = Correction.of(old, new, text=document.text, seen=seen_by, who=self._name, digest=row.text_sha256)
-            yield line.model_copy(update={"settles": change.settles})
+            yield self._line_of(document, old, new).model_copy(update={"settles": change.settles})
+
+    def _line_of(self, document: CurrentDocument, old: Mark | None, new: Mark | None) -> Correction:
+        row, generation = document.row, self._opened.snapshot.collection.manifest.generation
+        seen = Seen(doc_id=row.doc_id, tagger=row.tagger, generation=generation)
+        return Correction.of(old, new, text=document.text, seen=seen, who=self._name, digest=row.text_sha256)
 
     @property
     def _name(self) -> str:
         if self.who is None:
             raise RefusedError("this server only reads; start 'concord view OUT --as NAME' to correct")
         return self.who
+
+
+def _decides(line: Correction) -> bool:
+    return line.decides
+
+
+def _unlabelled(document: CurrentDocument, words: Change) -> Mark:
+    """Return words of a document as those of no entity; RefusedError if it has none there."""
+    start, end, text = words.start, words.end, document.text
+    if not 0 <= start < end <= len(text):
+        raise RefusedError(
+            f"expected words of document {document.row.doc_id!r}, got offsets {start} to {end}; load the page again"
+        )
+    return Mark(start=start, end=end, type=OUTSIDE, text=text[start:end])
 
 
 def _line(state: LogState, line_id: str) -> Correction:

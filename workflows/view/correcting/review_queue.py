@@ -1,14 +1,13 @@
 """The queue of sentences to review: those that the tagger is least sure of, one after the other."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from concord.pipeline.corrections.fitting import Offsets
 from concord.pipeline.corrections.log import read_log_of
 from concord.pipeline.exchange.review_queue import QueuedSentence, Quotas, select_sentences
 from concord.pipeline.output.collection import Collection
-from concord.pipeline.output.document_rows import read_collection
+from concord.pipeline.output.document_rows import TokenRow, read_collection, whole_sentences
 from concord.workflows.view.background import Background
 from concord.workflows.view.index.opened import OpenedCollection
 
@@ -16,11 +15,24 @@ QUOTAS = Quotas(size=200, per_document=5, per_type=None, seed=1)
 """Those of ``concord view``; the same as the defaults of ``concord review``."""
 
 
-class Selection(NamedTuple):
-    """The sentences of a queue by rank, and where each starts and ends, its pieces included."""
+class QueueRow(NamedTuple):
+    """A sentence of the queue as the list shows it.
 
-    sentences: Sequence[QueuedSentence]
-    bounds: Sequence[Offsets]
+    Attributes:
+        start, end: of the sentence, its pieces included, in code points of the raw text.
+        last: number of its last piece.
+        text: its words.
+    """
+
+    sentence: QueuedSentence
+    start: int
+    end: int
+    last: int
+    text: str
+
+
+Selection: TypeAlias = Sequence[QueueRow]
+"""A queue by rank."""
 
 
 class ReviewQueue:
@@ -52,17 +64,24 @@ class ReviewQueue:
 def _select(collection: Collection, quotas: Quotas) -> Selection:
     documents = (document for document in read_collection(collection) if document.sentences)
     sentences = select_sentences(documents, quotas, log=read_log_of(collection.output))
-    return Selection(sentences, _bounds(collection, sentences))
-
-
-def _bounds(collection: Collection, sentences: Sequence[QueuedSentence]) -> list[Offsets]:
-    """Return where each sentence starts and ends, its pieces included."""
-    bounds: dict[tuple[str, int], Offsets] = {}
+    by_address = {(sentence.doc_id, sentence.sent_id): sentence for sentence in sentences}
     doc_ids = {sentence.doc_id for sentence in sentences}
+    rows: list[QueueRow] = []
     for document in read_collection(collection, wanted=doc_ids.__contains__):
-        first = 0
-        for row in (sentence.row for sentence in document.sentences):
-            first = first if row.continues else row.sent_id
-            start, _ = bounds.get((document.row.doc_id, first), (row.start_char, 0))
-            bounds[document.row.doc_id, first] = start, row.end_char
-    return [bounds[sentence.doc_id, sentence.sent_id] for sentence in sentences]
+        for pieces in whole_sentences(document):
+            first, last = pieces[0].row, pieces[-1].row
+            queued = by_address.get((document.row.doc_id, first.sent_id))
+            if queued is not None:
+                text = _text(token for piece in pieces for token in piece.tokens)
+                rows.append(QueueRow(queued, first.start_char, last.end_char, last.sent_id, text))
+    return sorted(rows, key=lambda row: row.sentence.rank)
+
+
+def _text(words: Iterable[TokenRow]) -> str:
+    """Return words as they follow each other in a text, with single spaces; those of one slice are one."""
+    text, end = "", 0
+    for word in words:
+        if word.start_char >= end:
+            text += f"{' ' if text and word.start_char > end else ''}{word.text}"
+            end = word.end_char
+    return text

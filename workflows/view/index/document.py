@@ -86,11 +86,13 @@ def read_page(
     *,
     page: int | None = None,
     sentence: int | None = None,
+    only: tuple[int, int] | None = None,
     trees: bool = False,
 ) -> DocumentPage:
     """Read a page of a document, by its number or by the number of a sentence on it; the first one by default.
 
     Args:
+        only: reads instead the sentences of these numbers, the last one included, as far as there are such.
         trees: whether to read the columns that only a tree shows; they are null otherwise.
 
     Raises:
@@ -108,7 +110,7 @@ def read_page(
     if sentence is not None and 0 <= sentence < row.n_sentences:
         page = bisect_right(bounds, sentence) - 1
     page = min(max(page or 0, 0), pages - 1)
-    first, stop = bounds[page : page + 2]
+    first, stop = bounds[page : page + 2] if only is None else (max(only[0], 0), min(only[1] + 1, row.n_sentences))
     start, end = (document.token_row + int(words[number]) for number in (first, stop))
     names = (*_SHOWN, *_DRAWN) if trees else _SHOWN
     words_table = collection.read_rows(report, "tokens", names, start=start, stop=end)

@@ -13,7 +13,6 @@ from concord.workflows.view.index.document import read_document
 from concord.workflows.view.index.finding import (
     PAGE_ROWS,
     IndexedDocument,
-    all_labels,
     documents_with,
     find_document,
     get_document,
@@ -64,7 +63,7 @@ def everywhere(viewer: Viewer, query: Query) -> Page:
     within: list[ListedPlace] = []
     unread: list[str] = []
     with viewer.opened.index.reading() as index:
-        labels = all_labels(index)
+        labels = viewer.types(index, state)
         for row in [get_document(index, doc_id)] if doc_id else documents_with(index, surface):
             try:
                 document = viewer.log.read(index, row, state)
@@ -84,7 +83,7 @@ def everywhere(viewer: Viewer, query: Query) -> Page:
         "within": within[:LISTED],
         "more_within": max(0, len(within) - LISTED),
         "unread": unread,
-        "labels": sorted({*labels, label} - {""}),
+        "labels": list(dict.fromkeys([*labels, *filter(None, [label])])),
         "seen": len(state.lines),
     }
     return Page("everywhere.html.j2", values)
@@ -93,18 +92,18 @@ def everywhere(viewer: Viewer, query: Query) -> Page:
 def corrections(viewer: Viewer, query: Query) -> Page:
     """List the log, the newest line first."""
     state = viewer.log.state()
-    lines = [line for line in reversed(state.lines) if line.action != "undo"]
+    lines = [line for line in reversed(state.lines) if line.undoes is None]
     doc_id, page = query.text("id"), query.number("page") or 0
     if doc_id:
         lines = [line for line in lines if line.doc_id == doc_id]
     shown = lines[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
     with viewer.opened.index.reading() as index:
         values = {
-            "rows": [(line, line.description, line in state.current.get(line.doc_id, ())) for line in shown],
+            "rows": [(line, line.description, state.counts(line)) for line in shown],
             "reasons": _reasons(viewer, index, state, shown),
             "paging": Paging(page, len(lines), PAGE_ROWS),
             "doc_id": doc_id,
-            "labels": all_labels(index),
+            "labels": viewer.types(index, state),
         }
     return Page("corrections.html.j2", values)
 
@@ -115,7 +114,7 @@ def moves(viewer: Viewer, query: Query) -> Page:
     obstacle, places = "", list[ListedPlace]()
     with viewer.opened.index.reading() as index:
         row = get_document(index, query.text("id"))
-        labels = all_labels(index)
+        labels = viewer.types(index, state)
         try:
             document = viewer.log.read(index, row, state)
             places = list(_ripple(viewer, index, row, document))
@@ -128,30 +127,32 @@ def moves(viewer: Viewer, query: Query) -> Page:
 def correction_values(
     viewer: Viewer, document: CurrentDocument | None, state: LogState, *, doc_id: str, at: str
 ) -> Mapping[str, Any]:
-    """Return what the reading page shows of corrections: the chosen words, and the log of the document.
+    """Return what the reading page shows of corrections: the words chosen by ``at``, and the log of the document.
 
-    Args:
-        at: the offsets of the chosen words, as in ``15-21``; empty without. They choose the entity that they are in, so
-            that it stays chosen when its bounds change.
+    An entity stays chosen when its bounds change: see ``choose``.
     """
     current = state.current.get(doc_id, ())
-    chosen = None
-    start, _, end = at.partition("-")
-    if document is not None and start.isdecimal() and end.isdecimal() and len(at) < 24:
-        place = document.place(int(start), int(end))
-        if len(place.found) == 1:
-            place = document.place(place.found[0].start, place.found[0].end)
-        if place.start < place.end <= len(document.text):
-            surface = document.text[place.start : place.end]
-            chosen = ChosenWords(place, surface, place.found[0].type if place.found else "")
     return {
         "seen": len(state.lines),
         "log": [(line, line.description) for line in reversed(current)][:PAGE_ROWS],
         "logged": len(current),
         # The last step of the person who looks, which can be undone.
-        "last": next((line.id for line in reversed(current) if line.who == viewer.log.who), ""),
-        "chosen": chosen,
+        "last": state.last_step(viewer.log.who, current),
+        "chosen": None if document is None else choose(document, at),
     }
+
+
+def choose(document: CurrentDocument, at: str) -> ChosenWords | None:
+    """Return the words at some offsets as in ``15-21``, or the entity that they are in; None if there are none."""
+    start, _, end = at.partition("-")
+    if not (start.isdecimal() and end.isdecimal() and len(at) < 24):
+        return None
+    place = document.place(int(start), int(end))
+    if len(place.found) == 1:
+        place = document.place(place.found[0].start, place.found[0].end)
+    if not place.start < place.end <= len(document.text):
+        return None
+    return ChosenWords(place, document.text[place.start : place.end], place.found[0].type if place.found else "")
 
 
 def _places(document: CurrentDocument, title: str, surface: str, label: str | None) -> Iterator[ListedPlace]:

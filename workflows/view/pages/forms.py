@@ -101,6 +101,12 @@ def correct_places(viewer: Viewer, form: Form) -> None:
     viewer.log.correct(changes, seen=form.number("seen"), generation=form.number("generation"))
 
 
+def flag(viewer: Viewer, form: Form) -> None:
+    """Flag the words of a sentence, with what a person writes about it."""
+    words = Change(form.doc_id, form.number("start"), form.number("end"), None)
+    viewer.log.flag(words, form.text("comment").strip(), generation=form.number("generation"))
+
+
 def undo(viewer: Viewer, form: Form) -> None:
     """Undo or redo a line of the log, or undo the whole step of a line."""
     if form.text("line"):

@@ -3,6 +3,7 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from concord.models.errors import ConcordError
@@ -14,7 +15,6 @@ from concord.workflows.view.index.finding import (
     IndexedDeadLetter,
     IndexedDocument,
     Line,
-    all_labels,
     find_document,
     find_words,
     meta_of_document,
@@ -26,8 +26,7 @@ from concord.workflows.view.index.finding import (
 )
 from concord.workflows.view.page import NotFoundError, Page, Query
 from concord.workflows.view.pages.correcting import correction_values
-from concord.workflows.view.pages.reviewing import queue_values
-from concord.workflows.view.pages.text_layout import STRENGTHS, UNCERTAIN, KnownNames, lay_out
+from concord.workflows.view.pages.text_layout import STRENGTHS, UNCERTAIN, KnownNames, count_marks, lay_out
 from concord.workflows.view.viewer import Viewer
 
 SHOWN_NAMES = 40
@@ -57,26 +56,30 @@ def _values(viewer: Viewer, index: sqlite3.Connection, row: IndexedDocument, que
         page = with_corrections(page, current)
     names = names_of_document(index, row.id)
     labels = {entry.name: f"{', '.join(entry.labels)} ({entry.entities})" for entry in names}
+    paragraphs = lay_out(page, KnownNames(labels | _corrected_names(current)), tree=tree)
     before, after = neighbours(index, row)
     return {
         "document": row,
         "page": page,
         "meta": meta_of_document(index, row),
-        "paragraphs": lay_out(page, KnownNames(labels | _corrected_names(current)), tree=tree),
+        "paragraphs": paragraphs,
+        "marks": count_marks(paragraphs),
+        "asked": None,
+        "here": partial(query.link, page=page.page or None, sentence=None, at=None, tree=None, save=None),
+        "back": query.link(page=number, save=None),
         "names": names[:SHOWN_NAMES],
         "more_names": len(names) - SHOWN_NAMES,
         "name": name,
         "tree": tree,
         "before": before,
         "after": after,
-        "labels": all_labels(index),
+        "labels": viewer.types(index, state),
         "uncertain": UNCERTAIN,
         "strengths": STRENGTHS,
         "can_correct": current is not None and who and not query.text("save"),
         "fetches": who is not None,
         "log_fault": log_fault,
         **(_name_values(index, name, row) if name else {}),
-        **queue_values(viewer, query.number("queue"), doc_id, current),
         **correction_values(viewer, current, state, doc_id=doc_id, at=at),
     }
 

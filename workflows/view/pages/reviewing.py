@@ -1,74 +1,143 @@
-"""The page of the queue of sentences to review, and what the reading page shows of the queue."""
+"""The page of the queue: one sentence to review as a card, with the list of all of them."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
 
+from concord.models.labels import OUTSIDE
+from concord.pipeline.corrections.correction import Correction
 from concord.workflows.view.correcting.correction_log import Change, LogState
-from concord.workflows.view.correcting.current_document import CurrentDocument
-from concord.workflows.view.correcting.review_queue import Selection
-from concord.workflows.view.index.finding import PAGE_ROWS
-from concord.workflows.view.page import Page, Paging, Query
+from concord.workflows.view.correcting.current_document import with_corrections
+from concord.workflows.view.correcting.review_queue import QueueRow, Selection
+from concord.workflows.view.index.document import read_page
+from concord.workflows.view.index.finding import PAGE_ROWS, get_document, names_of_document
+from concord.workflows.view.page import Page, Query, UnavailableError
+from concord.workflows.view.pages.correcting import choose
+from concord.workflows.view.pages.text_layout import NO_ENTITY, KnownNames, Sentence, label_name, lay_out
 from concord.workflows.view.viewer import Viewer
 
 
+class ListedSentence(NamedTuple):
+    """A sentence of the list, with what people did: ``done``, ``flagged`` or nothing yet."""
+
+    queued: QueueRow
+    state: str
+
+
+class QueueCard(NamedTuple):
+    """A sentence to review.
+
+    Attributes:
+        asked: the words whose label is the least certain.
+        label: of these words as they are, in words.
+        why: the decision that is least certain, and how certain it is.
+        sentences: the sentence, its pieces included, and those before and after it.
+        accepts: the changes that accept it as it is, encoded.
+        entities: how many it has.
+        words: the whole sentence, for a flag.
+    """
+
+    asked: str
+    label: str
+    why: str
+    sentences: Sequence[Sentence]
+    accepts: Sequence[str]
+    entities: int
+    words: Change
+
+
 def review(viewer: Viewer, query: Query) -> Page:
-    """List the queue with what has been looked at."""
+    """Show a sentence of the queue, by default the first that nobody has said anything about, and list the others."""
     selection = viewer.queue.select()
     if selection.fault:
         viewer.queue.forget(selection)
         return Page("message.html.j2", {"heading": "No queue", "message": selection.fault})
     if selection.value is None:
         return Page("review.html.j2", {"state": "working"})
-    reviewed = list(_reviewed(viewer.log.state(), selection.value))
-    rows = list(zip(selection.value.sentences, reviewed, strict=True))
-    page = query.number("page") or 0
+    state = viewer.log.state()
+    rows = [ListedSentence(row, _state_of(state, row)) for row in selection.value]
+    open_ranks = [row.queued.sentence.rank for row in rows if not row.state]
+    rank = query.number("rank") or next(iter(open_ranks), 0)
+    row = rows[rank - 1] if 0 < rank <= len(rows) else None
+    start = (rank - 1) // PAGE_ROWS * PAGE_ROWS if row else 0
     values = {
         "state": "done",
-        "rows": rows[page * PAGE_ROWS : (page + 1) * PAGE_ROWS],
-        "done": sum(reviewed),
+        "rows": rows[start : start + PAGE_ROWS],
+        "row": row,
+        "before": rank - 1 if row else 0,
+        "after": next((number for number in open_ranks if number > rank), 0),
+        "done": len(rows) - len(open_ranks),
         "total": len(rows),
-        "first": next((sentence for sentence, is_reviewed in rows if not is_reviewed), None),
-        "paging": Paging(page, len(rows), PAGE_ROWS),
+        "today": state.steps_today(viewer.log.who),
+        "fetches": viewer.log.who is not None,
+        **({} if row is None else _card_values(viewer, query, state, row.queued)),
+        **_last_values(viewer, state, selection.value),
     }
     return Page("review.html.j2", values)
 
 
-def queue_values(viewer: Viewer, rank: int | None, doc_id: str, document: CurrentDocument | None) -> Mapping[str, Any]:
-    """Return what the reading page of a document shows of the queue at a rank: the sentence, and its neighbours.
-
-    Nothing is shown if the sentence at this rank is in another document, as an old address may have it.
-    """
-    selection = None if rank is None else viewer.queue.select().value
-    sentences = {} if selection is None else {sentence.rank: sentence for sentence in selection.sentences}
-    if rank is None or rank not in sentences or sentences[rank].doc_id != doc_id:
-        return {"queued": None}
-    changes, entities = ([], 0) if document is None else _acceptance(document, sentences[rank].sent_id)
+def _card_values(viewer: Viewer, query: Query, state: LogState, row: QueueRow) -> Mapping[str, Any]:
+    sentence = row.sentence
+    current, fault, asked = None, "", ""
+    with viewer.opened.index.reading() as index:
+        document = get_document(index, sentence.doc_id)
+        page = read_page(viewer.opened, index, document, only=(sentence.sent_id - 1, row.last + 1))
+        labels = viewer.types(index, state)
+        names = {name.name: ", ".join(name.labels) for name in names_of_document(index, document.id)}
+        try:
+            current = viewer.log.read(index, document, state)
+        except UnavailableError as error:
+            fault = str(error)
+    chosen, label, accepts = None, sentence.type, list[Change]()
+    if current is not None:
+        page = with_corrections(page, current)
+        asked = current.text[sentence.asked_start : sentence.asked_end]
+        entities = current.place(sentence.asked_start, sentence.asked_end).found
+        label = entities[0].type if entities else OUTSIDE
+        marks = current.place(row.start, row.end).found
+        accepts = [Change(sentence.doc_id, mark.start, mark.end, mark.type) for mark in marks]
+        chosen = choose(current, query.text("at") or f"{sentence.asked_start}-{sentence.asked_end}")
+    words = Change(sentence.doc_id, row.start, row.end, None)
+    known = KnownNames(names, asked=sentence.asked_start)
+    card = QueueCard(
+        asked=asked,
+        label=label_name(label),
+        why=sentence.reason.replace(f"{OUTSIDE} ", f"{NO_ENTITY} ", sentence.reason.startswith(f"{OUTSIDE} ")),
+        sentences=list(chain.from_iterable(lay_out(page, known, tree=None))),
+        accepts=[change.encoded for change in accepts or [words]],
+        entities=len(accepts),
+        words=words,
+    )
     return {
-        "queued": sentences[rank],
-        "queue_before": sentences.get(rank - 1),
-        "queue_after": sentences.get(rank + 1),
-        "queue_total": len(sentences),
-        "accepts": [change.encoded for change in changes],
-        "sentence_entities": entities,
+        "card": card,
+        "document": document,
+        "labels": labels,
+        "chosen": chosen,
+        "name": "",
+        "here": partial(query.link, rank=sentence.rank, at=None, save=None),
+        "back": query.link(rank=sentence.rank, save=None),
+        "asked": sentence.asked_start,
+        "fault_of_text": fault,
+        "can_correct": viewer.log.who is not None and current is not None and not query.text("save"),
+        "seen": len(state.lines),
     }
 
 
-def _acceptance(document: CurrentDocument, sent_id: int) -> tuple[list[Change], int]:
-    """Return the changes that accept a sentence as it is, its pieces included, and how many entities it has.
-
-    They accept each of its entities; without one they say that this is right.
-    """
-    if sent_id >= len(document.starts):
-        return [], 0
-    words = document.words_from(document.starts[sent_id])
-    doc_id, start, end = document.row.doc_id, words[0][0], words[-1][1]
-    marks = document.place(start, end).found
-    changes = [Change(doc_id, mark.start, mark.end, mark.type) for mark in marks]
-    return changes or [Change(doc_id, start, end, None)], len(marks)
+def _last_values(viewer: Viewer, state: LogState, selection: Selection) -> Mapping[str, Any]:
+    """Return the last step of the person who looks, and which sentence of the queue it is about, 0 for none."""
+    last = state.last_step(viewer.log.who, state.lines)
+    ranks = (row.sentence.rank for row in selection if last is not None and _is_about(last, row))
+    return {"last": last, "last_rank": next(ranks, 0)}
 
 
-def _reviewed(state: LogState, selection: Selection) -> Iterator[bool]:
-    """Yield for each sentence whether a person has corrected or accepted something in it."""
-    for sentence, (start, end) in zip(*selection, strict=True):
-        corrections = state.current.get(sentence.doc_id, ())
-        yield any(start <= correction.result.start < end for correction in corrections)
+def _state_of(state: LogState, row: QueueRow) -> str:
+    """Return what people did about a sentence: flagged, done, or nothing yet."""
+    doc_id = row.sentence.doc_id
+    if any(_is_about(flag, row) for flag in state.flags.get(doc_id, ())):
+        return "flagged"
+    return "done" if any(_is_about(correction, row) for correction in state.current.get(doc_id, ())) else ""
+
+
+def _is_about(line: Correction, row: QueueRow) -> bool:
+    return line.doc_id == row.sentence.doc_id and row.start <= line.result.start < row.end

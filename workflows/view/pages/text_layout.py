@@ -17,6 +17,8 @@ UNCERTAIN = (0.1, 0.3, 0.6, 0.9)
 """Nats from which a word is underlined, and underlined more strongly."""
 STRENGTHS = (0.5, 0.7, 0.85, 0.95)
 """Confidence from which the colour of an entity is stronger."""
+DOUBTFUL = 2
+"""Strength below which the confidence of an entity stands beside it."""
 NO_ENTITY = "no entity"
 """How the pages call the label ``O``."""
 _LONGEST_NAME = 8
@@ -75,12 +77,29 @@ class Sentence:
     tree: Tree | None
 
 
-class KnownNames:
-    """The names of the entities of a document, with their labels in words."""
+class Marks(NamedTuple):
+    """How many marks of uncertainty a page has: words, entities, and words and entities that stage two changed."""
 
-    def __init__(self, labels: Mapping[str, str]) -> None:
+    uncertain: int
+    doubtful: int
+    changed: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self)
+
+
+class KnownNames:
+    """The names of the entities of a document, with their labels in words, and where one word begins that is asked for.
+
+    The word is marked as a name that is not labelled if it is in no entity.
+    """
+
+    def __init__(self, labels: Mapping[str, str], *, asked: int | None = None) -> None:
         self.labels = labels
         self.initials = frozenset(name[:1] for name in labels)
+        self.asked = asked
 
 
 class _Piece(NamedTuple):
@@ -126,6 +145,17 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
         drawn = draw_tree(sentence.tokens) if sentence.row.sent_id == tree else None
         paragraphs[-1].append(Sentence(row=sentence.row, gap=sentence.gap, segments=segments, tree=drawn))
     return paragraphs
+
+
+def count_marks(paragraphs: Sequence[Sequence[Sentence]]) -> Marks:
+    """Count the marks that a page shows when they are switched on."""
+    segments = [segment for sentences in paragraphs for sentence in sentences for segment in sentence.segments]
+    words = [word for segment in segments for word in segment.words]
+    return Marks(
+        uncertain=sum(word.level > 0 for word in words),
+        doubtful=sum(segment.entity is not None and segment.strength < DOUBTFUL for segment in segments),
+        changed=sum(bool(segment.drafts) for segment in segments) + sum(bool(word.draft) for word in words),
+    )
 
 
 def label_name(label: str) -> str:
@@ -177,7 +207,8 @@ def _plain(page: DocumentPage, pieces: Sequence[_Piece], names: KnownNames) -> I
             if current.words:
                 yield current
             current = Segment(words=[])
-            note = f"not labelled here; elsewhere in this document {names.labels[name]}"
+            note = f"elsewhere in this document {names.labels[name]}" if name in names.labels else "perhaps an entity"
+            note = f"not labelled here; {note}"
             bounds = pieces[start].token.start_char, pieces[stop - 1].token.end_char
             segment = Segment(words=[], start=bounds[0], end=bounds[1], name=name, note=note)
             for piece in pieces[start:stop]:
@@ -191,14 +222,17 @@ def _plain(page: DocumentPage, pieces: Sequence[_Piece], names: KnownNames) -> I
 
 
 def _unlabelled_name(page: DocumentPage, pieces: Sequence[_Piece], start: int, names: KnownNames) -> tuple[str, int]:
-    """Return the longest known name that starts at a word, and where it ends; else nothing, and the next word."""
+    """Return the longest known name that starts at a word, or this word if it is asked for, and where the name ends.
+
+    Without one return an empty name and the next word.
+    """
     first = pieces[start].token
     if first.text[:1] in names.initials:
         for stop in range(min(start + _LONGEST_NAME, len(pieces)), start, -1):
             text = normalize_name(page.text.slice(first.start_char, pieces[stop - 1].token.end_char))
             if text in names.labels:
                 return text, stop
-    return "", start + 1
+    return normalize_name(first.text) if first.start_char == names.asked else "", start + 1
 
 
 def _append(words: list[Word], piece: _Piece) -> None:

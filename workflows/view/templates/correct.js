@@ -1,13 +1,17 @@
-// Keys and selections for correcting: they fill in and send the form that the page has anyway.
+// Keys and selections for correcting: they fill in and send the forms that the page has anyway.
 "use strict";
 (() => {
-  const form = document.getElementById("correcting");
-  if (!form) return;
-  const text = document.querySelector("article.raw");
-  const fields = form.elements;
+  const main = document.getElementById("main");
+  const isQueue = location.pathname === "/review";
   const aside = ".no, .l, .tree";
   const points = (string) => [...string].length;
+  let form = null;
+  let text = null;
+  let fields = null;
   let target = null;
+  let cursor = null;
+  // A key that comes before the next page is there would correct what that page no longer shows.
+  let isSent = false;
 
   // The text nodes of the raw text in an element: labels and numbers of sentences are none of it.
   const raw = function* (element) {
@@ -28,13 +32,17 @@
     return count;
   };
 
-  const show = (words, label) => {
+  const show = () => {
     const bold = document.createElement("b");
-    bold.textContent = words;
-    document.getElementById("chosen").replaceChildren(bold, ` ${label || "no entity"}`);
-    for (const button of form.querySelectorAll("button")) button.disabled = button.name === "bounds" && !label;
+    bold.textContent = target.words;
+    document.getElementById("chosen").replaceChildren(bold, ` ${target.label || "no entity"}`);
+    for (const button of form.querySelectorAll("button")) button.disabled = button.name === "bounds" && !target.label;
+    form.dataset.chosen ||= "words";
+    document.getElementById("every").value = target.words;
+    const types = document.getElementById("every-label");
+    types.value = target.label || types.options[0].value;
   };
-  // The page that comes back has the same words chosen, with the links to equal words.
+  // The page that comes back has the same words chosen.
   const comeBack = (at) => {
     const back = new URL(fields.back.value, location.href);
     if (at) back.searchParams.set("at", at);
@@ -48,14 +56,14 @@
     for (const name of ["sentence", "from", "to"]) fields[name].value = "";
     comeBack(element.dataset.at);
     target = { label: element.dataset.label, words: element.dataset.name };
-    show(target.words, target.label);
+    show();
   };
   const chooseSelection = () => {
     const selection = document.getSelection();
     if (selection.isCollapsed || !selection.rangeCount) return;
     const range = selection.getRangeAt(0);
     const sentence = sentenceOf(range.startContainer);
-    if (!sentence || !text.contains(sentence)) return;
+    if (!sentence || !text?.contains(sentence)) return;
     const last = sentenceOf(range.endContainer);
     fields.sentence.value = sentence.dataset.start;
     fields.from.value = offset(sentence, range.startContainer, range.startOffset);
@@ -63,30 +71,11 @@
     fields.to.value = last === sentence ? offset(sentence, range.endContainer, range.endOffset) : 1e9;
     comeBack("");
     target = { label: "", words: selection.toString() };
-    show(target.words, "");
+    show();
   };
   document.addEventListener("selectionchange", chooseSelection);
-  text.addEventListener("focusin", (event) => {
-    const element = event.target.closest("[data-at]");
-    if (element) chooseElement(element);
-    if (!document.getSelection().isCollapsed) document.getSelection().removeAllRanges();
-    cursor = null;
-  });
-  // No selection begins in a link, which is dragged, or opens its menu at a long touch: while it is pressed it is none.
-  text.addEventListener("pointerdown", (event) => {
-    cursor = null;
-    const link = event.target.closest("a[data-at]");
-    if (!link?.href || event.button) return;
-    const href = link.getAttribute("href");
-    link.removeAttribute("href");
-    for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => link.setAttribute("href", href), { once: true });
-  });
-  text.addEventListener("click", (event) => {
-    if (event.detail && !document.getSelection().isCollapsed) event.preventDefault();
-  });
 
   // The keyboard selects words: a cursor that moves by word, and grows with Shift.
-  let cursor = null;
   const words = () =>
     [...text.querySelectorAll(".s")].flatMap((sentence) =>
       [...raw(sentence)].flatMap((node) =>
@@ -124,60 +113,160 @@
     first.node.parentElement.scrollIntoView({ block: "nearest" });
   };
 
-  const send = (name, value) => {
-    const button = [...form.querySelectorAll("button")].find((one) => one.name === name && (!value || one.value === value));
-    if (button && !button.disabled) form.requestSubmit(button);
-  };
-  const everywhere = (id) => {
-    const link = document.getElementById(id);
-    if (link && (!target || form.dataset.chosen === `${fields.start.value}-${fields.end.value}`)) link.click();
-    else if (target?.words) {
-      const query = new URLSearchParams({ text: target.words, label: target.label || form.dataset.first || "" });
-      if (id !== "everywhere") query.set("id", decodeURIComponent(fields.id.value));
-      location.assign(`everywhere?${query}`);
-    }
-  };
+  const press = (button) => button && !button.disabled && button.form.requestSubmit(button);
+  const send = (name, value) =>
+    press([...form.querySelectorAll("button")].find((one) => one.name === name && (!value || one.value === value)));
+  const submit = (id) => document.getElementById(id)?.requestSubmit();
+  const everywhere = (key) => target?.words && press(document.querySelector(`#everywhere [aria-keyshortcuts="${key}"]`));
   const keys = {
     a: () => target?.label && send("label", target.label),
     h: () => send("bounds", "start+"),
     H: () => send("bounds", "start-"),
     l: () => send("bounds", "end+"),
     L: () => send("bounds", "end-"),
-    A: () => document.getElementById("accepting")?.requestSubmit(),
+    A: () => submit("accepting"),
+    c: () => document.getElementById("comment")?.focus(),
+    f: () => submit("flagging"),
+    t: () => fields.other.focus(),
     x: () => send("drop"),
-    u: () => document.getElementById("undoing")?.requestSubmit(),
-    Backspace: () => document.getElementById("undoing")?.requestSubmit(),
+    u: () => submit("undoing"),
+    Backspace: () => submit("undoing"),
     " ": () => document.getElementById("skip")?.click(),
-    e: () => everywhere("everywhere-here"),
-    E: () => everywhere("everywhere"),
+    e: () => everywhere("e"),
+    E: () => everywhere("E"),
     ArrowRight: (event) => move(1, event.shiftKey),
     ArrowLeft: (event) => move(-1, event.shiftKey),
   };
-  // A key that comes before the next page is there would correct what that page no longer shows.
-  let isSent = false;
-  addEventListener("pageshow", () => { isSent = false; });
+  // The second nine types have the same keys with Shift, which is another character on each keyboard.
+  const typeButton = ({ code, shiftKey }) => {
+    const number = /^(?:Digit|Numpad)([1-9])$/.exec(code)?.[1];
+    const find = (one) => form.querySelector(`[data-number="${one}"]`);
+    return number && ((shiftKey && find(Number(number) + 9)) || find(number));
+  };
   document.addEventListener("keydown", (event) => {
-    if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
-    const number = /^[1-9]$/.test(event.key) && form.querySelector(`[data-number="${event.key}"]`);
-    if (!number && !(event.key in keys)) return;
-    if (event.key === " " && (event.target.closest("button, a") || !document.getElementById("skip"))) return;
+    if (!form || event.target.closest("input:not([type=checkbox]), select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const type = typeButton(event);
+    if (!type && !(event.key in keys)) return;
+    if (event.key === " " && (event.target.closest("button, input, a:not([data-at])") || !document.getElementById("skip"))) return;
     event.preventDefault();
     // A key that is held down moves the cursor on, and writes once.
     if (isSent || (event.repeat && !event.key.startsWith("Arrow"))) return;
-    if (number) send("label", number.value);
+    if (type) press(type);
     else keys[event.key](event);
   });
 
+  const setUp = () => {
+    form = document.getElementById("correcting");
+    text = document.querySelector("article.raw");
+    target = cursor = null;
+    if (!form) return;
+    fields = form.elements;
+    text.addEventListener("focusin", (event) => {
+      const element = event.target.closest("[data-at]");
+      if (element) chooseElement(element);
+      if (!document.getSelection().isCollapsed) document.getSelection().removeAllRanges();
+      cursor = null;
+    });
+    // No selection begins in a link, which is dragged, or opens its menu at a long touch: while it is pressed it is none.
+    text.addEventListener("pointerdown", (event) => {
+      cursor = null;
+      const link = event.target.closest("a[data-at]");
+      if (!link?.href || event.button) return;
+      const href = link.getAttribute("href");
+      link.removeAttribute("href");
+      for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => link.setAttribute("href", href), { once: true });
+    });
+    text.addEventListener("click", (event) => {
+      const link = isQueue && event.target.closest("a[data-at]");
+      const isDragged = event.detail && !document.getSelection().isCollapsed;
+      if (link && !isDragged) link.focus();
+      if (link || isDragged) event.preventDefault();
+    });
+    const element = text.querySelector(`[data-at="${CSS.escape(form.dataset.chosen)}"]`);
+    if (element) chooseElement(element);
+    if (isQueue) (element ?? document.getElementById("asked")).focus({ preventScroll: true });
+    return element;
+  };
+
+  // In the queue, forms are sent and links are followed without loading a page. The next card is fetched ahead and shown
+  // while what was said about this one is sent, one step after the other.
+  let ahead = null;
+  let sending = Promise.resolve();
+  const load = async (address, options) => {
+    const answer = await fetch(address, options);
+    // A template holds the page without applying its stylesheet.
+    const template = document.createElement("template");
+    template.innerHTML = await answer.text();
+    return { url: answer.ok ? answer.url : location.href, isDone: answer.ok, main: template.content.getElementById("main") };
+  };
+  const lookAhead = () => {
+    const next = document.getElementById("skip")?.href;
+    ahead = null;
+    const keep = (page) => {
+      if (page.isDone && document.getElementById("skip")?.href === next) ahead = { next, page };
+    };
+    if (next) load(next).then(keep, () => {});
+  };
+  const turnTo = (page) => {
+    history.replaceState(null, "", page.url);
+    main.replaceChildren(...page.main.childNodes);
+    setUp();
+    lookAhead();
+    scrollTo({ top: 0, behavior: "instant" });
+  };
+  // Shows what is fetched ahead at once, else the answer when it is there.
+  const turn = async (next, answer) => {
+    const isAhead = ahead?.next === next;
+    isSent = !isAhead;
+    if (isAhead) turnTo(ahead.page);
+    try {
+      const page = await (answer ?? (isAhead ? null : load(next)));
+      if (page && (!isAhead || !page.isDone)) turnTo(page);
+      else if (page?.url === location.href) {
+        for (const id of ["progress", "undo", "sentences"]) document.getElementById(id).replaceWith(page.main.querySelector(`#${id}`));
+      }
+    } catch {
+      document.getElementById("chosen").textContent = "The server does not answer: the last step was not written.";
+    }
+    isSent = false;
+  };
+  const say = async (sent, submitter) => {
+    // The last step is known when the steps before are written.
+    if (sent.id === "undoing") await sending;
+    const asked = sent.id === "undoing" ? document.getElementById("undoing") : sent;
+    if (!asked) return;
+    const body = new URLSearchParams(new FormData(asked, submitter));
+    const answer = sending.then(() => load(asked.action, { method: "POST", body, keepalive: true }));
+    sending = answer.catch(() => {});
+    turn(new URL(body.get("back"), location.href).href, answer);
+  };
+  if (isQueue) {
+    main.addEventListener("click", (event) => {
+      const link = event.target.closest('a[href^="/review"]:not([data-at])');
+      if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      if (!isSent) turn(link.href);
+    });
+    main.addEventListener("submit", (event) => {
+      if (event.target.method !== "post") return;
+      event.preventDefault();
+      if (!isSent) say(event.target, event.submitter);
+    });
+    setUp();
+    lookAhead();
+    return;
+  }
+
   // After a correction the page comes back where it was, with the same words in focus.
   const place = "concord-place";
+  addEventListener("pageshow", () => { isSent = false; });
   document.addEventListener("submit", (event) => {
     isSent = true;
     const focused = document.activeElement.closest("[data-at]");
     const at = focused ? Number(focused.dataset.at.split("-")[0]) : -1;
     sessionStorage.setItem(place, JSON.stringify([event.target.elements.back?.value, scrollY, at]));
   });
-  const element = text.querySelector(`[data-at="${CSS.escape(form.dataset.chosen)}"]`);
-  if (element) chooseElement(element);
+  const element = setUp();
   const [where, top, at] = JSON.parse(sessionStorage.getItem(place) ?? "[]");
   sessionStorage.removeItem(place);
   if (where === location.pathname + location.search) {
@@ -191,7 +280,6 @@
     fetch(moves.dataset.href)
       .then((answer) => answer.text())
       .then((html) => {
-        // A template holds the page without applying its stylesheet.
         const template = document.createElement("template");
         template.innerHTML = html;
         const found = template.content.getElementById("moved");

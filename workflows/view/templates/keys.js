@@ -33,16 +33,21 @@
       items[next].scrollIntoView({ block: "center" });
     }
   };
+  const marks = document.getElementById("marks");
+  const kept = "concord-marks";
+  marks.checked = localStorage.getItem(kept) === "1";
+  marks.addEventListener("change", () => localStorage.setItem(kept, marks.checked ? "1" : ""));
   const follow = (relation) => document.querySelector(`a[rel~="${relation}"]`)?.click();
   const keys = {
     "/": () => document.getElementById("find").focus(),
     j: () => step(1),
     k: () => step(-1),
+    m: () => marks.click(),
     n: () => follow("next"),
     p: () => follow("prev"),
   };
   document.addEventListener("keydown", (event) => {
-    const typing = event.target.closest("input, select, textarea");
+    const typing = event.target.closest("input:not([type=checkbox]), select, textarea");
     if (event.key === "Escape" && typing) typing.blur();
     if (typing || event.ctrlKey || event.metaKey || event.altKey || !(event.key in keys)) return;
     event.preventDefault();
