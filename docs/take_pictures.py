@@ -15,6 +15,7 @@ from playwright.sync_api import sync_playwright
 PICTURES = {
     "view.png": "/document?id=barge-yard&name=Baxter",
     "view-search.png": "/search?q=lincoln",
+    "view-queue.png": "/review?rank=3",
     "view-correct.png": "/document?id=barge-yard&at=0-6&name=Baxter",
     "view-why.png": "/why?id=barge-yard&name=Baxter",
 }
@@ -45,9 +46,10 @@ def main() -> None:
         page = browser.new_page(viewport={"width": 1240, "height": 860})
         page.set_default_timeout(120_000)
         for name, path in PICTURES.items():
-            url = correcting if "at=" in path else reading
+            url = correcting if "at=" in path or "rank=" in path else reading
             page.goto(url)
             page.goto(url.partition("/?")[0] + path)
+            page.get_by_text("are being selected").wait_for(state="hidden")
             page.evaluate(SHORT_PATHS)
             page.screenshot(path=Path(__file__).with_name(name))
         page.set_viewport_size({"width": 1280, "height": 1500})

@@ -90,7 +90,7 @@ def shared_sentences(collection: Collection, log: Sequence[Correction]) -> Itera
     """Yield the sentences in which several people made corrections that count, on the text and entities as they are."""
     current = current_corrections(log)
     several = {doc_id: lines for doc_id, lines in current.items() if len({line.who for line in lines}) > 1}
-    all_lines = group_by_document(line for line in log if line.action != "undo")
+    all_lines = group_by_document(line for line in log if line.decides)
     for document, text in documents_with_texts(collection, several):
         if not isinstance(text, DeadLetter):
             yield from _shared(document, text, several[document.row.doc_id], all_lines[document.row.doc_id])

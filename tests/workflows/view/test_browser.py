@@ -159,7 +159,7 @@ def test_pages_work_without_scripts(browser: Browser, address: str) -> None:
         page = visit.open("/document?id=yard")
         page.locator("a.e", has_text="Baxter").first.click()
         expect(page.locator(".chosen")).to_have_count(3)
-        page.locator("a.no").first.click()
+        page.locator("a.no").first.click(position={"x": 5, "y": 10})
         expect(page.locator("svg")).to_have_count(1)
 
 

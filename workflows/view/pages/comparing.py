@@ -7,7 +7,7 @@ from concord.models.labels import OUTSIDE
 from concord.workflows.diff.diff import Diff
 from concord.workflows.diff.entity_changes import CHANGES
 from concord.workflows.diff.page import describe_kind, show_change
-from concord.workflows.view.index.finding import PAGE_ROWS, band_name
+from concord.workflows.view.index.finding import PAGE_ROWS, all_labels, band_name
 from concord.workflows.view.index.search_index import BANDS
 from concord.workflows.view.page import Page, Paging, Query
 from concord.workflows.view.pages.text_layout import band
@@ -25,12 +25,14 @@ def changes(viewer: Viewer, query: Query) -> Page:
         return Page("message.html.j2", {"heading": "Not compared", "message": comparison.fault})
     if comparison.value is None:
         return Page("changes.html.j2", {**values, "state": "working"})
-    return Page("changes.html.j2", {**values, "state": "done", **_diff_values(comparison.value, query)})
+    return Page("changes.html.j2", {**values, "state": "done", **_diff_values(viewer, comparison.value, query)})
 
 
-def _diff_values(diff: Diff, query: Query) -> Mapping[str, Any]:
+def _diff_values(viewer: Viewer, diff: Diff, query: Query) -> Mapping[str, Any]:
     kind, first, second, level = query.text("kind"), query.text("a"), query.text("b"), query.number("band")
     changes = diff.differences.changes
+    with viewer.opened.index.reading() as index:
+        labels = all_labels(index)
     rows = [
         change
         for change in changes
@@ -39,6 +41,7 @@ def _diff_values(diff: Diff, query: Query) -> Mapping[str, Any]:
         and second in {"", change.second.label}
         and (level is None or (change.sureness is not None and level == band(change.sureness, BANDS)))
     ]
+    found = {side.label for change in changes for side in (change.first, change.second)}
     page = query.number("page") or 0
     return {
         "diff": diff,
@@ -46,7 +49,8 @@ def _diff_values(diff: Diff, query: Query) -> Mapping[str, Any]:
         "paging": Paging(page, len(rows), PAGE_ROWS),
         "kinds": [(name, describe_kind(name), diff.differences.tally(name).count) for name in CHANGES],
         "bands": [(str(number), band_name(number)) for number in range(len(BANDS) + 1)],
-        "labels": sorted({side.label for change in changes for side in (change.first, change.second)} - {OUTSIDE}),
+        # Those of the collection first, which then have the colours of other pages.
+        "labels": list(dict.fromkeys([*labels, *sorted(found - {OUTSIDE})])),
         "outside": OUTSIDE,
         "total": diff.differences.tally(*CHANGES).count,
         "describe_kind": describe_kind,

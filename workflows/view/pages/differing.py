@@ -18,6 +18,8 @@ def differences(viewer: Viewer, query: Query) -> Page:
     sentences = list(shared_sentences(viewer.opened.snapshot.collection, state.lines))
     rows = list(chain.from_iterable(map(open_differences, sentences)))
     page = query.number("page") or 0
+    with viewer.opened.index.reading() as index:
+        labels = viewer.types(index, state)
     values = {
         "agreements": agreements(sentences),
         "rows": [
@@ -25,7 +27,7 @@ def differences(viewer: Viewer, query: Query) -> Page:
             for row in rows[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
         ],
         "paging": Paging(page, len(rows), PAGE_ROWS),
-        "labels": sorted({mark.type for row in rows for mark in chain.from_iterable(row.answers)}),
+        "labels": labels,
         "seen": len(state.lines),
     }
     return Page("differences.html.j2", values)

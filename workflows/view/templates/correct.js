@@ -184,7 +184,13 @@
     });
     const element = text.querySelector(`[data-at="${CSS.escape(form.dataset.chosen)}"]`);
     if (element) chooseElement(element);
-    if (isQueue) (element ?? document.getElementById("asked")).focus({ preventScroll: true });
+    if (isQueue) {
+      const question = document.getElementById("asked");
+      (element ?? question).focus({ preventScroll: true });
+      // A sheet at the bottom leaves less room.
+      const isSheet = getComputedStyle(document.getElementById("correct")).position === "fixed";
+      (isSheet ? question : document.body).scrollIntoView({ behavior: "instant" });
+    }
     return element;
   };
 
@@ -212,7 +218,6 @@
     main.replaceChildren(...page.main.childNodes);
     setUp();
     lookAhead();
-    scrollTo({ top: 0, behavior: "instant" });
   };
   // Shows what is fetched ahead at once, else the answer when it is there.
   const turn = async (next, answer) => {
