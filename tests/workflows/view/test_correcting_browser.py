@@ -282,7 +282,7 @@ def open_card(visit: Visit) -> Page:
 
 def expect_card(page: Page, rank: int, done: int) -> None:
     expect(page.get_by_text(re.compile(rf"{rank} of 6(, \w+)?: the least certain is"))).to_be_visible()
-    expect(page.get_by_text(f"{done} of 6 sentences done")).to_be_visible()
+    expect(page.get_by_text(f"{done} of 6 sentences done")).to_be_visible(timeout=20_000)
     assert page.evaluate("window.isSamePage")
 
 

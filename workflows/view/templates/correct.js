@@ -211,7 +211,8 @@
     const keep = (page) => {
       if (page.isDone && document.getElementById("skip")?.href === next) ahead = { next, page };
     };
-    if (next) load(next).then(keep, () => {});
+    // Without a rank the address leads to what is open then.
+    if (next?.includes("rank=")) load(next).then(keep, () => {});
   };
   const turnTo = (page) => {
     history.replaceState(null, "", page.url);
