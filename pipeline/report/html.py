@@ -79,7 +79,7 @@ def render_report(
         chart=_chart(quality.histogram, threshold),
         near_ties=round(sum(shard.stats.get("near_ties", 0) for shard in manifest.shards)),
         backed_off=backed_off(manifest.shards),
-        colours=type_colours(sorted(kind.label for kind in quality.types)),
+        colours=type_colours(kind.label for kind in quality.types),
         changes=[
             {"change": change, "examples": [_excerpt(*example) for example in change.examples]}
             for change in quality.changes[: limits.changes]

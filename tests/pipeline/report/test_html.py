@@ -15,7 +15,6 @@ from typing_extensions import override
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.report.html import write_report
 from concord.pipeline.report.statistics import DEFAULT_LIMITS, Limits
-from concord.pipeline.report.templates import COLOURS, type_colours
 
 FinishRun = Callable[..., Path]
 
@@ -82,15 +81,6 @@ class Page(HTMLParser):
 
 def page_of(output: Path, limits: Limits = DEFAULT_LIMITS) -> Page:
     return Page(stores.local(write_report(output, limits)).read_text(encoding="utf-8"))
-
-
-def test_a_type_keeps_its_colour_when_others_follow_and_eighteen_types_differ() -> None:
-    few = type_colours(["LOC", "MISC", "ORG", "PER"])
-    assert few == {"LOC": 0, "MISC": 1, "ORG": 2, "PER": 3}
-    many = type_colours([*few, *(f"TYPE{number}" for number in range(66))])
-    assert many.items() >= few.items()
-    assert len(set(list(many.values())[:COLOURS])) == COLOURS
-    assert set(many.values()) == set(range(COLOURS))
 
 
 def test_report_states_the_equation(finish_run: FinishRun) -> None:

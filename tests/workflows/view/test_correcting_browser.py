@@ -10,6 +10,7 @@ from concord_testing.browsing import Visit
 from playwright.sync_api import Browser, Page, expect
 
 from concord.pipeline.corrections.log import log_path, read_log
+from concord.pipeline.report.type_colours import COLOURS
 
 pytestmark = pytest.mark.slow
 
@@ -412,10 +413,8 @@ def test_further_types_have_the_same_keys_with_shift(browser: Browser, tmp_path:
         page.keyboard.type("TYPE70")
         pressed(page, "Enter")
         expect(page.locator("a.e", has_text="Baxter")).to_contain_text("TYPE70 corrected")
-        colours = page.locator(".legend .e").evaluate_all(
-            "all => all.map((one) => getComputedStyle(one).backgroundColor)"
-        )
-        assert len(set(colours[:18])) == 18
+        colours = page.locator(".legend .e").evaluate_all("all => all.map((one) => one.className)")
+        assert len(set(colours)) == COLOURS
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert len(logged(output)) == 4
 

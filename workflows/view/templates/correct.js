@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const main = document.getElementById("main");
-  const isQueue = location.pathname === "/review";
+  const isQueue = document.querySelector(".queue") !== null;
   const aside = ".no, .l, .tree";
   const points = (string) => [...string].length;
   let form = null;
@@ -248,8 +248,8 @@
   };
   if (isQueue) {
     main.addEventListener("click", (event) => {
-      const link = event.target.closest('a[href^="/review"]:not([data-at])');
-      if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+      const link = event.target.closest("a[href]:not([data-at])");
+      if (link?.pathname !== location.pathname || event.ctrlKey || event.metaKey || event.shiftKey) return;
       event.preventDefault();
       if (!isSent) turn(link.href);
     });
