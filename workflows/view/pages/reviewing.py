@@ -99,7 +99,7 @@ def _card_values(viewer: Viewer, query: Query, state: LogState, row: QueueRow) -
         accepts = [Change(sentence.doc_id, mark.start, mark.end, mark.type) for mark in marks]
         chosen = choose(current, query.text("at") or f"{sentence.asked_start}-{sentence.asked_end}")
     words = Change(sentence.doc_id, row.start, row.end, None)
-    known = KnownNames(names, asked=sentence.asked_start)
+    known = KnownNames(names, asked=(sentence.asked_start, sentence.asked_end))
     card = QueueCard(
         asked=asked,
         label=label_name(label),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from concord.models.labels import OUTSIDE, split_label
+from concord.pipeline.corrections.fitting import Offsets
 from concord.pipeline.output.document_rows import SentenceRow, TokenRow
 from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.report.dependency_arcs import Tree, draw_tree
@@ -91,12 +92,12 @@ class Marks(NamedTuple):
 
 
 class KnownNames:
-    """The names of the entities of a document, with their labels in words, and where one word begins that is asked for.
+    """The names of the entities of a document, with their labels in words, and the words that are asked for.
 
-    The word is marked as a name that is not labelled if it is in no entity.
+    These are marked as a name that is not labelled if they are in no entity.
     """
 
-    def __init__(self, labels: Mapping[str, str], *, asked: int | None = None) -> None:
+    def __init__(self, labels: Mapping[str, str], *, asked: Offsets = (-1, -1)) -> None:
         self.labels = labels
         self.initials = frozenset(name[:1] for name in labels)
         self.asked = asked
@@ -222,7 +223,7 @@ def _plain(page: DocumentPage, pieces: Sequence[_Piece], names: KnownNames) -> I
 
 
 def _unlabelled_name(page: DocumentPage, pieces: Sequence[_Piece], start: int, names: KnownNames) -> tuple[str, int]:
-    """Return the longest known name that starts at a word, or this word if it is asked for, and where the name ends.
+    """Return the longest known name that starts at a word, or the words that are asked for, and where the name ends.
 
     Without one return an empty name and the next word.
     """
@@ -232,7 +233,11 @@ def _unlabelled_name(page: DocumentPage, pieces: Sequence[_Piece], start: int, n
             text = normalize_name(page.text.slice(first.start_char, pieces[stop - 1].token.end_char))
             if text in names.labels:
                 return text, stop
-    return normalize_name(first.text) if first.start_char == names.asked else "", start + 1
+    asked_start, asked_end = names.asked
+    if first.start_char != asked_start:
+        return "", start + 1
+    asked = [piece.token.text for piece in pieces[start:] if piece.token.start_char < asked_end]
+    return normalize_name(" ".join(asked)), start + len(asked)
 
 
 def _append(words: list[Word], piece: _Piece) -> None:
