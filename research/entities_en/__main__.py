@@ -2,22 +2,27 @@
 
 \b
     python -m research.entities_en.guideline CORPORA --without btc:signs --output MENDED
-    python -m research.entities_en teachers WORK --corpora MENDED --sentences SOFT
-    python -m research.entities_en drafts WORK --corpora MENDED
-    python -m research.entities_en stage-one WORK --corpora MENDED
-    python -m research.entities_en stage-two WORK --corpora MENDED
+    python -m research.entities_en.prepare WORK --corpora MENDED --sentences SOFT
+    python -m research.entities_en features WORK
+    python -m research.entities_en teacher WORK tuned 1      (and others: tuned 2, tuned 3, frozen 4, frozen 5)
+    python -m research.entities_en labels WORK
+    python -m research.entities_en stage-one WORK
+    python -m research.entities_en small WORK
+    python -m research.entities_en drafts WORK
+    python -m research.entities_en stage-two WORK held_out 1 (and others: VARIANTS, other seeds)
     concord cascade, concord calibrate (conf/train/entities_en.yaml)
 
-WORK is a folder of what was made; features of words are kept there. SOFT is a soft corpus that `concord distil` wrote,
-by any tagger, of which only the sentences are read. The teachers' labels are WORK/labels, one more such corpus.
+WORK is a folder of what was made. SOFT is a soft corpus that `concord distil` wrote, by any tagger, of which only the
+sentences are read. All steps but the first two read nothing but WORK, the bundled tagger and the encoder, on a CPU or a
+GPU.
 """
 
 import json
-import random
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -26,33 +31,42 @@ from torch import Tensor, nn
 
 from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
-from concord.models.decoders.distribution import entropy
-from concord.models.training.batches import split_long
+from concord.models.data.soft_labels import SoftLabels
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.evaluation.threshold_sweep import REFINE_ALL, label_sequences, labels_at
+from concord.models.options import PredictOptions
+from concord.models.saved_tagger import read_saved
+from concord.models.tagger import Tagger
+from concord.models.taggers.doc_uanet import DocUaNetConfig
 from concord.models.training.fit import FitConfig, fit
 from concord.models.two_stage.tagger import TwoStageTagger
-from concord.pipeline.corpora.soft_corpus import (
-    Labelling,
-    read_labelling,
-    read_soft_corpus,
-    write_labelling,
-    write_shard,
-)
-from concord.pipeline.identity import ComponentIdentity
-from concord.workflows.corpora.corpora import read_corpora
+from concord.models.words.frozen_encoder import load_encoder
 from research.entities_en import student
-from research.entities_en.features import Features, encoder_states, spacy_states
-from research.entities_en.guideline import CORPORA, LABELS
-from research.entities_en.learning import Documents, repeated, score
+from research.entities_en.features import Features, encoder_states
+from research.entities_en.learning import by_document, f1, repeated, score, span_counts
+from research.entities_en.prepared import Prepared, flat
+from research.entities_en.silver import GOLD_TYPES, TYPES
 from research.entities_en.teachers import FrozenTeacher, TunedTeacher, predict, train
 
-EARLIER = Path(__file__).resolve().parents[2] / "models" / "pretrained" / "entities_en"
-_LONGEST = 256
-_LONGEST_DOCUMENT = 60_000
-_TIMES = {"ewt_uner": 1.5, "wikigold": 2.0}
+_PRETRAINED = Path(__file__).resolve().parents[2] / "models" / "pretrained"
+EARLIER, EARLIER_SMALL = _PRETRAINED / "entities_en", _PRETRAINED / "entities_en_small"
+_TIMES = {"ewt_uner": 1.5, "wikigold": 2.0, "btc": 1.5}
 """How often an epoch reads a corpus."""
+_STAGE_ONE_EPOCHS = 2.0
+"""How often stage one reads the gold corpora, while it reads the labelled texts once."""
+_KEPT_PROBABILITY = 0.01
+_TEACHERS = {"tuned": (TunedTeacher, 3), "frozen": (FrozenTeacher, 5)}
+"""The kinds of teachers and how many epochs they train."""
+VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "held_out": ("held_out", {"certain_slots": 0.5, "hidden_drafts": 0.4}),
+    "own": ("own", {"certain_slots": 0.5, "hidden_drafts": 0.4}),
+    "held_out_plain": ("held_out", {"certain_slots": 0.0, "hidden_drafts": 0.0}),
+    "own_plain": ("own", {"certain_slots": 0.0, "hidden_drafts": 0.0}),
+    "held_out_by_name": ("held_out", {"certain_slots": 0.5, "hidden_drafts": 0.4, "by_name": True}),
+}
+"""Stage two's drafts in training and the settings of its memory."""
 _STAGE_TWO = {
     "epochs": 2,
-    "seed": 1,
     "batch_sentences": 32,
     "document_sentences": 64,
     "clip_norm": 5.0,
@@ -62,8 +76,15 @@ _STAGE_TWO = {
     },
 }
 
-WORK = click.argument("work", type=click.Path(path_type=Path, file_okay=False))
-MENDED = click.option("--corpora", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
+_SMALL = {
+    "epochs": 1,
+    "batch_sentences": 128,
+    "clip_norm": 5.0,
+    "optimizers": {"tagger": {"kind": "adam", "learning_rate": 2e-3, "schedule": "linear", "warmup": 0.05}},
+}
+
+WORK = click.argument("work", type=click.Path(path_type=Path, file_okay=False, exists=True))
+DEVICE = click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 
 
 @click.group(help=__doc__)
@@ -72,188 +93,265 @@ def main() -> None:
     torch.set_num_threads(1)
 
 
-@main.command("teachers")
+@main.command("features")
 @WORK
-@MENDED
-@click.option("--sentences", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
-@click.option("--words", default=900_000, show_default=True, help="Words to label.")
-def train_teachers(work: Path, corpora: Path, sentences: Path, words: int) -> None:
-    """Train both teachers, and label open texts by the mean of their probabilities."""
-    work.mkdir(parents=True, exist_ok=True)
-    tagger = _earlier()
-    vocabulary = tagger.vocabulary
-    gold, dev = _read(corpora, "train", tagger), _read(corpora, "dev", tagger)
-    texts = _draw(read_soft_corpus(sentences), words)
-    parts = {"train": _sentences(gold), "dev": _sentences(dev), "texts": [one for text in texts for one in text]}
-    seen = {part: _kept(work / f"spacy-{part}.pt", spacy_states, found) for part, found in parts.items()}
-    states = {part: _kept(work / f"encoder-{part}.pt", encoder_states, found) for part, found in parts.items()}
-    both = {part: Features(parts[part], torch.cat([states[part].rows, seen[part].rows], dim=1)) for part in parts}
-    targets = _targets(parts["train"], tagger)
-    found: dict[str, list[Tensor]] = {"dev": [], "texts": []}
-    for seed, kind, features, epochs, times in (
-        (2, FrozenTeacher, both, 4, _TIMES),
-        (1, TunedTeacher, seen, 2, {"wikigold": 2.0}),
-    ):
-        torch.manual_seed(seed)
-        teacher = kind(vocabulary, features["train"].rows.shape[1])
-        chosen = repeated(gold, times)
-        train(teacher, chosen, targets, features["train"], epochs=epochs, seed=seed, name=kind.__name__)
-        for part, predicted in found.items():
-            predicted.append(predict(teacher, parts[part], features[part]))
-        click.echo(json.dumps({kind.__name__: score(found["dev"][-1].float(), dev, vocabulary)}))
-    click.echo(json.dumps({"both": score(_mean(found["dev"]), dev, vocabulary)}))
-    _write_labels(work / "labels", read_labelling(sentences), texts, _mean(found["texts"]))
+@DEVICE
+def compute_features(work: Path, device: str) -> None:
+    """Compute the encoder's states of all words."""
+    prepared = Prepared.read(work)
+    for part in prepared.seen:
+        words = [sentence.words for sentence in prepared.sentences(part)]
+        torch.save(encoder_states(words, device), work / f"encoder-{part}.pt")
 
 
-@main.command("drafts")
+@main.command("teacher")
 @WORK
-@MENDED
-@click.option("--folds", default=3, show_default=True)
-def make_drafts(work: Path, corpora: Path, folds: int) -> None:
-    """Draft the gold documents by stage ones that have not read them."""
-    tagger = _earlier()
-    gold, labelled, targets, features = _to_learn(work, corpora, tagger)
-    drafts = student.held_out_drafts(tagger, gold, labelled, targets, features, folds=folds, times=_TIMES)
-    torch.save(drafts, work / "drafts.pt")
-    right = (drafts.argmax(dim=-1) == targets.rows[: len(drafts)].argmax(dim=-1)).float()
-    in_names = targets.rows[: len(drafts), 0] == 0
-    click.echo(json.dumps({"right words of names": round(float(right[in_names].mean()), 4)}))
+@click.argument("kind", type=click.Choice(list(_TEACHERS)))
+@click.argument("seed", type=int)
+@DEVICE
+def train_teacher(work: Path, kind: str, seed: int, device: str) -> None:
+    """Train a teacher, and have it label the dev parts and the texts."""
+    prepared = Prepared.read(work)
+    vocabulary = wide_vocabulary()
+    features = {}
+    for part, seen in prepared.seen.items():
+        rows = nn.functional.one_hot(seen.to(device).long(), prepared.labels).half()
+        if kind == "frozen":
+            rows = torch.cat([_load(work / f"encoder-{part}.pt").to(device), rows], dim=1)
+        features[part] = Features(prepared.sentences(part), rows)
+    torch.manual_seed(seed)
+    maker, epochs = _TEACHERS[kind]
+    width = features["train"].rows.shape[1]
+    teacher = maker(vocabulary, width).to(device)
+    targets = gold_targets(features["train"].sentences, vocabulary, device)
+    train(teacher, repeated(prepared.train, _TIMES), targets, features["train"], epochs=epochs, seed=seed, name=f"{kind} {seed}")
+    for part in ("dev", "texts"):
+        probabilities = predict(teacher, features[part].sentences, features[part])
+        torch.save(probabilities, work / f"teacher-{kind}-{seed}-{part}.pt")
+        if part == "dev":
+            click.echo(json.dumps({f"{kind} {seed}": score(probabilities.float(), prepared.dev, vocabulary)}))
+
+
+@main.command("labels")
+@WORK
+def average_labels(work: Path) -> None:
+    """Average the teachers' probabilities, and keep the large ones of the texts."""
+    prepared, vocabulary = Prepared.read(work), wide_vocabulary()
+    names = [path.name.removesuffix("-dev.pt") for path in sorted(work.glob("teacher-*-dev.pt"))]
+    dev = sum(_load(work / f"{name}-dev.pt").float() for name in names) / len(names)
+    click.echo(json.dumps({"teachers": names, "mean": score(dev, prepared.dev, vocabulary)}))
+    mean = _load(work / f"{names[0]}-texts.pt").float()
+    for name in names[1:]:
+        mean += _load(work / f"{name}-texts.pt").float()
+    mean /= len(names)
+    mean[mean < _KEPT_PROBABILITY] = 0
+    mean /= mean.sum(dim=1, keepdim=True)
+    words, labels = (mean > 0).nonzero(as_tuple=True)
+    kept = {
+        "words": words.int(),
+        "labels": labels.to(torch.uint8),
+        "probabilities": mean[words, labels].half(),
+        "names": list(vocabulary.labels),
+    }
+    torch.save(kept, work / "labels.pt")
 
 
 @main.command("stage-one")
 @WORK
-@MENDED
-def train_stage_one(work: Path, corpora: Path) -> None:
+@DEVICE
+def train_stage_one(work: Path, device: str) -> None:
     """Train stage one on gold documents and labelled texts, from the weights of the bundled tagger on."""
-    tagger = _earlier()
-    gold, labelled, targets, features = _to_learn(work, corpora, tagger)
+    prepared, tagger = Prepared.read(work), wide_tagger(device)
+    targets, features = _to_learn(work, prepared, tagger, device)
     torch.manual_seed(1)
+    times = {name: _STAGE_ONE_EPOCHS * _TIMES.get(name, 1.0) for name in prepared.train}
     student.train_stage_one(
         tagger.draft_network,
         tagger,
-        [*repeated(gold, _TIMES), *labelled],
+        [*repeated(prepared.train, times), *flat(prepared.texts)],
         targets,
         features,
-        rate=1e-3,
+        rate=1.5e-3,
         seed="1",
         name="stage one",
     )
-    torch.save(tagger.draft_network.state_dict(), work / "stage-one.pt")
+    torch.save({name: value.cpu() for name, value in tagger.draft_network.state_dict().items()}, work / "stage-one.pt")
+
+
+@main.command("drafts")
+@WORK
+@click.option("--folds", default=3, show_default=True)
+@DEVICE
+def make_drafts(work: Path, folds: int, device: str) -> None:
+    """Draft the gold documents by stage ones that have not read them."""
+    prepared, tagger = Prepared.read(work), wide_tagger(device)
+    targets, features = _to_learn(work, prepared, tagger, device)
+    drafts = student.held_out_drafts(
+        tagger, prepared.train, flat(prepared.texts), targets, features, folds=folds, times=_TIMES
+    )
+    torch.save(drafts, work / "drafts.pt")
+    gold = targets.rows[: len(drafts)].argmax(dim=-1).cpu()
+    right = (drafts.argmax(dim=-1) == gold)[gold != 0].float()
+    click.echo(json.dumps({"right words of names": round(float(right.mean()), 4)}))
+
+
+@main.command("small")
+@WORK
+@DEVICE
+def train_small(work: Path, device: str) -> None:
+    """Train entities_en_small on gold documents and labelled texts; write WORK/small/bundle."""
+    prepared, tagger = Prepared.read(work), widened(EARLIER_SMALL, device)
+    times = {name: _STAGE_ONE_EPOCHS * _TIMES.get(name, 1.0) for name in prepared.train}
+    texts = _with_soft_labels(flat(prepared.texts), _load(work / "labels.pt"))
+    documents = [[sentence] for sentence in [*repeated(prepared.train, times), *texts]]
+    result = fit(tagger, documents, list(prepared.dev.values()), FitConfig.from_mapping(_SMALL), work / "small")
+    click.echo(json.dumps({"small": result.best.dev_f1}))
 
 
 @main.command("stage-two")
 @WORK
-@MENDED
-@click.option("--held-out/--own", default=True, show_default=True, help="The drafts that stage two learns from.")
-def train_stage_two(work: Path, corpora: Path, *, held_out: bool) -> None:
-    """Train stage two on gold documents and their drafts, and write WORK/student/bundle."""
-    tagger = _earlier()
-    gold, dev = _read(corpora, "train", tagger), _read(corpora, "dev", tagger)
-    tagger.draft_network.load_state_dict(torch.load(work / "stage-one.pt", weights_only=True))
+@click.argument("variant", type=click.Choice(list(VARIANTS)))
+@click.argument("seed", type=int)
+@DEVICE
+def train_stage_two(work: Path, variant: str, seed: int, device: str) -> None:
+    """Train stage two on gold documents and drafts; write WORK/VARIANT-SEED/bundle and result.json."""
+    prepared = Prepared.read(work)
+    started, (kind, memory) = time.monotonic(), VARIANTS[variant]
+    tagger = wide_tagger(device, memory)
+    tagger.draft_network.load_state_dict(_load(work / "stage-one.pt"))
     tagger.draft_network.requires_grad_(False)
-    drafts = Features(_sentences(gold), torch.load(work / "drafts.pt", weights_only=True))
+    _keep_states(work, prepared, tagger)
+    drafts = Features(prepared.sentences("train"), _load(work / "drafts.pt")) if kind == "held_out" else None
     documents = [
-        [replace(sentence, drafts=drafts.of(sentence).numpy() if held_out else None) for sentence in document]
-        for name, corpus in gold.items()
+        [replace(one, drafts=None if drafts is None else drafts.of(one).numpy()) for one in document]
+        for name, corpus in prepared.train.items()
         for document in [*corpus] * int(_TIMES.get(name, 1))
     ]
-    result = fit(tagger, documents, list(dev.values()), FitConfig.from_mapping(_STAGE_TWO), work / "student")
-    click.echo(json.dumps({"dev F1": result.best.dev_f1, "drafts": result.best.draft_f1}))
+    config = FitConfig.from_mapping({**_STAGE_TWO, "seed": seed})
+    folder = work / f"{variant}-{seed}"
+    fit(tagger, documents, list(prepared.dev.values()), config, folder)
+    result = _dev_results(load_tagger(folder / "bundle", device=device), prepared)
+    result |= {"variant": variant, "seed": seed, "seconds": round(time.monotonic() - started, 1)}
+    (folder / "result.json").write_text(json.dumps(result))
+    click.echo(json.dumps({key: value for key, value in result.items() if key != "counts"}))
 
 
-def _to_learn(
-    work: Path, corpora: Path, tagger: TwoStageTagger
-) -> tuple[dict[str, Documents], list[Sentence], Features, Features]:
-    """Return gold documents, labelled sentences, and what is to be learned and read of all their words."""
-    gold = _read(corpora, "train", tagger)
-    labelled = [sentence for text in read_soft_corpus(work / "labels") for sentence in text]
-    parts = {"train": _sentences(gold), "texts": labelled}
-    rows = [_kept(work / f"encoder-{part}.pt", encoder_states, found).rows for part, found in parts.items()]
-    everything = [*parts["train"], *labelled]
-    return gold, labelled, _targets(everything, tagger), Features(everything, torch.cat(rows))
+def _dev_results(tagger: Any, prepared: Prepared) -> dict[str, Any]:
+    """Return F1 on the dev parts of drafts, of final labels, and without slots, with counts by document."""
+    f1s: dict[str, dict[str, float]] = {}
+    counts: dict[str, dict[str, Any]] = {}
+    slots = tagger.memory_slots
+    for form, used in (("final", slots), ("no_slots", 0)):
+        tagger.set_memory_slots(used)
+        for name, documents in prepared.dev.items():
+            table = tagger.tabulate(documents, PredictOptions(threshold=REFINE_ALL))
+            columns = {form: labels_at(table, tagger.threshold)} | ({"drafts": table.draft} if used else {})
+            for column, numbers in columns.items():
+                guessed = by_document(label_sequences(numbers, documents, tagger.vocabulary), documents)
+                found = span_counts(guessed, documents, (*GOLD_TYPES, *TYPES))
+                f1s.setdefault(column, {})[name] = round(f1(torch.stack([found[kind] for kind in GOLD_TYPES])), 2)
+                counts.setdefault(column, {})[name] = {
+                    kind: (rows if kind in GOLD_TYPES else rows.sum(dim=0)).tolist() for kind, rows in found.items()
+                }
+    for scores in f1s.values():
+        scores["mean"] = round(sum(scores.values()) / len(scores), 2)
+    return {"threshold": tagger.threshold, **f1s, "counts": counts}
 
 
-def _earlier() -> TwoStageTagger:
-    """Return the bundled tagger without its first pass and its calibration."""
-    bundled = load_tagger(EARLIER)
-    if not isinstance(bundled, TwoStageTagger):
-        raise TypeError(f"{EARLIER}: expected a tagger of two stages")
-    if bundled.config.document_memory is None:
-        raise ValueError(f"{EARLIER}: expected a tagger with a document memory")
-    memory = bundled.config.document_memory.model_copy(update={"certain_slots": 0.5, "hidden_drafts": 0.4})
-    config = bundled.config.model_copy(update={"first_pass": None, "memory": memory})
-    tagger = type(bundled)(config, bundled.vocabulary)
-    state = {name: value for name, value in bundled.state_dict().items() if not name.startswith("first_pass.")}
-    tagger.load_state_dict(state)
-    return tagger.eval()
+def _to_learn(work: Path, prepared: Prepared, tagger: TwoStageTagger, device: str) -> tuple[Features, Features]:
+    """Return what is to be learned and what is read of all words, those of the texts last."""
+    gold, texts = prepared.sentences("train"), flat(prepared.texts)
+    labels = _load(work / "labels.pt")
+    size = sum(len(sentence.words) for sentence in texts)
+    soft = torch.zeros(size, len(tagger.vocabulary.labels), dtype=torch.half, device=device)
+    soft[labels["words"].long().to(device), labels["labels"].long().to(device)] = labels["probabilities"].to(device)
+    targets = torch.cat([gold_targets(gold, tagger.vocabulary, device).rows, soft])
+    rows = torch.cat([_load(work / f"encoder-{part}.pt").to(device) for part in ("train", "texts")])
+    return Features([*gold, *texts], targets), Features([*gold, *texts], rows)
 
 
-def _read(folder: Path, part: str, tagger: TwoStageTagger) -> dict[str, Documents]:
-    """Return the documents of each corpus, without empty and without very long sentences."""
-    scheme = tagger.vocabulary.scheme
-    found: dict[str, Documents] = {}
-    for name in CORPORA:
-        (path,) = (folder / name).glob(f"{part}.con*")
-        documents = [
-            [part for sentence in document if sentence.words for part in split_long(sentence, _LONGEST, scheme)]
-            for document in read_corpora([str(path)], labels=LABELS)
-        ]
-        found[name] = [document for document in documents if document]
-    return found
+def _keep_states(work: Path, prepared: Prepared, tagger: TwoStageTagger) -> None:
+    """Keep the encoder's states of gold sentences, which the training and its scores read."""
+    if tagger.config.encoder is None:
+        raise TypeError("expected a tagger with an encoder")
+    kept = load_encoder(tagger.config.encoder, tagger.device.type).kept
+    for part in ("train", "dev"):
+        states = Features(prepared.sentences(part), _load(work / f"encoder-{part}.pt").float())
+        kept.update((sentence.words, states.of(sentence)) for sentence in states.sentences)
 
 
-def _sentences(corpora: Mapping[str, Documents]) -> list[Sentence]:
-    return [sentence for documents in corpora.values() for document in documents for sentence in document]
+def _with_soft_labels(sentences: Sequence[Sentence], labels: Mapping[str, Any]) -> list[Sentence]:
+    """Return sentences with the labels of their words, which are numbered through all of them."""
+    names, words = tuple(labels["names"]), labels["words"].numpy()
+    numbers, probabilities = labels["labels"].numpy().astype(np.int16), labels["probabilities"].float().numpy()
+    starts = np.cumsum([0, *(len(sentence.words) for sentence in sentences)])
+    cuts = np.searchsorted(words, starts)
+    return [
+        replace(
+            sentence,
+            soft=SoftLabels(
+                names=names,
+                words=(words[a:b] - start).astype(np.int32),
+                labels=numbers[a:b],
+                probabilities=probabilities[a:b],
+            ),
+        )
+        for sentence, start, a, b in zip(sentences, starts, cuts, cuts[1:], strict=False)
+    ]
 
 
-def _draw(texts: Sequence[Sequence[Sentence]], words: int) -> list[list[Sentence]]:
-    """Return texts of so many words, none of them a very long one."""
-    found: list[list[Sentence]] = []
-    for text in random.Random(35).sample(texts, len(texts)):
-        kept = [sentence for sentence in text if 0 < len(sentence.words) <= _LONGEST]
-        size = sum(len(sentence.words) for sentence in kept)
-        if size <= _LONGEST_DOCUMENT and words > 0:
-            found.append(kept)
-            words -= size
-    return found
+def wide_vocabulary(earlier: Path = EARLIER) -> Vocabulary:
+    """Return a bundled tagger's vocabulary with the labels of all types."""
+    vocabulary = Vocabulary.from_mapping(read_saved(earlier).vocabulary)
+    return replace(vocabulary, labels=vocabulary.scheme.label_set({*GOLD_TYPES, *TYPES}))
 
 
-def _kept(path: Path, read: Callable[[Sequence[Sentence]], Tensor], sentences: Sequence[Sentence]) -> Features:
-    """Return features that are read once and kept in a file."""
-    if not path.exists():
-        torch.save(read(sentences), path)
-    return Features(sentences, torch.load(path, weights_only=True))
+def wide_tagger(device: str, memory: Mapping[str, Any] | None = None) -> TwoStageTagger:
+    """Return the bundled tagger with the labels of all types and other settings of its memory."""
+    tagger = widened(EARLIER, device, memory)
+    if not isinstance(tagger, TwoStageTagger):
+        raise TypeError(f"{EARLIER}: expected a tagger of two stages, got {type(tagger)}")
+    return tagger
 
 
-def _targets(sentences: Sequence[Sentence], tagger: TwoStageTagger) -> Features:
-    """Return the label probabilities that are to be learned, of gold labels or of teachers."""
-    names = tagger.vocabulary.labels
-    rows = []
-    for sentence in sentences:
-        if sentence.soft is None:
-            gold = [names.index(label) for label in tagger.vocabulary.scheme.from_gold(sentence.labels or ())]
-            rows.append(nn.functional.one_hot(torch.tensor(gold), len(names)).half())
-        else:
-            soft = sentence.soft
-            numbers = np.array([names.index(name) for name in soft.names])
-            row = np.zeros((len(sentence.words), len(names)), dtype=np.float16)
-            row[soft.words, numbers[soft.labels]] = soft.probabilities
-            rows.append(torch.from_numpy(row))
-    return Features(sentences, torch.cat(rows))
+def widened(earlier: Path, device: str, memory: Mapping[str, Any] | None = None) -> Tagger:
+    """Return a bundled tagger with the labels of all types, without its first pass and its calibration.
+
+    What it has learned of a label stays; the weights of new labels are new.
+    """
+    bundled, vocabulary = load_tagger(earlier), wide_vocabulary(earlier)
+    config = bundled.config
+    if isinstance(config, DocUaNetConfig):
+        settings = config.memory.model_copy(update=dict(memory or {}))
+        config = config.model_copy(update={"first_pass": None, "memory": settings})
+    torch.manual_seed(36)
+    tagger = type(bundled)(config, vocabulary)
+    places = torch.tensor([vocabulary.labels.index(label) for label in bundled.vocabulary.labels])
+    state, known = tagger.state_dict(), bundled.state_dict()
+    tagger.load_state_dict({name: _widened(value, known.get(name), places) for name, value in state.items()})
+    tagger.eval().move_to(device)
+    return tagger
 
 
-def _mean(probabilities: Sequence[Tensor]) -> Tensor:
-    return torch.stack([one.float() for one in probabilities]).mean(dim=0)
+def _widened(own: Tensor, earlier: Tensor | None, places: Tensor) -> Tensor:
+    """Return earlier weights; where there are more labels now, their rows are put in their places."""
+    if earlier is None or len(own) <= len(earlier):
+        return own if earlier is None else earlier
+    own = own.clone()
+    own[places] = earlier
+    return own
 
 
-def _write_labels(folder: Path, like: Labelling, texts: Sequence[Sequence[Sentence]], probabilities: Tensor) -> None:
-    """Write a soft corpus of one shard, of texts that were split as those of another."""
-    folder.mkdir(exist_ok=True)
-    rows = probabilities.numpy()
-    write_shard(folder, 0, texts, probabilities=rows, uncertainty=entropy(probabilities).numpy())
-    teachers = [ComponentIdentity(name="research.entities_en", version=None, digest=sha256(rows.tobytes()).hexdigest())]
-    size = {"shards": 1, "documents": len(texts), "words": len(rows)}
-    write_labelling(folder, like.model_copy(update={"teachers": teachers, **size}))
+def gold_targets(sentences: list[Sentence], vocabulary: Vocabulary, device: str) -> Features:
+    """Return one-hot rows of the labels of sentences, fp16."""
+    numbers = {label: number for number, label in enumerate(vocabulary.labels)}
+    gold = [numbers[label] for one in sentences for label in vocabulary.scheme.from_gold(one.labels or ())]
+    rows = nn.functional.one_hot(torch.tensor(gold, device=device), len(numbers)).half()
+    return Features(sentences, rows)
+
+
+def _load(path: Path) -> Any:
+    return torch.load(path, weights_only=True)
 
 
 if __name__ == "__main__":

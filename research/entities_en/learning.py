@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import click
 import torch
@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.evaluation.metrics import gold_sequences, span_scores
 from concord.models.evaluation.threshold_sweep import label_sequences
+from concord.models.labels import decode_spans
+from research.entities_en.silver import GOLD_TYPES
 
 Documents = Sequence[Sequence[Sentence]]
 Batch = Sequence[Sentence]
@@ -19,7 +20,7 @@ _LONGEST_BATCH = 48
 
 
 def equal_lengths(sentences: Sequence[Sentence], *, words: int, draw: random.Random | None = None) -> list[Batch]:
-    """Return sentences in batches of one length, at most so many words each; shuffled if there is something to draw."""
+    """Return sentences in batches of one length, at most so many words each; for training small ones, and shuffled."""
     by_length: dict[int, list[Sentence]] = {}
     for sentence in sentences:
         by_length.setdefault(len(sentence.words), []).append(sentence)
@@ -27,7 +28,7 @@ def equal_lengths(sentences: Sequence[Sentence], *, words: int, draw: random.Ran
     for length, group in by_length.items():
         if draw is not None:
             draw.shuffle(group)
-        size = max(1, min(_LONGEST_BATCH, words // length))
+        size = max(1, min(len(group) if draw is None else _LONGEST_BATCH, words // length))
         batches += [group[start : start + size] for start in range(0, len(group), size)]
     if draw is not None:
         draw.shuffle(batches)
@@ -80,12 +81,46 @@ def learn(
     network.eval()
 
 
+def span_counts(
+    labels: Sequence[Sequence[Sequence[str]]], documents: Documents, types: Collection[str]
+) -> dict[str, Tensor]:
+    """Return how many names of each type are gold, predicted, and both, for each document, shape ``(D, 3)``, int64.
+
+    Labels are in BIO2, of each sentence of each document.
+    """
+    counts = {kind: torch.zeros(len(documents), 3, dtype=torch.int64) for kind in types}
+    for number, (document, predicted) in enumerate(zip(documents, labels, strict=True)):
+        for sentence, guess in zip(document, predicted, strict=True):
+            gold, found = set(decode_spans(sentence.labels or (), "BIO")), set(decode_spans(guess, "BIO"))
+            for column, spans in enumerate((gold, found, gold & found)):
+                for span in spans:
+                    if span.label in counts:
+                        counts[span.label][number, column] += 1
+    return counts
+
+
+def f1(counts: Tensor) -> float:
+    """Return the F1 of counts of any shape ``(..., 3)``, in percent."""
+    gold, found, right = counts.reshape(-1, 3).sum(dim=0).tolist()
+    return 200 * right / max(1, gold + found)
+
+
 def score(probabilities: Tensor, corpora: Mapping[str, Documents], vocabulary: Vocabulary) -> dict[str, float]:
-    """Return the strict F1 of each corpus, whose words have the rows of the probabilities in order, and their mean."""
-    labels, found, row = probabilities.argmax(dim=-1), {}, 0
+    """Return the strict F1 of each corpus, of the types that gold sets have, and their mean.
+
+    The words of the corpora have the rows of the probabilities in order.
+    """
+    labels, found, row = probabilities.argmax(dim=-1).cpu(), {}, 0
     for name, documents in corpora.items():
         words = sum(len(sentence.words) for document in documents for sentence in document)
         guessed = label_sequences(labels[row : row + words], documents, vocabulary)
-        found[name] = round(span_scores(gold_sequences(documents), guessed)["all"].f1, 2)
+        counts = span_counts(by_document(guessed, documents), documents, GOLD_TYPES)
+        found[name] = round(f1(torch.stack(list(counts.values()))), 2)
         row += words
     return {**found, "mean": round(sum(found.values()) / len(found), 2)}
+
+
+def by_document(labels: Sequence[Sequence[str]], documents: Documents) -> list[list[Sequence[str]]]:
+    """Return the labels of sentences, one after the other, by document."""
+    rest = iter(labels)
+    return [[next(rest) for _ in document] for document in documents]

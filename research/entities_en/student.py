@@ -17,8 +17,8 @@ from concord.models.two_stage.tagger import TwoStageTagger
 from research.entities_en.features import Features
 from research.entities_en.learning import Batch, Documents, learn, repeated
 
-_BATCH_WORDS, _BATCH_SENTENCES, _SHUFFLED = 1000, 32, 4096
-_DRAFTED_WORDS = 3000
+_BATCH_WORDS, _BATCH_SENTENCES, _SHUFFLED = 2000, 64, 8192
+_DRAFTED_WORDS = 8000
 
 
 def like_lengths(sentences: Sequence[Sentence], draw: random.Random) -> list[Batch]:
@@ -72,7 +72,7 @@ def draft(
         drafted = network.draft(
             tagger.encode(batch), features.batch(batch), samples, samples_above=tagger.config.samples_above
         )
-        for sentence, rows in zip(batch, drafted.probabilities.half(), strict=True):
+        for sentence, rows in zip(batch, drafted.probabilities.half().cpu(), strict=True):
             found[id(sentence)] = rows[: len(sentence.words)].clone()
         batch.clear()
 
@@ -129,5 +129,5 @@ def held_out_drafts(
 
 def _new_stage_one(tagger: TwoStageTagger) -> DraftNetwork:
     torch.manual_seed(77)
-    config = tagger.config
-    return DraftNetwork(config.draft_representation, config.lstm, tagger.vocabulary, encoder_width=tagger.encoder_width)
+    config, width = tagger.config, tagger.encoder_width
+    return DraftNetwork(config.draft_representation, config.lstm, tagger.vocabulary, encoder_width=width).to(tagger.device)
