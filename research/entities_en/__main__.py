@@ -124,7 +124,15 @@ def train_teacher(work: Path, kind: str, seed: int, device: str) -> None:
     width = features["train"].rows.shape[1]
     teacher = maker(vocabulary, width).to(device)
     targets = gold_targets(features["train"].sentences, vocabulary, device)
-    train(teacher, repeated(prepared.train, _TIMES), targets, features["train"], epochs=epochs, seed=seed, name=f"{kind} {seed}")
+    train(
+        teacher,
+        repeated(prepared.train, _TIMES),
+        targets,
+        features["train"],
+        epochs=epochs,
+        seed=seed,
+        name=f"{kind} {seed}",
+    )
     for part in ("dev", "texts"):
         probabilities = predict(teacher, features[part].sentences, features[part])
         torch.save(probabilities, work / f"teacher-{kind}-{seed}-{part}.pt")
@@ -342,7 +350,7 @@ def _widened(own: Tensor, earlier: Tensor | None, places: Tensor) -> Tensor:
     return own
 
 
-def gold_targets(sentences: list[Sentence], vocabulary: Vocabulary, device: str) -> Features:
+def gold_targets(sentences: Sequence[Sentence], vocabulary: Vocabulary, device: str) -> Features:
     """Return one-hot rows of the labels of sentences, fp16."""
     numbers = {label: number for number, label in enumerate(vocabulary.labels)}
     gold = [numbers[label] for one in sentences for label in vocabulary.scheme.from_gold(one.labels or ())]

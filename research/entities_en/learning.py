@@ -101,7 +101,7 @@ def span_counts(
 
 def f1(counts: Tensor) -> float:
     """Return the F1 of counts of any shape ``(..., 3)``, in percent."""
-    gold, found, right = counts.reshape(-1, 3).sum(dim=0).tolist()
+    gold, found, right = map(int, counts.reshape(-1, 3).sum(dim=0))
     return 200 * right / max(1, gold + found)
 
 

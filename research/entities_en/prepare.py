@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -15,7 +16,8 @@ from concord.models.labels import decode_spans
 from concord.models.schemes import BIOES
 from concord.models.training.batches import split_long
 from concord.pipeline.corpora.soft_corpus import read_soft_corpus
-from concord.workflows.corpora.corpora import read_corpora
+from concord.pipeline.corpora.write_corpus import write_gold
+from concord.workflows.corpora.corpora import read_corpora, read_documents
 from research.entities_en.guideline import CORPORA, LABELS
 from research.entities_en.learning import Documents
 from research.entities_en.prepared import Prepared, flat
@@ -32,7 +34,7 @@ _LONGEST_DOCUMENT = 60_000
 @click.option("--sentences", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
 @click.option("--words", default=1_700_000, show_default=True, help="Words of open texts.")
 def main(work: Path, corpora: Path, sentences: Path, words: int) -> None:
-    """Write WORK/prepared.pt; SENTENCES is a soft corpus, of which only the sentences are read."""
+    """Write WORK/prepared.pt, and the dev parts as gold corpora; only the sentences of the soft corpus are read."""
     work.mkdir(parents=True, exist_ok=True)
     spacy = SpacyLabels()
     parts = {part: _read(corpora, part) for part in ("train", "dev")}
@@ -47,7 +49,27 @@ def main(work: Path, corpora: Path, sentences: Path, words: int) -> None:
         silver[part] = {name: _with_silver(documents, labels, dropped) for name, documents in found.items()}
         click.echo(json.dumps({part: {"names": _count(silver[part]), "dropped": dict(sorted(dropped.items()))}}))
     seen["texts"] = _numbers(spacy.predict([one.words for one in flat(texts)]), spacy)
+    for name in CORPORA:
+        _write_dev(corpora, name, spacy, work / "dev" / f"{name}.conll")
     Prepared(train=silver["train"], dev=silver["dev"], texts=texts, seen=seen, labels=len(spacy.names)).save(work)
+
+
+def _write_dev(corpora: Path, name: str, spacy: SpacyLabels, target: Path) -> None:
+    """Write the dev part of a corpus with gold and silver labels, for `concord cascade` and `concord calibrate`."""
+    (path,) = (corpora / name).glob("dev.con*")
+    documents = read_documents([str(path)], labels=LABELS)
+    predicted = spacy.predict([sentence.words for document in documents for sentence in document.sentences])
+    target.parent.mkdir(exist_ok=True)
+    write_gold(
+        target,
+        [
+            replace(
+                document, sentences=tuple(add_silver(one, next(predicted), Counter()) for one in document.sentences)
+            )
+            for document in documents
+        ],
+        form="conll",
+    )
 
 
 def _with_silver(documents: Documents, predicted: Iterator[list[str]], dropped: Counter[str]) -> list[list[Sentence]]:
@@ -64,9 +86,7 @@ def _count(corpora: dict[str, list[list[Sentence]]]) -> dict[str, dict[str, int]
     return {
         name: dict(
             sorted(
-                Counter(
-                    span.label for one in flat(documents) for span in decode_spans(one.labels or (), "BIO")
-                ).items()
+                Counter(span.label for one in flat(documents) for span in decode_spans(one.labels or (), "BIO")).items()
             )
         )
         for name, documents in corpora.items()

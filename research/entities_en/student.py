@@ -130,4 +130,6 @@ def held_out_drafts(
 def _new_stage_one(tagger: TwoStageTagger) -> DraftNetwork:
     torch.manual_seed(77)
     config, width = tagger.config, tagger.encoder_width
-    return DraftNetwork(config.draft_representation, config.lstm, tagger.vocabulary, encoder_width=width).to(tagger.device)
+    return DraftNetwork(config.draft_representation, config.lstm, tagger.vocabulary, encoder_width=width).to(
+        tagger.device
+    )

@@ -13,7 +13,9 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.words.encoder_config import EncoderConfig
 from research.entities_en.features import Features, encoder_states
-from research.entities_en.learning import equal_lengths, repeated, score
+from research.entities_en.learning import equal_lengths, f1, repeated, score, span_counts
+from research.entities_en.prepared import Prepared
+from research.entities_en.silver import add_silver, is_plausible
 from research.entities_en.student import like_lengths
 from research.entities_en.teachers import FrozenTeacher, predict, train
 
@@ -34,6 +36,57 @@ def test_batches_of_one_length_hold_every_sentence_once() -> None:
 def test_batches_of_like_lengths_hold_every_sentence_once() -> None:
     found = [sentence for batch in like_lengths(SENTENCES * 40, random.Random(1)) for sentence in batch]
     assert Counter(map(id, found)) == Counter(map(id, SENTENCES * 40))
+
+
+def test_silver_names_stand_beside_gold_ones_where_they_are_plausible() -> None:
+    words = ("Anna", "paid", "$", "5", "on", "May", "Street", "in", "1999", ",", "the", "very", "best")
+    sentence = Sentence(words=words, labels=("B-PER", *"OOOO", "B-LOC", "I-LOC", *"OOOOOO"))
+    dropped: Counter[str] = Counter()
+    predicted = ("O", "O", "B-MONEY", "I-MONEY", "O", "B-DATE", "O", "O", "B-DATE", "O", "O", "O", "B-PERCENT")
+    found = add_silver(sentence, predicted, dropped).labels or ()
+    assert found == ("B-PER", "O", "B-MONEY", "I-MONEY", "O", "B-LOC", "I-LOC", "O", "B-DATE", *"OOOO")
+    assert dropped == {"PERCENT": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "plausible"),
+    [
+        ("$ 3 million", "MONEY", True),
+        ("3 million", "MONEY", False),
+        ("twenty - two", "CARDINAL", True),
+        ("several", "CARDINAL", False),
+        ("the 21st", "ORDINAL", True),
+        ("5 per cent", "PERCENT", True),
+        ("half", "PERCENT", False),
+        ("last week", "DATE", True),
+        ("the best", "DATE", False),
+        ("this morning", "TIME", True),
+        ("British", "NORP", True),
+        ("people", "NORP", False),
+    ],
+)
+def test_a_silver_name_must_hold_what_its_type_must_hold(text: str, kind: str, plausible: bool) -> None:
+    assert is_plausible(text.split(), kind) is plausible
+
+
+def test_what_is_prepared_is_read_as_it_was(tmp_path: Path) -> None:
+    texts = [[Sentence(words=("Some", "text"))]]
+    seen = {"train": torch.zeros(7), "dev": torch.zeros(4), "texts": torch.ones(2)}
+    Prepared(train={"a": [SENTENCES[:2]]}, dev={"a": [SENTENCES[2:]]}, texts=texts, seen=seen, labels=3).save(tmp_path)
+    found = Prepared.read(tmp_path)
+    assert (found.train, found.dev, found.texts) == ({"a": [SENTENCES[:2]]}, {"a": [SENTENCES[2:]]}, texts)
+    assert found.sentences("train") == SENTENCES[:2]
+    assert found.seen["texts"].tolist() == [1, 1]
+
+
+def test_names_are_counted_by_type_and_document() -> None:
+    labels = [[("B-PER", "O", "B-LOC", "O")], [("B-LOC", "O", "B-DATE")]]
+    counts = span_counts(labels, [SENTENCES[:1], SENTENCES[1:2]], ("LOC", "PER"))
+    assert {kind: rows.tolist() for kind, rows in counts.items()} == {
+        "LOC": [[0, 1, 0], [1, 1, 1]],
+        "PER": [[2, 1, 1], [0, 0, 0]],
+    }
+    assert f1(torch.stack(list(counts.values()))) == pytest.approx(200 * 2 / 6)
 
 
 def test_a_corpus_is_read_as_often_as_its_weight_says() -> None:

@@ -153,7 +153,7 @@ labels_option = click.option(
     default="",
     callback=_label_map,
     metavar="GPE=LOC,MISC=",
-    help="Rename entity types of the corpus; an empty name drops the type.",
+    help="Rename entity types of corpora and taggers; an empty name drops the type.",
 )
 
 

@@ -42,12 +42,15 @@ def read_gold_for(
     """Read gold corpora to score a tagger on, and warn of what it cannot get right in them."""
     form = gold_format(form or GoldFormat(), tagger.vocabulary.scheme)
     documents = read_corpora(paths, labels=labels, form=form, trees=tagger.needs_trees)
-    check_gold(tagger, documents, paths)
+    check_gold(tagger, documents, paths, labels=labels)
     return documents
 
 
-def check_gold(tagger: Tagger, documents: Documents, paths: Sequence[str]) -> None:
-    """Warn of what a tagger cannot get right in gold corpora that were read for it, and require a sentence in them."""
+def check_gold(tagger: Tagger, documents: Documents, paths: Sequence[str], *, labels: Mapping[str, str | None]) -> None:
+    """Warn of what a tagger cannot get right in gold corpora that were read for it, and require a sentence in them.
+
+    ``labels`` are those of the corpora's types and the tagger's.
+    """
     require_sentences(documents, paths)
     require_known(documents, paths)
     found = label_types(documents, tagger.vocabulary.scheme)
@@ -57,10 +60,16 @@ def check_gold(tagger: Tagger, documents: Documents, paths: Sequence[str]) -> No
         return
     if not found:
         warn("the corpus holds no entity, so every F1 is 0.")
-    if unknown := found - set(tagger.entity_types):
+    known = {labels.get(kind, kind) for kind in tagger.entity_types} - {None}
+    if unknown := found - known:
         warn(
             f"the tagger knows {', '.join(tagger.entity_types)}; every {', '.join(sorted(unknown))} "
             "of the corpus counts as missed. --labels GPE=LOC,MISC= maps or drops types."
+        )
+    if found and (extra := sorted(kind for kind in known - found if kind is not None)):
+        warn(
+            f"the corpus has no {', '.join(extra)}; what the tagger finds of them counts as wrong. "
+            f"--labels {','.join(f'{kind}=' for kind in extra)} leaves them out."
         )
     for path in paths if tagger.needs_trees else ():
         if (source := tree_source(path)) != tagger.trees:
@@ -228,8 +237,17 @@ def weighted(documents: Documents, weight: float) -> Documents:
 
 def relabel(sentences: Iterable[Sentence], labels: Mapping[str, str | None], *, scheme: LabelScheme) -> list[Sentence]:
     """Rename the entity types, or the token labels, of sentences; None removes the entities of a type."""
-    rename = _rename_types if scheme.has_entities else _rename_labels
-    return [rename(sentence, labels) for sentence in sentences]
+    return [
+        sentence
+        if sentence.labels is None
+        else replace(sentence, labels=rename(sentence.labels, labels, scheme=scheme))
+        for sentence in sentences
+    ]
+
+
+def rename(sequence: Sequence[str], labels: Mapping[str, str | None], *, scheme: LabelScheme) -> tuple[str, ...]:
+    """Rename the entity types, or the token labels, of a sentence's labels; None removes the entities of a type."""
+    return _rename_types(sequence, labels) if scheme.has_entities else _rename_labels(sequence, labels)
 
 
 def tree_source(path: str) -> str:
@@ -261,22 +279,20 @@ def _check_trees(documents: Iterable[GoldDocument], path: str) -> None:
             raise InputError(f"{path}: {error}") from error
 
 
-def _rename_types(sentence: Sentence, labels: Mapping[str, str | None]) -> Sentence:
-    if sentence.labels is None:
-        return sentence
+def _rename_types(sequence: Sequence[str], labels: Mapping[str, str | None]) -> tuple[str, ...]:
     wanted = [
         Span(span.start, span.end, kind)
-        for span in decode_spans(sentence.labels, "BIO")
+        for span in decode_spans(sequence, "BIO")
         if (kind := labels.get(span.label, span.label)) is not None
     ]
-    return replace(sentence, labels=encode_spans(wanted, len(sentence.words), "BIO"))
+    return encode_spans(wanted, len(sequence), "BIO")
 
 
-def _rename_labels(sentence: Sentence, labels: Mapping[str, str | None]) -> Sentence:
+def _rename_labels(sequence: Sequence[str], labels: Mapping[str, str | None]) -> tuple[str, ...]:
     renamed = []
-    for label in sentence.labels or ():
+    for label in sequence:
         wanted = labels.get(label, label)
         if wanted is None:
             raise ConfigError(f"labels.{label}: expected a label, since every word has one, got null")
         renamed.append(wanted)
-    return replace(sentence, labels=tuple(renamed))
+    return tuple(renamed)

@@ -7,7 +7,6 @@ from importlib.metadata import version
 from typing import Any
 
 from concord.models.checkpoint import load_tagger
-from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
 from concord.models.evaluation.breakdown import known_names
 from concord.models.tagger import Tagger
@@ -96,7 +95,7 @@ def compare(job: CompareJob) -> Comparison:
     documents = corpora.read_documents(job.data, labels=job.labels, form=form, trees=trees)
     sentences = [list(document.sentences) for document in documents]
     for tagger in taggers:
-        corpora.check_gold(tagger, sentences, job.data)
+        corpora.check_gold(tagger, sentences, job.data, labels=job.labels)
     if not any(scheme.scored_spans(sentence.labels or ()) for document in sentences for sentence in document):
         raise InputError(f"{', '.join(job.data)}: expected a corpus with entities, got none")
     known = None
@@ -167,13 +166,8 @@ def _check_comparable(first: Tagger, second: Tagger, *, labels: Mapping[str, str
 
 def _label(tagger: Tagger, documents: corpora.Documents, labels: Mapping[str, str | None]) -> DocumentLabels:
     """Return a tagger's labels of the documents, renamed as requested; it does not see the gold labels."""
-    predicted = tagger.predict_documents(corpora.without_labels(documents))
     scheme = tagger.vocabulary.scheme
-    if not labels:
-        return [[prediction.labels for prediction in predictions] for predictions in predicted]
-    renamed = []
-    for document, predictions in zip(documents, predicted, strict=True):
-        pairs = zip(document, predictions, strict=True)
-        labelled = [Sentence(words=sentence.words, labels=prediction.labels) for sentence, prediction in pairs]
-        renamed.append([sentence.labels or () for sentence in corpora.relabel(labelled, labels, scheme=scheme)])
-    return renamed
+    return [
+        [corpora.rename(prediction.labels, labels, scheme=scheme) for prediction in predictions]
+        for predictions in tagger.predict_documents(corpora.without_labels(documents))
+    ]

@@ -32,7 +32,14 @@ from concord.models.schemes import LabelScheme
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.workflows.console import INLINE, Answer, counted, plain, table
-from concord.workflows.corpora.corpora import Documents, gold_format, read_corpora, read_gold_for, without_labels
+from concord.workflows.corpora.corpora import (
+    Documents,
+    gold_format,
+    read_corpora,
+    read_gold_for,
+    rename,
+    without_labels,
+)
 
 WARM_UP_DOCUMENTS = 3
 SHOWN_LABELS = 60
@@ -63,7 +70,7 @@ class EvaluateJob:
     """A tagger and the gold corpora to score it on.
 
     Attributes:
-        labels: entity type or token label of the corpora -> that of the tagger, None for no entity.
+        labels: renames entity types, or token labels, of the corpora and of the tagger; None drops an entity type.
         form: which column of the corpora has the labels.
         train: training corpora, which decide whether a name is seen or unseen; `labels` applies to them too.
     """
@@ -199,6 +206,7 @@ def score_predictions(
     scheme = tagger.vocabulary.scheme
     sentences, flat = list(chain.from_iterable(documents)), list(chain.from_iterable(predicted))
     gold, (final, draft) = gold_sequences(documents), label_sequences(flat)
+    final, draft = ([rename(one, job.labels, scheme=scheme) for one in labels] for labels in (final, draft))
     words = sum(len(sentence.words) for sentence in sentences)
     common = Evaluation(
         documents=len(documents),
