@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from english_types import OTHERS, TYPES
 from environment import environment
 
 from concord.models.checkpoint import load_tagger
@@ -29,7 +30,6 @@ from concord.models.tagger import Tagger
 from concord.workflows.corpora.corpora import read_gold_for
 
 PARTS = (("litbank_prop", "dev"), ("gum_ne_open", "dev"))
-TYPES: dict[str, str | None] = {"GPE": "LOC", "FAC": "LOC", "VEH": None, "MISC": None}
 CORRECTED = (1, 3, 10)
 
 Spans = list[Span]
@@ -83,7 +83,8 @@ def spans_of(labelled: Iterable[tuple[Span, ...]], document: Sequence[Sentence])
 
 def predicted_spans(predictions: Sequence[Prediction], document: Sequence[Sentence]) -> Spans:
     """Return the entities of a prediction."""
-    return spans_of((prediction.spans for prediction in predictions), document)
+    kept = (tuple(span for span in one.spans if span.label not in OTHERS) for one in predictions)
+    return spans_of(kept, document)
 
 
 def wrong_names(predicted: Spans, gold: Spans) -> list[Edit]:

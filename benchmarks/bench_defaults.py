@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from english_types import TYPES
 from environment import environment
 
 from concord.models.checkpoint import load_tagger
@@ -28,7 +29,6 @@ from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger
 from research.grid.records import rounded
 
 SUITE = ("ewt_uner", "gum_ne_open", "wikigold", "litbank_prop", "btc")
-ENGLISH_TYPES: dict[str, str | None] = {"GPE": "LOC", "FAC": "LOC", "VEH": None, "MISC": None}
 
 
 def summarise(scores: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -57,7 +57,7 @@ def main() -> None:
         tagger = load_tagger(folder)
         english = name.startswith("entities_en")
         parts = [(corpus, split) for split in ("dev", "test") for corpus in SUITE] if english else [("bc5cdr", "test")]
-        types = ENGLISH_TYPES if english else {}
+        types = TYPES if english else {}
         scores: dict[str, dict[str, Any]] = {}
         for corpus, split in parts:
             data = [str(next((arguments.corpora / corpus).glob(f"{split}.*")))]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from bench_samples import load_two_stages
+from english_types import TYPES, scored
 from environment import environment
 
 from concord.models.data.sentence import Sentence
@@ -25,7 +26,6 @@ from concord.models.two_stage.tagger import TwoStageTagger
 from concord.workflows.corpora.corpora import read_corpora
 
 SETS = ("ewt_uner", "gum_ne_open", "wikigold", "litbank_prop", "btc")
-TYPES: dict[str, str | None] = {"GPE": "LOC", "FAC": "LOC", "VEH": None, "MISC": None}
 Labels = list[tuple[str, ...]]
 Documents = Sequence[Sequence[Sentence]]
 
@@ -33,7 +33,7 @@ Documents = Sequence[Sequence[Sentence]]
 def predict(tagger: TwoStageTagger, documents: Documents) -> tuple[Labels, Labels]:
     """Return the final labels of all sentences, and the drafts."""
     found = [one for document in tagger.predict_documents(documents, PredictOptions(gate=0.0)) for one in document]
-    return [one.labels for one in found], [one.draft_labels for one in found]
+    return scored([one.labels for one in found]), scored([one.draft_labels for one in found])
 
 
 def names(document: Sequence[Sentence], labels: Sequence[Sequence[str]]) -> list[tuple[int, Span, str]]:

@@ -81,6 +81,11 @@ def check(doc: Doc, document: dict[str, Any]) -> Iterator[Checked]:
         yield Checked(document["source"], gold, found, against_guideline(doc, wrong))
 
 
+def of_names(one: Checked) -> Checked:
+    """Return a sentence without what was found of other types."""
+    return one._replace(found={name: confidence for name, confidence in one.found.items() if name[2] in TYPES})
+
+
 def against_guideline(doc: Doc, wrong: set[tuple[int, int, str]]) -> Counter[str]:
     """Count the names that a rule of the guideline would have changed, by rule."""
     against: Counter[str] = Counter()
@@ -157,10 +162,10 @@ def main() -> None:
         nlp = concord.load(model, settings=PLAIN)
         docs = nlp.pipe([text for text, _ in windows], batch_size=8)
         pairs = list(zip(docs, windows, strict=True))
-        sentences = [one for doc, (_, document) in pairs for one in check(doc, document)]
+        sentences = [of_names(one) for doc, (_, document) in pairs for one in check(doc, document)]
         report[Path(model).name] = {"digest": nlp.model.digest, **summarise(sentences)}
         for doc, (_, document) in pairs if arguments.mistakes else ():
-            for one in check(doc, document):
+            for one in map(of_names, check(doc, document)):
                 for start, end, label in sorted(one.gold ^ set(one.found)):
                     first = document["window"][0]
                     which = "missed" if (start, end, label) in one.gold else "wrong"

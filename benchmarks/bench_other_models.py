@@ -29,8 +29,9 @@ from unittest.mock import patch
 
 import spacy
 import torch
-from bench_peers import PARTS, TYPES, kind_of, line, write_rounds
+from bench_peers import PARTS, kind_of, line, write_rounds
 from corpora import read_texts
+from english_types import TYPES, scored
 from environment import environment, quartiles
 from peers import bio_labels
 from spacy.tokens import Doc
@@ -174,7 +175,7 @@ def score(corpora: Path, alone: Alone, inside: InConcord) -> dict[str, dict[str,
             "concord": [bio_labels(doc[:]) for doc in labelled],
         }
         for system, labels in found.items():
-            scores[system][part] = round(span_scores(gold_sequences(gold), labels)["all"].f1, 1)
+            scores[system][part] = round(span_scores(gold_sequences(gold), scored(labels))["all"].f1, 1)
     return scores
 
 

@@ -28,6 +28,7 @@ from typing import Any
 
 import peers
 from corpora import write_chunks
+from english_types import TYPES, scored
 from environment import environment, quartiles
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -51,7 +52,6 @@ PARTS = {
 SCORES = ("f1", "precision", "recall")
 TREES = "ewt_uner"
 """The part whose trees are scored."""
-TYPES: dict[str, str | None] = {"GPE": "LOC", "FAC": "LOC", "VEH": None, "MISC": None}
 ONE_THREAD = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1"),
     "TOKENIZERS_PARALLELISM": "false",
@@ -189,7 +189,7 @@ def score(processes: Sequence[Process], corpora: Path, folder: Path) -> dict[str
             values = scores[process.peer.system]
             labels = process.ask("label", path)["found"]
             if labels is not None:
-                overall = span_scores(gold_sequences(gold), labels)["all"]
+                overall = span_scores(gold_sequences(gold), scored(labels))["all"]
                 values["entities"][part] = {name: round(getattr(overall, name), 1) for name in SCORES}
             if part == TREES:
                 found = tree_scores(list(chain.from_iterable(gold)), process.ask("parse", path)["found"])

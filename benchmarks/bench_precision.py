@@ -17,7 +17,8 @@ from itertools import chain
 from pathlib import Path
 
 import torch
-from bench_calibration import PARTS, TYPES
+from bench_calibration import PARTS
+from english_types import TYPES, scored
 from environment import environment, quartiles
 
 from concord.models.checkpoint import load_tagger
@@ -60,7 +61,7 @@ def measure(tagger: Tagger, path: Path, *, rounds: int) -> dict[str, object]:
         )
         ratios = [exact / rough for exact, rough in zip(times["fp32"], times[way], strict=True)]
         report[way] = {
-            "f1": round(span_scores(gold, labels[way])["all"].f1, 2),
+            "f1": round(span_scores(gold, scored(labels[way]))["all"].f1, 2),
             "labels_changed": changed,
             "microseconds_a_word": quartiles(times[way], digits=1),
             "times_as_fast": quartiles(ratios, digits=2),

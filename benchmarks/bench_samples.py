@@ -21,9 +21,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from bench_calibration import PARTS, TYPES
+from bench_calibration import PARTS
 from bench_tagging import choose_documents, count_words
 from corpora import read_texts
+from english_types import TYPES, scored
 from environment import environment
 
 from concord.models.checkpoint import load_tagger
@@ -174,7 +175,7 @@ def quality(documents: Documents, predictions: Sequence[Prediction]) -> dict[str
     ]
     probabilities, confidences = _column(predictions, "probabilities"), _column(predictions, "confidences")
     return {
-        "f1": round(span_scores(gold, [found.labels for found in predictions])["all"].f1, 2),
+        "f1": round(span_scores(gold, scored([found.labels for found in predictions]))["all"].f1, 2),
         "word_ece": round(expected_calibration_error(probabilities, np.array(right)), 5),
         "word_brier": round(brier_score(probabilities, np.array(right)), 6),
         "entity_ece": round(expected_calibration_error(confidences, np.array(hits)), 4),

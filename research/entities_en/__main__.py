@@ -34,6 +34,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.soft_labels import SoftLabels
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.threshold_sweep import REFINE_ALL, label_sequences, labels_at
+from concord.models.labels import decode_spans, encode_spans
 from concord.models.options import PredictOptions
 from concord.models.saved_tagger import read_saved
 from concord.models.tagger import Tagger
@@ -45,7 +46,7 @@ from research.entities_en import student
 from research.entities_en.features import Features, encoder_states
 from research.entities_en.learning import by_document, f1, repeated, score, span_counts
 from research.entities_en.prepared import Prepared, flat
-from research.entities_en.silver import GOLD_TYPES, TYPES
+from research.entities_en.silver import GOLD_TYPES, TYPES, mend
 from research.entities_en.teachers import FrozenTeacher, TunedTeacher, predict, train
 
 _PRETRAINED = Path(__file__).resolve().parents[2] / "models" / "pretrained"
@@ -143,7 +144,7 @@ def train_teacher(work: Path, kind: str, seed: int, device: str) -> None:
 @main.command("labels")
 @WORK
 def average_labels(work: Path) -> None:
-    """Average the teachers' probabilities, and keep the large ones of the texts."""
+    """Average the teachers' probabilities, mend those of the texts, and keep the large ones."""
     prepared, vocabulary = Prepared.read(work), wide_vocabulary()
     names = [path.name.removesuffix("-dev.pt") for path in sorted(work.glob("teacher-*-dev.pt"))]
     dev = sum(_load(work / f"{name}-dev.pt").float() for name in names) / len(names)
@@ -152,6 +153,7 @@ def average_labels(work: Path) -> None:
     for name in names[1:]:
         mean += _load(work / f"{name}-texts.pt").float()
     mean /= len(names)
+    mend_labels(mean, flat(prepared.texts), vocabulary)
     mean[mean < _KEPT_PROBABILITY] = 0
     mean /= mean.sum(dim=1, keepdim=True)
     words, labels = (mean > 0).nonzero(as_tuple=True)
@@ -162,6 +164,20 @@ def average_labels(work: Path) -> None:
         "names": list(vocabulary.labels),
     }
     torch.save(kept, work / "labels.pt")
+
+
+def mend_labels(probabilities: Tensor, sentences: Sequence[Sentence], vocabulary: Vocabulary) -> None:
+    """Make the most probable labels certain where the rules of silver names change them; in place, ``(N, L)``."""
+    numbers = {label: number for number, label in enumerate(vocabulary.labels)}
+    row, best = 0, probabilities.argmax(dim=1).tolist()
+    for sentence in sentences:
+        own = [vocabulary.labels[number] for number in best[row : row + len(sentence.words)]]
+        spans, _ = mend(sentence.words, decode_spans(own, "BIOES"))
+        for place, label in enumerate(encode_spans(spans, len(own), "BIOES")):
+            if label != own[place]:
+                probabilities[row + place] = 0
+                probabilities[row + place, numbers[label]] = 1
+        row += len(own)
 
 
 @main.command("stage-one")

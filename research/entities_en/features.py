@@ -38,9 +38,9 @@ class Features:
         return nn.utils.rnn.pad_sequence([self.of(sentence) for sentence in sentences], batch_first=True).float()
 
 
-def encoder_states(sentences: Sequence[Sequence[str]], device: str) -> Tensor:
-    """Return the states of MiniLM for each word, computed in bf16, shape ``(N, 384)``, fp16."""
-    encoder = FrozenEncoder(EncoderConfig(), device=device, pass_subwords=_PASS_SUBWORDS[device])
+def encoder_states(sentences: Sequence[Sequence[str]], device: str, config: EncoderConfig | None = None) -> Tensor:
+    """Return the states of an encoder, MiniLM, for each word, computed in bf16, shape ``(N, 384)``, fp16."""
+    encoder = FrozenEncoder(config or EncoderConfig(), device=device, pass_subwords=_PASS_SUBWORDS[device])
     order = sorted(range(len(sentences)), key=lambda place: len(sentences[place]))
     found: list[Tensor] = [torch.empty(0)] * len(sentences)
     with torch.autocast(device, dtype=torch.bfloat16):

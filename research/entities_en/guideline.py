@@ -17,20 +17,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
-import yaml
 
 from concord.models.data.sentence import Sentence
 from concord.models.labels import Span, decode_spans, encode_spans
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.corpora.write_corpus import write_gold
 from concord.workflows.corpora.corpora import read_documents
+from research.entities_en.words import WORDS
 
 CORPORA = ("ewt_uner", "gum_ne_open", "wikigold", "btc", "litbank_prop")
 LABELS = {"GPE": "LOC", "FAC": "LOC", "VEH": None, "MISC": None}
-WORDS = {
-    name: frozenset[str](words)
-    for name, words in yaml.safe_load((Path(__file__).parent / "words.yaml").read_text(encoding="utf-8")).items()
-}
 _ARTICLES = {"the", "a", "an"}
 _POSSESSIVES = {"'s", "’s", "'", "’"}
 _TAILS = {"in": "LOC", "near": "LOC", "at": "ORG", "from": None, "who": None}

@@ -34,7 +34,7 @@ _LONGEST_DOCUMENT = 60_000
 @click.option("--sentences", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
 @click.option("--words", default=1_700_000, show_default=True, help="Words of open texts.")
 def main(work: Path, corpora: Path, sentences: Path, words: int) -> None:
-    """Write WORK/prepared.pt, and the dev parts as gold corpora; only the sentences of the soft corpus are read."""
+    """Write WORK/prepared.pt, and corpora in WORK/corpora; only the sentences of the soft corpus are read."""
     work.mkdir(parents=True, exist_ok=True)
     spacy = SpacyLabels()
     parts = {part: _read(corpora, part) for part in ("train", "dev")}
@@ -50,18 +50,19 @@ def main(work: Path, corpora: Path, sentences: Path, words: int) -> None:
         click.echo(json.dumps({part: {"names": _count(silver[part]), "dropped": dict(sorted(dropped.items()))}}))
     seen["texts"] = _numbers(spacy.predict([one.words for one in flat(texts)]), spacy)
     for name in CORPORA:
-        _write_dev(corpora, name, spacy, work / "dev" / f"{name}.conll")
+        for part in ("dev", "test"):
+            write_with_silver(corpora / name, part, spacy, work / "corpora" / name)
     Prepared(train=silver["train"], dev=silver["dev"], texts=texts, seen=seen, labels=len(spacy.names)).save(work)
 
 
-def _write_dev(corpora: Path, name: str, spacy: SpacyLabels, target: Path) -> None:
-    """Write the dev part of a corpus with gold and silver labels, for `concord cascade` and `concord calibrate`."""
-    (path,) = (corpora / name).glob("dev.con*")
+def write_with_silver(corpus: Path, part: str, spacy: SpacyLabels, folder: Path) -> None:
+    """Write a part of a corpus with gold and silver labels, for `concord cascade` and `concord calibrate`."""
+    (path,) = corpus.glob(f"{part}.con*")
     documents = read_documents([str(path)], labels=LABELS)
     predicted = spacy.predict([sentence.words for document in documents for sentence in document.sentences])
-    target.parent.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     write_gold(
-        target,
+        folder / f"{part}.conll",
         [
             replace(
                 document, sentences=tuple(add_silver(one, next(predicted), Counter()) for one in document.sentences)

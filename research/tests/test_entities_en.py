@@ -11,11 +11,12 @@ from torch import nn
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.labels import Span
 from concord.models.words.encoder_config import EncoderConfig
 from research.entities_en.features import Features, encoder_states
 from research.entities_en.learning import equal_lengths, f1, repeated, score, span_counts
 from research.entities_en.prepared import Prepared
-from research.entities_en.silver import add_silver, is_plausible
+from research.entities_en.silver import add_silver, find_certain, is_plausible, mend
 from research.entities_en.student import like_lengths
 from research.entities_en.teachers import FrozenTeacher, predict, train
 
@@ -46,6 +47,28 @@ def test_silver_names_stand_beside_gold_ones_where_they_are_plausible() -> None:
     found = add_silver(sentence, predicted, dropped).labels or ()
     assert found == ("B-PER", "O", "B-MONEY", "I-MONEY", "O", "B-LOC", "I-LOC", "O", "B-DATE", *"OOOO")
     assert dropped == {"PERCENT": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from $ 25 million to - $ 3.5", {"$ 25 million": "MONEY", "$ 3.5": "MONEY"}),
+        ("it is : - $3 billion", {"- $3 billion": "MONEY"}),
+        ("12.4 to 3.2 percent , or 5%", {"12.4 to 3.2 percent": "PERCENT", "5%": "PERCENT"}),
+        ("4 per cent of 8.5 billion kWh", {"4 per cent": "PERCENT"}),
+        ("Roman Catholic 47 % , Americans", {"Roman Catholic": "NORP", "47 %": "PERCENT", "Americans": "NORP"}),
+        ("the American Red Cross speaks French", {}),
+    ],
+)
+def test_rules_find_amounts_shares_and_peoples(text: str, found: dict[str, str]) -> None:
+    words = text.split()
+    assert {" ".join(words[span.start : span.end]): span.label for span in find_certain(words)} == found
+
+
+def test_money_without_a_currency_is_a_number_or_nothing() -> None:
+    words = ["three", "million", "and", "8.5", "billion", "kWh"]
+    spans, dropped = mend(words, [Span(0, 2, "MONEY"), Span(3, 6, "MONEY")])
+    assert (spans, dropped) == ([Span(0, 2, "CARDINAL")], {"MONEY": 2})
 
 
 @pytest.mark.parametrize(
@@ -80,7 +103,7 @@ def test_what_is_prepared_is_read_as_it_was(tmp_path: Path) -> None:
 
 
 def test_names_are_counted_by_type_and_document() -> None:
-    labels = [[("B-PER", "O", "B-LOC", "O")], [("B-LOC", "O", "B-DATE")]]
+    labels: list[list[tuple[str, ...]]] = [[("B-PER", "O", "B-LOC", "O")], [("B-LOC", "O", "B-DATE")]]
     counts = span_counts(labels, [SENTENCES[:1], SENTENCES[1:2]], ("LOC", "PER"))
     assert {kind: rows.tolist() for kind, rows in counts.items()} == {
         "LOC": [[0, 1, 0], [1, 1, 1]],
@@ -104,9 +127,9 @@ def test_features_must_be_those_of_the_sentences() -> None:
 def test_every_word_has_an_encoder_state_whatever_is_read_beside_it(tmp_path: Path) -> None:
     write_encoder(tmp_path, {word.lower() for sentence in SENTENCES for word in sentence.words})
     config = EncoderConfig(source=str(tmp_path), sha256=None, last_layers=1)
-    together = Features(SENTENCES, encoder_states(SENTENCES, config))
+    together = Features(SENTENCES, encoder_states([sentence.words for sentence in SENTENCES], "cpu", config))
     for sentence in SENTENCES:
-        torch.testing.assert_close(together.of(sentence), encoder_states([sentence], config), atol=0.02, rtol=0)
+        torch.testing.assert_close(together.of(sentence), encoder_states([sentence.words], "cpu", config), atol=0.02, rtol=0)
     with pytest.raises(ValueError, match="11 words, got 10"):
         Features(SENTENCES, torch.zeros(10, 1))
 
