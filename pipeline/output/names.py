@@ -5,12 +5,15 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from concord.models.names import compared_words
 from concord.pipeline.output.schema import NAMES
 
 NAMED_COLUMNS = ("doc_id", "name", "label", "canonical")
 """The columns of entities that make up the table."""
+_VALUES = pa.array("CARDINAL DATE MONEY ORDINAL PERCENT QUANTITY TIME".split())
+"""Labels of entities that are values and nobody's name."""
 _DIGITS = 16
 _MERGED_ROWS = 1 << 18
 """Counts of shards that are held before they are added up."""
@@ -19,7 +22,7 @@ _MERGED_ROWS = 1 << 18
 def tabulate_names(shards: Iterable[pa.Table], previous: pa.Table | None = None) -> pa.Table:
     """Group entities that have the same label and canonical name, but for case, full stops, articles and titles.
 
-    Memory holds the entities of one shard, and each name with its variants.
+    Dates, amounts and numbers are left out. Memory holds the entities of one shard, and each name with its variants.
 
     Args:
         shards: rows of the table entities, with ``NAMED_COLUMNS`` at least; the rows of a document are in one shard.
@@ -29,7 +32,8 @@ def tabulate_names(shards: Iterable[pa.Table], previous: pa.Table | None = None)
         The table names, the most frequent first.
     """
     counts, documents = [], []
-    for entities in shards:
+    for shard in shards:
+        entities = shard.filter(pc.invert(pc.is_in(shard["label"], _VALUES)))
         columns = {name: entities[name].cast(pa.large_string()) for name in NAMED_COLUMNS}
         pairs = zip(entities["label"].to_pylist(), entities["canonical"].to_pylist(), strict=True)
         rows = pa.table({"key": pa.array((_key(*pair) for pair in pairs), pa.large_string()), **columns})

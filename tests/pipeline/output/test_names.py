@@ -57,6 +57,11 @@ def test_names_of_all_documents_are_grouped_by_label_and_canonical_name() -> Non
     }
 
 
+def test_values_are_no_names() -> None:
+    rows = [("a", "two", "CARDINAL", "two"), ("a", "May", "DATE", "May"), ("a", "May", "PER", "May")]
+    assert [(row["canonical"], row["label"]) for row in table_of(rows)] == [("May", "PER")]
+
+
 def test_a_name_keeps_its_id_whatever_else_a_collection_holds() -> None:
     before = {row["canonical"]: row["name_id"] for row in table_of([("a", "UK", "LOC", "UK")])}
     rows = [("x", "Rome", "LOC", "Rome"), ("y", "Britain", "LOC", "the United Kingdom"), ("y", "UK", "ORG", "UK")]
