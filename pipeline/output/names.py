@@ -12,7 +12,7 @@ from concord.pipeline.output.schema import NAMES
 
 NAMED_COLUMNS = ("doc_id", "name", "label", "canonical")
 """The columns of entities that make up the table."""
-_VALUES = pa.array("CARDINAL DATE MONEY ORDINAL PERCENT QUANTITY TIME".split())
+VALUES = ("CARDINAL", "DATE", "MONEY", "ORDINAL", "PERCENT", "QUANTITY", "TIME")
 """Labels of entities that are values and nobody's name."""
 _DIGITS = 16
 _MERGED_ROWS = 1 << 18
@@ -33,7 +33,7 @@ def tabulate_names(shards: Iterable[pa.Table], previous: pa.Table | None = None)
     """
     counts, documents = [], []
     for shard in shards:
-        entities = shard.filter(pc.invert(pc.is_in(shard["label"], _VALUES)))
+        entities = shard.filter(pc.invert(pc.is_in(shard["label"], pa.array(VALUES))))
         columns = {name: entities[name].cast(pa.large_string()) for name in NAMED_COLUMNS}
         pairs = zip(entities["label"].to_pylist(), entities["canonical"].to_pylist(), strict=True)
         rows = pa.table({"key": pa.array((_key(*pair) for pair in pairs), pa.large_string()), **columns})

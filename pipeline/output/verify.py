@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from concord.models.values import value_of
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
 from concord.pipeline.output.manifest import Manifest, PartFile, ShardReport, check_equation, read_commit_record
+from concord.pipeline.output.names import VALUES
 from concord.pipeline.output.output_folder import OutputFolder, part_fault
 from concord.pipeline.output.schema import CANDIDATE, SCHEMA_VERSION, SCHEMAS, SHARD_TABLES, schema_version
-from concord.pipeline.output.shard_stats import total_counts
+from concord.pipeline.output.shard_stats import OF_TYPE, total_counts
 from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.output_paths import Listing, OutputPath, arrow_source
@@ -136,11 +137,12 @@ def names_faults(root: OutputPath, manifest: Manifest, listing: Listing, *, deep
         return
     path = root / manifest.names.path
     names = pq.read_table(arrow_source(path), page_checksum_verification=True)
-    mentions = total_counts(manifest.shards)["entities"]
+    counts = total_counts(manifest.shards)
+    mentions = counts["entities"] - sum(counts.get(f"{OF_TYPE}{label}", 0) for label in VALUES)
     if fault := _shape_fault(names, "names", rows=manifest.names.rows):
         yield path, fault
     elif (pc.sum(names["mentions"]).as_py() or 0) != mentions:
-        yield path, f"expected {mentions} mentions in all, as there are entities"
+        yield path, f"expected {mentions} mentions in all, as there are entities that are names"
     elif pc.count_distinct(names["name_id"]).as_py() != names.num_rows:
         yield path, "name_id occurs twice"
 

@@ -144,7 +144,7 @@ def with_column(name: str, change: Callable[[list[object]], list[object]]) -> Ca
         ("entities", with_column("name", lambda names: ["other", *names[1:]]), "not text with single spaces"),
         ("entities", with_column("identity", lambda numbers: [0] * len(numbers)), "two canonical names"),
         ("entities", with_column("value", lambda values: ["1945", *values[1:]]), "not the normal form"),
-        ("names", lambda table: table.slice(1), "mentions in all, as there are entities"),
+        ("names", lambda table: table.slice(1), "mentions in all, as there are entities that are names"),
         ("names", with_column("name_id", lambda ids: [ids[1], *ids[1:]]), "name_id occurs twice"),
         ("names", lambda table: table.drop_columns(["variants"]), "its columns are not those"),
         ("documents", with_column("raw_text", lambda texts: ["other", *texts[1:]]), "does not match its SHA-256"),
