@@ -122,6 +122,8 @@ def test_features_must_be_those_of_the_sentences() -> None:
     features = Features(SENTENCES, torch.arange(11)[:, None].float())
     assert features.of(SENTENCES[1])[:, 0].tolist() == [4, 5, 6]
     assert features.batch(SENTENCES[:2])[1, 3, 0] == 0
+    with pytest.raises(ValueError, match="11 words, got 10"):
+        Features(SENTENCES, torch.zeros(10, 1))
 
 
 def test_every_word_has_an_encoder_state_whatever_is_read_beside_it(tmp_path: Path) -> None:
@@ -129,9 +131,9 @@ def test_every_word_has_an_encoder_state_whatever_is_read_beside_it(tmp_path: Pa
     config = EncoderConfig(source=str(tmp_path), sha256=None, last_layers=1)
     together = Features(SENTENCES, encoder_states([sentence.words for sentence in SENTENCES], "cpu", config))
     for sentence in SENTENCES:
-        torch.testing.assert_close(together.of(sentence), encoder_states([sentence.words], "cpu", config), atol=0.02, rtol=0)
-    with pytest.raises(ValueError, match="11 words, got 10"):
-        Features(SENTENCES, torch.zeros(10, 1))
+        torch.testing.assert_close(
+            together.of(sentence), encoder_states([sentence.words], "cpu", config), atol=0.02, rtol=0
+        )
 
 
 def test_a_teacher_learns_its_sentences() -> None:
