@@ -283,7 +283,7 @@ def test_schema_describes_every_column() -> None:
     assert "uncertainty" in text
     assert "entity_id" not in text
     values = json.loads(concord("schema", "--json").stdout)
-    assert set(values["tables"]) == {"documents", "sentences", "tokens", "entities", "errors"}
+    assert set(values["tables"]) == {"documents", "sentences", "tokens", "entities", "errors", "names"}
     assert all(field["description"] for fields in values["tables"].values() for field in fields)
     wrong = concord("schema", "token")
     assert (wrong.exit_code, "expected one of documents" in wrong.stderr) == (2, True)
