@@ -96,7 +96,7 @@ def main() -> None:
         calibration = tagger.calibration
         report[name] = {
             "digest": tagger_digest(folder),
-            "methods": None if calibration is None else calibration.summary,
+            "methods": None if calibration is None else calibration.summary(candidates=False),
             "fitted_on": None if calibration is None else [file["name"] for file in calibration.fitted["files"]],
             "test": {
                 corpus: measure(tagger, folder, next((arguments.corpora / corpus).glob("test.*"))) for corpus in PARTS
