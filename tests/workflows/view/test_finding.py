@@ -109,6 +109,15 @@ def test_odd_metadata_does_no_harm(tmp_path: Path, meta: str, monkeypatch: pytes
     assert ("a.a.b 2" in page) == meta.startswith("{")
 
 
+def test_dates_and_numbers_are_listed_where_their_type_is_chosen(tmp_path: Path) -> None:
+    documents = {"one": ("Paris|B-LOC had two|B-CARDINAL mayors in May|B-DATE ~.",)}
+    output = finished_runs.write_run(tmp_path / "out", documents, keep_text=True)
+    client = viewing.open_client(output, tmp_path / "cache")
+    assert [row["name"] for row in rows(client, "/names?csv=1")] == ["Paris"]
+    assert [row["name"] for row in rows(client, "/names?csv=1&label=DATE")] == ["May"]
+    assert "Names Paris LOC 1" in words(read(client, "/document?id=one"))
+
+
 def test_names_are_grouped_by_who_they_are(client: TestClient) -> None:
     listed = {row["name"]: row for row in rows(client, "/names?csv=1")}
     assert {name: (row["labels"], row["entities"], row["documents"]) for name, row in listed.items()} == {

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from concord.pipeline.output.names import VALUES
 from concord.workflows.view.index.index_rows import GLUE, INNER_SPACE, SHARED
 from concord.workflows.view.index.search_index import BAND, BANDS, SLOT_BITS
 from concord.workflows.view.page import NotFoundError, UnavailableError, Window
@@ -416,7 +417,7 @@ def names_of_document(index: sqlite3.Connection, document: int) -> list[Document
     """Return the names in a document by frequency."""
     rows = index.execute(
         "SELECT name, group_concat(DISTINCT label), count(*) AS entities FROM entities WHERE document = ? "
-        "GROUP BY name ORDER BY entities DESC, name",
+        f"AND label NOT IN {VALUES} GROUP BY name ORDER BY entities DESC, name",
         (document,),
     )
     return [DocumentName(name, labels.split(","), entities) for name, labels, entities in rows]
@@ -425,10 +426,11 @@ def names_of_document(index: sqlite3.Connection, document: int) -> list[Document
 def find_names(
     index: sqlite3.Connection, *, text: str, label: str, disagree: bool, order: str, window: Window
 ) -> tuple[list[IndexedName], int]:
-    """Return some of the names of all entities, and how many there are."""
+    """Return some of the names of all entities, and how many there are; without a label, dates and numbers are none."""
     where, values = join_conditions(
         ("(instr(folded, lower(?)) OR key IN (SELECT key FROM variants WHERE instr(lower(name), lower(?))))", text),
         ("key IN (SELECT key FROM name_labels WHERE label = ?)", label),
+        (f"key IN (SELECT key FROM name_labels WHERE label NOT IN {VALUES})", not label),
         ("disagree", disagree),
     )
     rest = f"FROM names WHERE {where} ORDER BY {NAME_ORDERS[order]} LIMIT ? OFFSET ?"
