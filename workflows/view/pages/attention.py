@@ -47,7 +47,7 @@ def attention(viewer: Viewer, query: Query) -> Page:
     collection = viewer.opened.snapshot.collection
     with viewer.opened.index.reading() as index:
         document = get_document(index, query.text("id"))
-        lines, count = places_of_name(index, name=name, document=document.id)
+        lines, count = places_of_name(index, name=name, document=document.id) if name else ([], 0)
         labels = all_labels(index)
         rows = read_document(viewer.opened, index, document)
     obstacle, places = "", list[Place]()
