@@ -136,7 +136,7 @@ def names_faults(root: OutputPath, manifest: Manifest, listing: Listing, *, deep
     if not deep or broken:
         return
     path = root / manifest.names.path
-    names = pq.read_table(arrow_source(path), page_checksum_verification=True)
+    names = pq.ParquetFile(arrow_source(path), page_checksum_verification=True).read()
     counts = total_counts(manifest.shards)
     mentions = counts["entities"] - sum(counts.get(f"{OF_TYPE}{label}", 0) for label in VALUES)
     if fault := _shape_fault(names, "names", rows=manifest.names.rows):
