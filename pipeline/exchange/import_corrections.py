@@ -186,7 +186,9 @@ def _edits(
         else:
             after.append(mark)
     view = corrected_marks(before, fit_corrections(log, text, sentences).corrections)
-    done, places = set(view), [(mark.start, mark.end) for mark in view]
+    # A file does not say whom an entity names.
+    done = {mark.model_copy(update={"canonical": None}) for mark in view}
+    places = [(mark.start, mark.end) for mark in view]
     for old, new in paired_marks(before, list(dict.fromkeys(after))):
         is_hidden = old is not None and _overlaps(old, hidden)
         is_unclear = old is not None and _overlaps(old, unclear)

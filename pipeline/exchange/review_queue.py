@@ -20,7 +20,7 @@ missed: their score is 1 and the confidence of the likeliest candidate.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import chain
@@ -246,9 +246,10 @@ def _names(document: CollectedDocument, scored: Iterable[_Scored]) -> Iterator[t
     for row in document.entities:
         by_first[row.name.partition(" ")[0]].add(row.name)
     covered = {offset for row in document.entities for offset in range(row.start_char, row.end_char)}
+    entities = _by_sentence(document.entities)
     for pieces, sentence in scored:
         tokens = [token for piece in pieces for token in piece.tokens]
-        for row in _within(pieces, document.entities):
+        for row in _within(pieces, entities):
             if row.source != CORRECTED:
                 yield row.name, _asked(sentence, row.label, row.start_char, row.end_char, row.confidence)
         for number, token in enumerate(tokens):
@@ -268,14 +269,18 @@ def _asked(sentence: QueuedSentence, label: str, start: int, end: int, probabili
 
 def _candidates(document: CollectedDocument, quotas: Quotas, names: _NameLabels) -> Iterator[QueuedSentence]:
     """Yield a document's sentences, of each type at most as many as the document may have in the queue."""
-    scored = [(pieces, _score(document, pieces)) for pieces in whole_sentences(document)]
+    entities, candidates = _by_sentence(document.entities), _by_sentence(document.candidates)
+    scored = [
+        (pieces, _score(document.row.doc_id, pieces, _within(pieces, entities), _within(pieces, candidates)))
+        for pieces in whole_sentences(document)
+    ]
     names.add(document, scored)
     by_type: defaultdict[str, list[QueuedSentence]] = defaultdict(list)
     for _, candidate in scored:
         by_type[candidate.type].append(candidate)
-    for candidates in by_type.values():
-        candidates.sort(key=lambda candidate: _sort_key(candidate, quotas.seed))
-        yield from candidates[: quotas.per_document]
+    for of_type in by_type.values():
+        of_type.sort(key=lambda candidate: _sort_key(candidate, quotas.seed))
+        yield from of_type[: quotas.per_document]
 
 
 def _sort_key(candidate: QueuedSentence, seed: int) -> tuple[float, float, bytes]:
@@ -283,10 +288,14 @@ def _sort_key(candidate: QueuedSentence, seed: int) -> tuple[float, float, bytes
     return -candidate.score, -candidate.uncertainty, tie_breaker
 
 
-def _score(document: CollectedDocument, pieces: list[CollectedSentence]) -> QueuedSentence:
+def _score(
+    doc_id: str,
+    pieces: Sequence[CollectedSentence],
+    entities: Sequence[EntityRow],
+    candidates: Sequence[EntityRow],
+) -> QueuedSentence:
     """Return a sentence with its least confident decision, without a rank."""
     words = [word for piece in pieces for word in piece.tokens]
-    entities = _within(pieces, document.entities)
     covered = [range(entity.start_char, entity.end_char) for entity in entities]
     outside = [word for word in words if not any(word.start_char in interval for interval in covered)]
     decisions: list[tuple[float | None, str, EntityRow | TokenRow]] = [
@@ -294,7 +303,7 @@ def _score(document: CollectedDocument, pieces: list[CollectedSentence]) -> Queu
         *((word.ner_prob, word.ner, word) for word in outside),
     ]
     scored = [(probability, label, row) for probability, label, row in decisions if probability is not None]
-    if candidates := _within(pieces, document.candidates):
+    if candidates:
         likeliest = max(candidates, key=lambda candidate: candidate.confidence or 0.0)
         asked: EntityRow | TokenRow = likeliest
         label, probability = likeliest.label, -(likeliest.confidence or 0.0)
@@ -307,7 +316,7 @@ def _score(document: CollectedDocument, pieces: list[CollectedSentence]) -> Queu
         reason = f"{label} {asked.text!r}, drawn at random: the tagger gives no probabilities"
     return QueuedSentence(
         rank=0,
-        doc_id=document.row.doc_id,
+        doc_id=doc_id,
         sent_id=pieces[0].row.sent_id,
         score=round_float(1 - probability),
         uncertainty=round_float(max(known_numbers(word.uncertainty for word in words), default=0.0)),
@@ -318,9 +327,15 @@ def _score(document: CollectedDocument, pieces: list[CollectedSentence]) -> Queu
     )
 
 
-def _within(pieces: Iterable[CollectedSentence], entities: Iterable[EntityRow]) -> list[EntityRow]:
-    sent_ids = {piece.row.sent_id for piece in pieces}
-    return [entity for entity in entities if entity.sent_id in sent_ids]
+def _by_sentence(entities: Iterable[EntityRow]) -> Mapping[int, list[EntityRow]]:
+    by_sentence: defaultdict[int, list[EntityRow]] = defaultdict(list)
+    for entity in entities:
+        by_sentence[entity.sent_id].append(entity)
+    return by_sentence
+
+
+def _within(pieces: Iterable[CollectedSentence], entities: Mapping[int, list[EntityRow]]) -> list[EntityRow]:
+    return [entity for piece in pieces for entity in entities.get(piece.row.sent_id, ())]
 
 
 def _passage(item: ExportItem, sentence: QueuedSentence) -> ExportItem:
@@ -333,7 +348,7 @@ def _passage(item: ExportItem, sentence: QueuedSentence) -> ExportItem:
             CollectedSentence(_shift(piece.row, start), tuple(_shift(token, start) for token in piece.tokens))
             for piece in pieces
         ),
-        entities=tuple(_shift(entity, start) for entity in _within(pieces, item.document.entities)),
+        entities=tuple(_shift(entity, start) for entity in _within(pieces, _by_sentence(item.document.entities))),
     )
     return ExportItem(
         name=f"{sentence.doc_id}#{sentence.sent_id}",

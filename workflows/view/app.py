@@ -63,6 +63,8 @@ _FORMS: Mapping[str, Callable[[Viewer, forms.Form], None]] = {
     "/flag": forms.flag,
     "/undo": forms.undo,
 }
+ADDRESSES = frozenset({*_PAGES, *_CORRECTING_PAGES, *_FORMS, "/report"})
+"""None of them can be the path below which the others are seen: which of the two is meant could not be told."""
 
 
 def build_app(

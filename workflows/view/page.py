@@ -85,7 +85,7 @@ class Paging(NamedTuple):
         return max(1, -(-self.total // self.rows))
 
 
-def link(path: str, **parameters: Any) -> str:
+def link(path: str, /, **parameters: Any) -> str:
     """Return an address; parameters that are None or empty are left out."""
     given = {name: value for name, value in parameters.items() if value is not None and value != ""}
     return f"{path}?{urlencode(given)}" if given else path

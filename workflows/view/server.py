@@ -18,7 +18,7 @@ from concord.pipeline.corrections.log import log_path
 from concord.pipeline.exchange.review_queue import Quotas
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, info
-from concord.workflows.view.app import build_app
+from concord.workflows.view.app import ADDRESSES, build_app
 from concord.workflows.view.correcting.review_queue import QUOTAS
 from concord.workflows.view.index.opened import OpenedCollection
 
@@ -70,6 +70,8 @@ def serve(
     listens = [name for name in host if _ADDRESS.fullmatch(name)] or [ADDRESS]
     names = [name.lower() for name in host if name not in listens]
     base = f"/{base_path.strip('/')}".rstrip("/")
+    if base in ADDRESSES:
+        raise ConfigError(f"--base-path: expected a path that is none of the pages', got {base!r}; choose another one")
     if not _BASE.fullmatch(base) or len(listens) > 1 or not all(map(_NAME.fullmatch, names)):
         raise ConfigError(
             "expected a path such as /news for --base-path, and for --host names with their ports, such as "

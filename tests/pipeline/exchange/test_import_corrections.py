@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from concord_testing.exports import TEXTS, annotate_texts, entities, write_texts
 
-from concord.pipeline.corrections.correction import Mark
+from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.export import ExportForm, export_collection
@@ -147,6 +147,17 @@ def test_edited_export_gives_the_edits_once(output: Path, tmp_path: Path, form: 
         )
         == []
     )
+
+
+def test_a_file_takes_back_nothing_of_whom_a_correction_names(output: Path, tmp_path: Path) -> None:
+    path = export(output, tmp_path, "label-studio")
+    edit_label_studio(path)
+    report = import_corrections(path, output, who="ada", accept_drops=True)
+    [added] = (one for one in report.corrections if one.new == EDITS[3][3])
+    seen = Seen(doc_id="mwt", tagger=added.tagger, generation=0)
+    named = EDITS[3][3].model_copy(update={"canonical": "Vaasa"})
+    append_to_log(log_path(output), [Correction.of(added.new, named, text=TEXTS["mwt"], seen=seen, who="bob")])
+    assert changes(import_corrections(path, output, who="ada", accept_drops=True)) == []
 
 
 @pytest.mark.slow

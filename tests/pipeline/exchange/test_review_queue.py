@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,22 @@ def test_names_that_people_called_something_else_come_first() -> None:
     undone = reasons([RECURRING, FILLING], said[1], said[1].undone(who="ada"), every=1)
     assert not any("called" in reason for reason in undone)
     assert not any("ORG 'Ford', which" in reason or "elsewhere" in reason for reason in found)
+
+
+def test_the_entities_of_a_document_are_read_as_often_for_many_sentences_as_for_few() -> None:
+    class Counted(tuple[EntityRow, ...]):
+        read = 0
+
+        def __iter__(self) -> Iterator[EntityRow]:
+            Counted.read += 1
+            return super().__iter__()
+
+    times = []
+    for sentences in (RECURRING.sentences[:2], RECURRING.sentences):
+        Counted.read = 0
+        select_sentences([CollectedDocument(RECURRING.row, sentences, Counted(RECURRING.entities))], ALL)
+        times.append(Counted.read)
+    assert times[0] == times[1]
 
 
 def test_a_corrected_entity_is_not_disputed_again() -> None:

@@ -118,6 +118,14 @@ def test_dates_and_numbers_are_listed_where_their_type_is_chosen(tmp_path: Path)
     assert "Names Paris LOC 1" in words(read(client, "/document?id=one"))
 
 
+def test_an_empty_field_is_no_choice(tmp_path: Path) -> None:
+    metas = {name: {"section": "", "desk": "north"} for name in viewing.NEWS}
+    output = finished_runs.write_run(tmp_path / "out", viewing.NEWS, metas=metas)
+    page = read(viewing.open_client(output, tmp_path / "cache"), "/")
+    assert '<h2 class="facet">desk</h2>' in page
+    assert '<h2 class="facet">section</h2>' not in page
+
+
 def test_names_are_grouped_by_who_they_are(client: TestClient) -> None:
     listed = {row["name"]: row for row in rows(client, "/names?csv=1")}
     assert {name: (row["labels"], row["entities"], row["documents"]) for name, row in listed.items()} == {

@@ -167,7 +167,7 @@ def test_what_is_not_there_is_not_found(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/document?id=yard&page=-1&tree=x", "/names?page=99999", "/search?q=Baxter&page=7"]
+    "path", ["/", "/document?id=yard&page=-1&tree=x", "/names?page=99999", "/search?q=Baxter&page=7", "/?path=x"]
 )
 def test_impossible_parameters_do_no_harm(client: TestClient, path: str) -> None:
     read(client, path)

@@ -87,6 +87,17 @@ def test_nothing_but_one_select_from_the_tables_is_possible(client: TestClient, 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_no_folder_for_temporary_files_can_be_read(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".tmp").mkdir()
+    (tmp_path / ".tmp" / "file.csv").write_text("secret,words\n")
+    page = ask(client, "SELECT * FROM read_csv('.tmp/file.csv')")
+    assert "as CSV" not in page
+    assert "secret" not in page
+
+
 def test_rows_and_cells_are_limited_on_the_page_but_not_as_csv(client: TestClient) -> None:
     query = "SELECT range, repeat('x', 1000) AS long FROM range(2000)"
     page = read(client, f"/sql?q={quote(query)}")

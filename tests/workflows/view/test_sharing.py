@@ -130,7 +130,14 @@ def test_a_value_that_looks_like_an_address_stays_as_it_is(output: Path, tmp_pat
 
 @pytest.mark.parametrize(
     ("host", "base_path"),
-    [(["http://example.org"], ""), (["1.2.3.4", "0.0.0.0"], ""), ([], "/a b"), ([], "/a//b"), ([], '/"><script>')],
+    [
+        (["http://example.org"], ""),
+        (["1.2.3.4", "0.0.0.0"], ""),
+        ([], "/a b"),
+        ([], "/a//b"),
+        ([], '/"><script>'),
+        ([], "/review"),
+    ],
 )
 def test_names_and_paths_that_cannot_be_ones_are_refused(output: Path, host: list[str], base_path: str) -> None:
     with pytest.raises(ConfigError, match="--base-path"):

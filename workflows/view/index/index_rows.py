@@ -84,7 +84,7 @@ def _leaves(fields: dict[str, Any]) -> Iterator[tuple[str, str | float]]:
         elif isinstance(value, bool) or (isinstance(value, int) and abs(value) > _LARGEST):
             # SQLite has whole numbers of eight bytes, and no true or false.
             yield name, str(value).lower()
-        elif value is not None:
+        elif value not in (None, ""):
             yield name, value
 
 

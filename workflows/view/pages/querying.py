@@ -54,7 +54,9 @@ def run_query(collection: Collection, text: str, *, limit: int, seconds: float =
         import duckdb
     except ModuleNotFoundError:
         raise UnavailableError("this page needs DuckDB: pip install 'concord-annotate[duckdb]'") from None
-    settings = {"enable_external_access": "false", "memory_limit": _MEMORY, "lock_configuration": "true"}
+    # A folder for temporary files would be one that queries may read.
+    settings = {"enable_external_access": "false", "temp_directory": "", "memory_limit": _MEMORY}
+    settings["lock_configuration"] = "true"
     if not _one_at_a_time.acquire(timeout=seconds):
         raise UnavailableError("another query is running; try again")
     try:
