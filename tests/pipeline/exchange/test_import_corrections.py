@@ -153,9 +153,10 @@ def test_a_file_takes_back_nothing_of_whom_a_correction_names(output: Path, tmp_
     path = export(output, tmp_path, "label-studio")
     edit_label_studio(path)
     report = import_corrections(path, output, who="ada", accept_drops=True)
-    [added] = (one for one in report.corrections if one.new == EDITS[3][3])
+    new = mark("mwt", "va", "LOC")
+    [added] = (one for one in report.corrections if one.new == new)
     seen = Seen(doc_id="mwt", tagger=added.tagger, generation=0)
-    named = EDITS[3][3].model_copy(update={"canonical": "Vaasa"})
+    named = new.model_copy(update={"canonical": "Vaasa"})
     append_to_log(log_path(output), [Correction.of(added.new, named, text=TEXTS["mwt"], seen=seen, who="bob")])
     assert changes(import_corrections(path, output, who="ada", accept_drops=True)) == []
 
