@@ -98,12 +98,7 @@ def add_silver(sentence: Sentence, predicted: Sequence[str], dropped: Counter[st
     ``predicted`` are spaCy's labels in BIO2, of all its types.
     """
     gold = decode_spans(sentence.labels or ["O"] * len(sentence.words), "BIO")
-    taken = {word for span in gold for word in range(span.start, span.end)}
-    silver = [
-        span
-        for span in decode_spans(predicted, "BIO")
-        if span.label in TYPES and taken.isdisjoint(range(span.start, span.end))
-    ]
+    silver = [span for span in decode_spans(predicted, "BIO") if span.label in TYPES]
     spans, without = mend(sentence.words, [*gold, *silver])
     dropped.update(without)
     return replace(sentence, labels=encode_spans(spans, len(sentence.words), "BIO"))
