@@ -361,6 +361,24 @@ def test_the_queue_is_worked_through_by_mouse_alone(visit: Visit, output: Path) 
     assert [action for action, _ in logged(output)] == ["relabel", "undo", "relabel", "flag"]
 
 
+def test_the_last_step_is_undone_while_it_is_written(visit: Visit, output: Path) -> None:
+    page = open_card(visit)
+    page.keyboard.press("3")
+    expect(page.locator("a.asked")).to_contain_text("PER corrected")
+    page.evaluate("""() => {
+      const send = window.fetch;
+      const later = (address, options) => new Promise((resolve) => setTimeout(() => resolve(send(address, options)), 500));
+      window.fetch = (address, options) => (options ? later : send)(address, options);
+    }""")
+    # The next card is fetched ahead.
+    page.wait_for_load_state("networkidle")
+    page.get_by_role("button", name="Accept it, go on").click()
+    page.get_by_role("button", name="Undo the last step").click()
+    expect_card(page, 1, 0)
+    # Nothing is accepted in a sentence whose only name was corrected.
+    assert [action for action, _ in logged(output)] == ["relabel", "undo"]
+
+
 PACE = """async () => {
   const main = document.getElementById("main");
   const send = window.fetch;

@@ -241,7 +241,8 @@
     if (sent.id === "undoing") await sending;
     const asked = sent.id === "undoing" ? document.getElementById("undoing") : sent;
     if (!asked) return;
-    const body = new URLSearchParams(new FormData(asked, submitter));
+    // The button went with the form that the last answer replaced.
+    const body = new URLSearchParams(new FormData(asked, asked === sent ? submitter : null));
     const answer = sending.then(() => load(asked.action, { method: "POST", body, keepalive: true }));
     sending = answer.catch(() => {});
     turn(new URL(body.get("back"), location.href).href, answer);
