@@ -38,11 +38,11 @@ from concord.workflows.corrections.rehearsal import Corpora, find_data, find_job
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.training import train
 from concord.workflows.training.job import TrainJob, read_train_job
+from research.entities_en.guideline import LABELS
 
 mpl.use("agg")
 import matplotlib.pyplot as plt
 
-TYPES = "{GPE: LOC, FAC: LOC, VEH: null, MISC: null}"
 CHOICES = {"queue": "uncertainty queue", "random": "random documents", "longest": "longest documents"}
 COLOURS = {"queue": "#0072b2", "random": "#d55e00", "longest": "#009e73"}
 MARKERS = {"queue": "o", "random": "s", "longest": "^"}
@@ -108,7 +108,7 @@ def champion_job(corpora: Path) -> TrainJob:
             f"data.train=[{{path: {find(corpora, 'ewt_uner', 'train')}, weight: 0.5}}]",
             f"data.dev={find(corpora, 'ewt_uner', 'dev')}",
             f"data.test={find(corpora, 'litbank_prop', 'test')}",
-            f"data.labels={TYPES}",
+            f"data.labels={json.dumps(LABELS)}",
             "fit.epochs=5",
         ],
     )

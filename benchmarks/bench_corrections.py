@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from english_types import OTHERS, TYPES
+from english_types import TYPES
 from environment import environment
 
 from concord.models.checkpoint import load_tagger
@@ -28,6 +28,7 @@ from concord.models.outputs import Prediction
 from concord.models.saved_tagger import tagger_digest
 from concord.models.tagger import Tagger
 from concord.workflows.corpora.corpora import read_gold_for
+from research.entities_en.silver import TYPES as SILVER_TYPES
 
 PARTS = (("litbank_prop", "dev"), ("gum_ne_open", "dev"))
 CORRECTED = (1, 3, 10)
@@ -83,7 +84,7 @@ def spans_of(labelled: Iterable[tuple[Span, ...]], document: Sequence[Sentence])
 
 def predicted_spans(predictions: Sequence[Prediction], document: Sequence[Sentence]) -> Spans:
     """Return the entities of a prediction."""
-    kept = (tuple(span for span in one.spans if span.label not in OTHERS) for one in predictions)
+    kept = (tuple(span for span in one.spans if span.label not in SILVER_TYPES) for one in predictions)
     return spans_of(kept, document)
 
 

@@ -7,7 +7,8 @@ A bundled tagger labels documents that it has not been trained on. The annotator
 of ``concord review``, every tenth of which is drawn for a disputed name, corrects them as in the gold annotation, and
 asks for the next queue, which knows these corrections. After --rounds queues it counts the entities that were wrong or
 missed, and among them those of which the tagger was sure: with a probability of 0.9 or more, a missed one for each of
-its words. "Before" is the same queue by uncertainty alone.
+its words. What it finds of types that the corpora lack counts as right. "Before" is the same queue by uncertainty
+alone.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from english_types import TYPES, accepted
 from environment import environment
 
 from concord.models.checkpoint import load_tagger
@@ -40,7 +42,6 @@ POOLS = {
     "conll2003 dev": ["conll2003/dev"],
     "litbank_prop and gum_ne_open, test": ["litbank_prop/test", "gum_ne_open/test"],
 }
-LABELS = {"GPE": "LOC", "FAC": "LOC", "VEH": None, "MISC": None}
 SURE = 0.9
 
 Span = tuple[int, int, str]
@@ -65,10 +66,11 @@ def main() -> None:
     }
     for name, parts in POOLS.items():
         paths = [str(next((arguments.corpora / part).parent.glob(f"{Path(part).name}.*"))) for part in parts]
-        gold = [document for document in read_corpora(paths, labels=LABELS) if document]
+        gold = [document for document in read_corpora(paths, labels=TYPES) if document]
         predictions = tagger.predict_documents(without_labels(gold))
         pool = [
-            list(zip(sentences, predicted, strict=True)) for sentences, predicted in zip(gold, predictions, strict=True)
+            [(accepted(*pair), pair[1]) for pair in zip(sentences, predicted, strict=True)]
+            for sentences, predicted in zip(gold, predictions, strict=True)
         ]
         everything = [mistakes(*pair) for document in pool for pair in document]
         entry: dict[str, Any] = {

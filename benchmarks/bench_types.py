@@ -33,9 +33,11 @@ from concord.models.labels import decode_spans
 from concord.models.tagger import Tagger
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.registry.resolve_tagger import find_tagger
+from research.entities_en.silver import GOLD_TYPES
+from research.entities_en.silver import TYPES as SILVER_TYPES
 
 GOLD = Path(__file__).with_name("hand_checked_types_en.json")
-TYPES = ("PER", "LOC", "ORG", "DATE", "TIME", "MONEY", "PERCENT", "NORP", "ORDINAL", "CARDINAL")
+TYPES = (*GOLD_TYPES, *SILVER_TYPES)
 RENAMED = {"PERSON": "PER", "GPE": "LOC", "FAC": "LOC"}
 RE3D = {"TIME": "DATE"}
 RE3D_TYPES = ("DATE", "NORP", "MONEY")

@@ -4,7 +4,7 @@ The benefit is measured by cross-validation over documents: every figure for a d
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Self
 
@@ -23,6 +23,7 @@ from concord.models.calibration import (
 )
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.reliability import brier_score
+from concord.models.labels import OUTSIDE
 from concord.models.outputs import known_numbers
 from concord.models.tagger import Tagger
 from concord.models.training.fit_guarantee import LEAST
@@ -111,13 +112,19 @@ class Calibrated:
         return np.asarray(sums / np.maximum(1, np.bincount(documents, minlength=len(observed.counts))))
 
 
-def observe(tagger: Tagger, documents: Sequence[Sequence[Sentence]]) -> Observed:
-    """Label gold documents, none of them empty, without the tagger's own calibration."""
+def observe(tagger: Tagger, documents: Sequence[Sequence[Sentence]], *, left_out: Collection[str] = ()) -> Observed:
+    """Label gold documents, none of them empty, without the tagger's own calibration.
+
+    Args:
+        left_out: entity types of the tagger of which the gold labels say nothing; what it finds of them is left out,
+            and so are its words, unless they are in a gold name.
+    """
     table = tagger.tabulate(documents, keep="distributions", calibrated=False)
     predictions = table.predictions(tagger.vocabulary)
     numbers = {label: number for number, label in enumerate(tagger.vocabulary.labels)}
     gold: list[int | None] = []
     right: list[bool] = []
+    said: list[bool] = []
     owners: list[int] = []
     confidences: list[float] = []
     found_right: list[bool] = []
@@ -134,15 +141,24 @@ def observe(tagger: Tagger, documents: Sequence[Sequence[Sentence]]) -> Observed
             right += same
             gold += [numbers.get(label) for label in tagger.vocabulary.scheme.from_gold(labels)]
             owners += [number] * len(labels)
+            open_words = {
+                word
+                for span in prediction.spans
+                for word in range(span.start, span.end)
+                if span.label in left_out and labels[word] == OUTSIDE
+            }
+            said += [word not in open_words for word in range(len(labels))]
             if not tagger.vocabulary.scheme.has_entities:
                 counts[number] += (len(labels), len(labels), sum(same))
                 continue
             gold_spans = set(tagger.vocabulary.scheme.scored_spans(labels))
-            hits = [span in gold_spans for span in prediction.spans]
+            pairs = zip(prediction.spans, known_numbers(prediction.confidences), strict=True)
+            kept = {span: value for span, value in pairs if span.label not in left_out}
+            hits = [span in gold_spans for span in kept]
             found = next(shown)
-            scores[-1] += [math.inf if span in prediction.spans else found.get(span, 0.0) for span in gold_spans]
-            candidates += [found[span] for span in found.keys() - prediction.spans]
-            confidences += known_numbers(prediction.confidences)
+            scores[-1] += [math.inf if span in kept else found.get(span, 0.0) for span in gold_spans]
+            candidates += [found[span] for span in found.keys() - kept if span.label not in left_out]
+            confidences += kept.values()
             found_right += hits
             found_owners += [number] * len(hits)
             counts[number] += (len(gold_spans), len(hits), sum(hits))
@@ -155,7 +171,7 @@ def observe(tagger: Tagger, documents: Sequence[Sequence[Sentence]]) -> Observed
             known=np.asarray([label is not None for label in gold], dtype=bool),
             right=np.asarray(right, dtype=bool),
             documents=np.asarray(owners, dtype=np.int64),
-        ),
+        ).part(np.asarray(said, dtype=bool)),
         entities=Entities(
             confidences=np.asarray(confidences, dtype=np.float64),
             right=np.asarray(found_right, dtype=bool),

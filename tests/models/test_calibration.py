@@ -250,6 +250,23 @@ def test_observe_ignores_the_existing_calibration(build: Build, documents: Docum
     )
 
 
+def test_types_that_are_left_out_count_nowhere(build: Build, documents: Documents) -> None:
+    tagger = build("uanet")
+    plain = calibrating.observe(tagger, documents)
+    found = [span for document in tagger.predict_documents(documents) for entry in document for span in entry.spans]
+    gold = [label for document in documents for sentence in document for label in sentence.labels or ()]
+    labels = [label for document in tagger.predict_documents(documents) for entry in document for label in entry.labels]
+    kind = "PER"
+    assert {kind} < {span.label for span in found}
+    observed = calibrating.observe(tagger, documents, left_out={kind})
+    kept = np.asarray([span.label != kind for span in found])
+    assert np.array_equal(observed.entities.confidences, plain.entities.confidences[kept])
+    assert observed.counts[:, 1].sum() == kept.sum()
+    open_words = [label.endswith(kind) and right == "O" for label, right in zip(labels, gold, strict=True)]
+    assert 0 < sum(open_words) == len(plain.words.right) - len(observed.words.right)
+    assert len(observed.candidates) < len(plain.candidates)
+
+
 def test_word_labels_are_observed_and_calibrated(build: Build) -> None:
     sentence = Sentence(words=("Ada", "slept", "."), labels=("NNP", "VBD", "."))
     tagger = build("uanet", vocabulary=Vocabulary.from_sentences([sentence], scheme=TOKENS))

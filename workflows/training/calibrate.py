@@ -137,7 +137,8 @@ def calibrate_command(job: CalibrateJob) -> Answer:
     test_documents = _read(job, tagger, job.test) if job.test else None
     if test_documents is not None:
         _check_unseen(job, calibrated_provenance, test_documents, "--test")
-    observed = fit_calibration.observe(tagger, documents)
+    left_out = {kind for kind in tagger.entity_types if job.labels.get(kind, kind) is None}
+    observed = fit_calibration.observe(tagger, documents, left_out=left_out)
     guarantee = _guarantee(job, tagger, observed)
     if guarantee is None and tagger.calibration is not None and tagger.calibration.guarantee is not None:
         warn("the guarantee of recall was found with the calibration before and is left out; --recall finds a new one.")
@@ -152,7 +153,7 @@ def calibrate_command(job: CalibrateJob) -> Answer:
     _write(source, target, fitted.model_copy(update=extras), calibrated_provenance)
     held_out = None
     if test_documents is not None:
-        observed = fit_calibration.observe(tagger, test_documents)
+        observed = fit_calibration.observe(tagger, test_documents, left_out=left_out)
         after = fit_calibration.apply(fitted, observed)
         test_figures = {**_figures(observed, after, tagger), **_shown(guarantee, observed)}
         held_out = HeldOut(data=job.test, sizes=_sizes(test_documents, observed), figures=test_figures)
