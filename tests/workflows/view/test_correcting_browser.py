@@ -367,7 +367,7 @@ def test_the_last_step_is_undone_while_it_is_written(visit: Visit, output: Path)
     expect(page.locator("a.asked")).to_contain_text("PER corrected")
     page.evaluate("""() => {
       const send = window.fetch;
-      const later = (address, options) => new Promise((resolve) => setTimeout(() => resolve(send(address, options)), 500));
+      const later = (...request) => new Promise((resolve) => setTimeout(() => resolve(send(...request)), 500));
       window.fetch = (address, options) => (options ? later : send)(address, options);
     }""")
     # The next card is fetched ahead.
