@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from environment import environment
 
-from concord.models.names import Mention, compared_words, identify
+from concord.models.names import Mention, identify, name_key
 from concord.pipeline.output.names import tabulate_names
 
 REPEATS = 5
@@ -107,7 +107,7 @@ def measure(corpora: Path, part: str) -> dict[str, object]:
     strings = [(number, name.mention.text) for (number, _), name in zip(gold, flat, strict=True)]
     labelled = [(*string, name.mention.label) for string, name in zip(strings, flat, strict=True)]
     linked = [
-        (name.title, name.mention.text, (name.mention.label, compared_words(one.canonical, name.mention.label)))
+        (name.title, name.mention.text, (name.mention.label, name_key(one.canonical, name.mention.label)))
         for name, one in zip(flat, (one for found in identities for one in found), strict=True)
         if name.title
     ]

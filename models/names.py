@@ -16,6 +16,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, pairwise, product
 from typing import NamedTuple
 
@@ -200,11 +201,11 @@ def _as_people_said(mentions: Sequence[Mention], fullest: list[_Name]) -> list[_
     return fullest
 
 
-def compared_words(name: str, label: str) -> Words:
-    """Return the words by which equal names are found across documents: all but articles and titles."""
+@lru_cache(maxsize=1 << 16)
+def name_key(name: str, label: str) -> str:
+    """Return what equal names of a label have in common across documents: their words but articles and titles."""
     key = _parse(name, label).key
-    _, number, addition = key.marks
-    return (*key.words, *filter(None, (number, addition)))
+    return " ".join((*key.words, *filter(None, key.marks[1:])))
 
 
 def _explains(full: Mention, short: Mention, text: str) -> bool:

@@ -56,6 +56,8 @@ _HUNDREDTHS = {"cent": "USD", "cents": "USD", "¢": "USD", "pence": "GBP"}
 _UNIT = "|".join(map(re.escape, sorted(_CURRENCIES | _HUNDREDTHS, key=len, reverse=True)))
 _AMOUNT = re.compile(rf"(-?)(?:({_UNIT}) ?)?(.+?)(?: ?({_UNIT}))?")
 _PERCENT = re.compile(r"(.+?) ?(?:%|percent|per cent|pct\.?)")
+VALUES = ("CARDINAL", "DATE", "MONEY", "ORDINAL", "PERCENT", "QUANTITY", "TIME")
+"""Labels of entities that are values and nobody's name."""
 # Longer ones are no amounts, and exact with the digits of a Decimal.
 _LONGEST = 60
 _MOST_DIGITS = 24

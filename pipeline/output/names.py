@@ -3,20 +3,18 @@
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from concord.models.names import compared_words
+from concord.models.names import name_key
+from concord.models.values import VALUES
 from concord.pipeline.output.schema import NAMES
 
 NAMED_COLUMNS = ("doc_id", "name", "label", "canonical")
 """The columns of entities that make up the table."""
-VALUES = ("CARDINAL", "DATE", "MONEY", "ORDINAL", "PERCENT", "QUANTITY", "TIME")
-"""Labels of entities that are values and nobody's name."""
 _DIGITS = 16
 _MERGED_ROWS = 1 << 18
 """Counts of shards that are held before they are added up."""
@@ -131,10 +129,9 @@ def tabulate_names(
     return pa.table(columns).cast(NAMES).sort_by([("mentions", "descending"), ("name_id", "ascending")])
 
 
-@lru_cache(maxsize=1 << 16)
 def _key(label: str, canonical: str) -> str:
     """Return what is the same for all canonical names of one name."""
-    return f"{label}\0{' '.join(compared_words(canonical, label))}"
+    return f"{label}\0{name_key(canonical, label)}"
 
 
 def _name_ids(keys: Sequence[str], previous: pa.Table | None) -> list[str]:

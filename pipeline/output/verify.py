@@ -10,10 +10,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from concord.models.values import value_of
+from concord.models.values import VALUES, value_of
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
 from concord.pipeline.output.manifest import Manifest, PartFile, ShardReport, check_equation, read_commit_record
-from concord.pipeline.output.names import VALUES
 from concord.pipeline.output.output_folder import OutputFolder, part_fault
 from concord.pipeline.output.schema import CANDIDATE, SCHEMA_VERSION, SCHEMAS, SHARD_TABLES, schema_version
 from concord.pipeline.output.shard_stats import OF_TYPE, total_counts

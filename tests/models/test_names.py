@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from concord.models.names import Identity, Mention, compared_words, identify
+from concord.models.names import Identity, Mention, identify, name_key
 
 
 def named(*names: str, label: str = "PER") -> list[Identity]:
@@ -137,15 +137,15 @@ def test_any_text_is_a_name(name: str) -> None:
 
 
 def test_equal_names_of_documents_have_equal_words() -> None:
-    assert compared_words("U.S.", "LOC") == compared_words("the United States", "LOC") == ("united", "states")
-    assert compared_words("President Joe Biden", "PER") == ("joe", "biden")
+    assert name_key("U.S.", "LOC") == name_key("the United States", "LOC") == "united states"
+    assert name_key("President Joe Biden", "PER") == "joe biden"
 
 
 def test_numbers_epithets_and_regions_keep_names_of_documents_apart() -> None:
     names = ("Henry VII", "King Henry VIII", "Henry", "Catherine of Aragon", "Catherine of Siena")
-    assert len({compared_words(name, "PER") for name in names}) == len(names)
-    assert len({compared_words(name, "LOC") for name in ("Paris", "Paris, Texas", "Paris, Ontario")}) == 3
-    assert compared_words("King Henry VIII", "PER") == compared_words("Henry, VIII", "PER")
+    assert len({name_key(name, "PER") for name in names}) == len(names)
+    assert len({name_key(name, "LOC") for name in ("Paris", "Paris, Texas", "Paris, Ontario")}) == 3
+    assert name_key("King Henry VIII", "PER") == name_key("Henry, VIII", "PER")
 
 
 def test_time_grows_with_the_names() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concord.models.names import compared_words
+from concord.models.names import name_key
 from concord.pipeline.output import names
 from concord.pipeline.output.names import NAMED_COLUMNS, tabulate_names
 from concord.pipeline.output.schema import NAMES
@@ -98,13 +98,13 @@ def test_collection_without_entities_has_no_names() -> None:
 )
 def test_table_counts_as_a_plain_loop_does(rows: list[Row]) -> None:
     rows.sort(key=lambda row: row[0])
-    groups: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
+    groups: dict[tuple[str, str], list[Row]] = {}
     for entity in rows:
-        groups.setdefault((entity[2], compared_words(entity[3], entity[2])), []).append(entity)
+        groups.setdefault((entity[2], name_key(entity[3], entity[2])), []).append(entity)
     found = table_of(rows)
     assert [row["mentions"] for row in found] == sorted(map(len, groups.values()), reverse=True)
     for row in found:
-        group = groups[row["label"], compared_words(row["canonical"], row["label"])]
+        group = groups[row["label"], name_key(row["canonical"], row["label"])]
         counts = Counter(name for _, name, _, _ in group)
         documents = [doc_id for doc_id, *_ in group]
         assert row["mentions"] == len(group)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from concord.pipeline.output.names import VALUES
+from concord.models.values import VALUES
 from concord.workflows.view.index.index_rows import GLUE, INNER_SPACE, SHARED
 from concord.workflows.view.index.search_index import BAND, BANDS, SLOT_BITS
 from concord.workflows.view.page import NotFoundError, UnavailableError, Window

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from concord.models.names import compared_words
+from concord.models.names import name_key
 from concord.pipeline.output.shard_stats import is_changed
 from concord.pipeline.output.tables import normalize_name, title_of, without_candidates
 
@@ -106,17 +105,13 @@ def entity_rows(
         *(entities[name].to_pylist() for name in ("start_token", "end_token", "label")),
         map(normalize_name, entities["text"].to_pylist()),
         canonical,
-        map(cache(_name_key), canonical, entities["label"].to_pylist()),
+        map(name_key, canonical, entities["label"].to_pylist()),
         *(entities[name].to_pylist() for name in ("confidence", "uncertainty")),
         entities["refined"].to_numpy().astype(int).tolist(),
         differs.astype(int).tolist(),
         entities["source"].to_pylist(),
         strict=True,
     )
-
-
-def _name_key(canonical: str, label: str) -> str:
-    return " ".join(compared_words(canonical, label)) or canonical
 
 
 def sentence_rows(sentences: pa.Table, tokens: pa.Table) -> tuple[Sequence[str], Sequence[str]]:
