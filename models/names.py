@@ -7,7 +7,8 @@ they are two names of one country, or if one is a short form of the other:
   Kennedy``;
 - neighbouring words of an organisation's name: ``Cascade`` for ``Cascade Hydro``;
 - a place without its kind or what it lies in: ``Cleveland`` for ``City of Cleveland`` and ``Cleveland, Ohio``;
-- the letters of an acronym: ``IoT`` for ``Internet of Things``, and any acronym in brackets behind its name.
+- the letters of an acronym: ``IoT`` for ``Internet of Things``, and any acronym in brackets behind its name;
+- an office beside its holder: ``President of France`` where the text has ``Emmanuel Macron, the President of France``.
 
 A short form that fits two names of the document is taken for neither.
 """
@@ -32,6 +33,7 @@ _ORGANISATIONS = _set("ORG ORGANIZATION ORGANISATION")
 _PLACES = _set("LOC LOCATION GPE")
 
 _ARTICLES = _set("the a an")
+_DETERMINERS = _set("the these this our")
 _ELSEWHERE = _set("at in for from by with on to")
 _LINKING = (
     _ARTICLES | _ELSEWHERE | _set("of and or & de du des da del della di al la le les el von van der den das y et und")
@@ -73,16 +75,19 @@ _TITLES = (_MALE | _FEMALE | _FORMS_OF_ADDRESS | _OFFICES).union(
 )
 _ALIASES = {
     "america": "united states",
-    "us": "united states",
-    "usa": "united states",
     "united states of america": "united states",
-    "uk": "united kingdom",
     "britain": "united kingdom",
     "great britain": "united kingdom",
-    "ussr": "soviet union",
-    "un": "united nations",
-    "eu": "european union",
 }
+_WRITTEN_OUT = {
+    "us": ("United", "States"),
+    "usa": ("United", "States"),
+    "uk": ("United", "Kingdom"),
+    "ussr": ("Soviet", "Union"),
+    "un": ("United", "Nations"),
+    "eu": ("European", "Union"),
+}
+_REWRITTEN = _DETERMINERS.union(_WRITTEN_OUT)
 _KINDS_BEHIND = _set("islands national park")
 _KINDS_IN_FRONT = _set("city town state county republic kingdom province commonwealth")
 
@@ -93,6 +98,8 @@ _PARTED_WORDS = 8
 _MOST_OWNERS = 200
 """A short form of more names than this is taken for none, so that the time grows no faster than the names."""
 
+_APPOSED = re.compile(r"\s*,\s*(?:(?:the|an?|his|her|its|our|their)\s+)?\Z")
+_LAST_LETTERS = re.compile(r"(?<=\b\w\.)\s+(?=\w\.(?:\s+\w\.)*\Z)")
 _BETWEEN_WORDS = re.compile(r"[\s/,;:()\"\u201c\u201d\u2010-\u2015-]+")
 _AROUND_WORD = ".'\u2018\u2019!?*"
 _DOTTED = re.compile(r"(?:\w\.)+\w?")
@@ -176,9 +183,17 @@ def identify(mentions: Sequence[Mention], text: str) -> list[Identity]:
             by_spelling[spelling].titles.update(parsed.titles)
         by_spelling[spelling].spellings[mention.text] += 1
     named = [by_spelling[mention.text, mention.label] for mention in mentions]
+    holders: defaultdict[_Name, set[_Name]] = defaultdict(set)
     for (full, name), (short, acronym) in pairwise(zip(mentions, named, strict=True)):
         if _explains(full, short, text) and acronym.fuller is None and name.fullest() is not acronym:
             acronym.shorten(name.fullest())
+        elif _APPOSED.match(text[full.end : short.start]) and _is_office(name) != _is_office(acronym):
+            office, holder = (name, acronym) if _is_office(name) else (acronym, name)
+            if office.key.label == holder.key.label:
+                holders[office].add(holder)
+    for office, (holder, *others) in holders.items():
+        if not others and holder.fullest() is not office:
+            office.shorten(holder.fullest())
     _join_short_forms(list(names.values()))
     chosen = _as_people_said(mentions, [name.fullest() for name in named])
     identities: dict[_Name, Identity] = {}
@@ -220,6 +235,13 @@ def _explains(full: Mention, short: Mention, text: str) -> bool:
     )
 
 
+def _is_office(name: _Name) -> bool:
+    """Return whether a name is an office alone: ``Secretary`` and ``Secretary of State``, and no form of address."""
+    words = name.key.words
+    head = _cut(words, _LINKING)[0]
+    return name.key.label in _PERSONS and _TITLES.issuperset(head) and not any(name.key.marks)
+
+
 def _join_short_forms(names: Sequence[_Name]) -> None:
     """Join each name with the only one that it is a short form of, the longest names first."""
     owners: defaultdict[tuple[str, Words], list[_Name]] = defaultdict(list)
@@ -259,10 +281,15 @@ def _parse(text: str, label: str) -> _Name:
         name, number = _without_comma(name, behind)
     elif label not in _PLACES:
         name += comma + behind
-    surface = _words(name) or (text,)
+    surface = _words(_LAST_LETTERS.sub("", name)) or (text,)
     if len(surface) > 1 and surface[0].lower() in _ARTICLES:
         surface = surface[1:]
     words = tuple(map(_fold, surface))
+    if not _REWRITTEN.isdisjoint(words):
+        written_out = chain.from_iterable(map(_WRITTEN_OUT.get, words, ((word,) for word in surface)))
+        pairs = pairwise(("", *written_out))
+        surface = tuple(word for before, word in pairs if before not in _EPITHETS or word not in _DETERMINERS)
+        words = tuple(map(_fold, surface))
     if label in _PERSONS:
         return _parse_person(label, words, surface, number)
     alias = _ALIASES.get(" ".join(words))

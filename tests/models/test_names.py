@@ -33,7 +33,9 @@ def canonical(*names: str, label: str = "PER") -> set[str]:
     ("label", "names"),
     [
         ("ORG", ("Congress", "CONGRESS", "the Congress", "Congress's")),
-        ("LOC", ("United States", "the United States'", "U.S.", "US", "America", "USA")),
+        ("LOC", ("United States", "the United States'", "U.S.", "US", "U. S.", "America", "USA")),
+        ("ORG", ("United Nations Security Council", "UN Security Council")),
+        ("ORG", ("Bank of the United States", "Bank of these United States", "Bank of the U. S.")),
         ("PER", ("John F. Kennedy", "Kennedy", "John", "John Kennedy", "J. F. Kennedy", "J. Kennedy", "JFK", "J.F.K.")),
         (
             "PER",
@@ -76,6 +78,7 @@ def test_names_of_one_share_an_identity(label: str, names: tuple[str, ...]) -> N
         ("PER", ("Vice President", "President")),
         ("LOC", ("Mexico", "Mexico City")),
         ("LOC", ("York", "New York")),
+        ("ORG", ("Bank of America", "Bank of the United States")),
         ("ORG", ("Institute of Art at Yale University", "Yale University")),
         ("MISC", ("Chardonnay Pinot Noir", "Chardonnay")),
     ],
@@ -119,6 +122,25 @@ def test_acronym_in_brackets_behind_a_name_is_this_name_wherever_it_stands() -> 
     names = (("College of Pediatricians", "ORG"), ("CPeds", "ORG"), ("CPeds", "ORG"))
     assert {identity.number for identity in identify_in(text, *names)} == {0}
     assert len({identity.number for identity in identify_in(text.replace("(", "- "), *names)}) == 2
+
+
+def test_office_beside_its_holder_is_the_holder_wherever_it_stands() -> None:
+    def found(text: str, *names: str) -> list[int]:
+        return [one.number for one in identify_in(text, *((name, "PER") for name in names))]
+
+    text = "Emmanuel Macron, the President of France, spoke. The President of France left."
+    names = ("Emmanuel Macron", "President of France", "President of France")
+    assert found(text, *names) == [0, 0, 0]
+    assert found(text.replace(",", " met"), *names) == [0, 1, 1]
+    # Two holders, and a form of address.
+    text = "Macron, President of France; Sarkozy, President of France; Mr. President, Senator Lee"
+    two = ("Macron", "President of France", "Sarkozy", "President of France", "Mr. President", "Senator Lee")
+    assert found(text, *two) == [0, 1, 2, 1, 3, 4]
+    # The office is the fuller name of its acronym, and no name is a short form of itself.
+    text = "Secretary of State (SoS); SoS, Secretary of State"
+    assert found(text, "Secretary of State", "SoS", "SoS", "Secretary of State") == [0, 0, 0, 0]
+    agency = identify_in("Reuters, President of France", ("Reuters", "ORG"), ("President of France", "PER"))
+    assert [one.number for one in agency] == [0, 1]
 
 
 def test_canonical_name_is_the_fullest_in_its_most_frequent_spelling() -> None:
