@@ -33,9 +33,11 @@ _UNITS = {word: number for number, word in enumerate(_SMALL.split())}
 _UNITS |= {word: 10 * number for number, word in enumerate(_TENS.split(), 2)}
 _POWERS = {3: "thousand k", 6: "million m mn", 9: "billion b bn", 12: "trillion tn"}
 _SCALES = {word: power for power, words in _POWERS.items() for word in words.split()}
-_DIGITS = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+")
-# In other languages 1.515 is more than a thousand.
+# 007 is a name, and in other languages 1.515 is more than a thousand.
+_DIGITS = re.compile(r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]*|0)(?:\.[0-9]+)?|\.[0-9]+")
 _UNCLEAR = re.compile(r"[1-9][0-9]{0,2}\.[0-9]{3}")
+# Without a currency they may be metres, kelvin or a paragraph.
+_LETTERS = re.compile("(?<![a-z])[kmb]$")
 _VAGUELY = re.compile(
     "^(?:about|around|approximately|roughly|nearly|almost|over|more than|less than|fewer than|at least|at most|up to|"
     "as much as|as many as|only|just|some|an estimated|an additional|another) "
@@ -126,7 +128,7 @@ def _percent(text: str) -> str | None:
 
 
 def _cardinal(text: str) -> str | None:
-    number = _number(_VAGUELY.sub("", text))
+    number = None if _LETTERS.search(text) else _number(_VAGUELY.sub("", text))
     return None if number is None else _plain(number)
 
 
