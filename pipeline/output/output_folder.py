@@ -326,6 +326,8 @@ class OutputFolder:
     def _write_names(self, manifest: Manifest, *, link: bool) -> PartFile:
         """Write the table of names of a generation, unless its entities and their names are those of the current one.
 
+        A lost table is written again with the same ids, but for those that a release with other rules gave.
+
         Raises:
             IntegrityError: when a part of entities cannot be read.
             StoreError: when there is no space.
