@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from concord_testing import finished_runs, viewing
-from concord_testing.viewing import read, words
+from concord_testing.viewing import links, read, words
 from starlette.testclient import TestClient
 
 DOCUMENTS = {
@@ -174,6 +174,56 @@ def test_search_shows_and_filters_by_labels(client: TestClient) -> None:
     assert rows(client, "/search?csv=1&q=won&label=PER") == []
     assert [row["doc_id"] for row in rows(client, "/search?csv=1&q=goole OR paris&id=vote")] == ["vote"] * 2
     assert "1 place with" in words(read(client, "/search?q=paris&label=PER"))
+
+
+@pytest.mark.parametrize(
+    ("query", "documents"),
+    [
+        ("q=paris&meta.section=politics", ["strike", "vote", "vote"]),
+        ("q=paris&meta.date=2031-03", ["vote", "vote", "race"]),
+        ("q=paris&meta.date=2031-03&meta.section=sport", ["race"]),
+        ("q=paris&meta.author.name=D. Rao", ["strike"]),
+        ("q=paris&meta.section=politics&id=race", []),
+        ("q=paris&meta.section=politics&label=LOC&by=lemma", ["strike", "vote", "vote"]),
+        ("q=paris&meta.nothing=x", ["strike", "vote", "vote", "race"]),
+    ],
+)
+def test_search_is_limited_by_the_metadata_of_documents(client: TestClient, query: str, documents: list[str]) -> None:
+    assert [row["doc_id"] for row in rows(client, f"/search?csv=1&{query}")] == documents
+
+
+def test_a_search_counts_the_documents_that_it_finds_by_their_metadata(client: TestClient) -> None:
+    page = read(client, "/search?q=goole&meta.section=sport")
+    assert "2 sentences with" in words(page)
+    assert "section sport remove 1" in words(page)
+    assert "politics" not in words(page)
+    assert 'aria-label="2031-03: 1"' in page
+    page = read(client, "/search?q=paris&meta.section=sport")
+    assert "section sport remove 1 politics 2" in words(page)
+    assert "/search?q=paris&meta.section=politics" in unescape(page)
+
+
+def test_the_filter_of_a_search_stays_until_it_is_removed(client: TestClient) -> None:
+    page = read(client, "/search?q=goole&meta.section=politics&meta.date=2031-01")
+    assert "0 sentences with" in words(page)
+    assert "politics remove 0" in words(page)
+    assert "date remove 2031-01" in words(page)
+    assert '<input type="hidden" name="meta.section" value="politics">' in page
+    assert {"/search?q=goole&meta.date=2031-01", "/search?q=goole"} <= {unescape(link) for link in links(page)}
+
+
+@pytest.mark.parametrize("facet", ["label=PER", "band=0", "changed=1", "generation=7", "source=x", "tagger=x"])
+def test_a_choice_that_no_document_has_can_be_removed(client: TestClient, facet: str) -> None:
+    page = read(client, f"/?meta.section=politics&q=nowhere&{facet}")
+    assert "0 documents" in words(page)
+    assert words(page).count(" remove 0") == 2
+
+
+def test_the_value_that_is_chosen_is_listed_whatever_its_number(tmp_path: Path) -> None:
+    metas = {f"d{number}": {"desk": f"desk {number // 2}"} for number in range(40)}
+    output = finished_runs.write_run(tmp_path / "out", dict.fromkeys(metas, ("Some words ~.",)), metas=metas)
+    page = words(read(viewing.open_client(output, tmp_path / "cache"), "/?meta.desk=desk 9"))
+    assert "desk desk 9 remove 2 desk 0 2" in page
 
 
 def test_contexts_are_cut_between_words(client: TestClient) -> None:

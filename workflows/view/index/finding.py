@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from concord.models.values import VALUES
 from concord.workflows.view.index.index_rows import GLUE, INNER_SPACE, SHARED
@@ -31,6 +31,13 @@ _WORD = re.compile(r"\w+(?=n't\b)|n't\b|'\w+|\w+|[^\w\s]+")
 _TERM = re.compile(r'"(?:[^"]|"")*"?|[()]|[^\s()"]+')
 _OPERATORS = ("AND", "OR", "NOT")
 
+Column: TypeAlias = Literal["forms", "lemmas"]
+"""In which the words of a search are to be found."""
+
+_DOCUMENT = (
+    "(SELECT id FROM documents WHERE sentences AND first_sentence <= words.rowid ORDER BY first_sentence DESC LIMIT 1)"
+)
+"""The number of the document that a row of the table words is in, in SQL."""
 _PLACE = "d.source, d.position, d.doc_id"
 """The order of the input, which stays when documents are annotated again and shards are rewritten or merged."""
 DOCUMENT_ORDERS = {
@@ -56,7 +63,7 @@ class IndexedDocument(NamedTuple):
     position: int
     doc_id: str
     title: str | None
-    sentence_row: int
+    first_sentence: int
     token_row: int
     entity_row: int
     sentences: int
@@ -77,9 +84,9 @@ class IndexedDocument(NamedTuple):
         return self.source, self.position, self.doc_id
 
     @property
-    def first_sentence(self) -> int:
-        """The row of its first sentence in the table words."""
-        return (self.id >> SLOT_BITS << SLOT_BITS) + self.sentence_row
+    def sentence_row(self) -> int:
+        """The row of its first sentence in the part; ``first_sentence`` is that in the table words."""
+        return self.first_sentence & ((1 << SLOT_BITS) - 1)
 
 
 class IndexedEntity(NamedTuple):
@@ -175,6 +182,7 @@ class DocumentFilter:
         generation: in which the document was annotated; None for any.
         text: part of the id or of any metadata.
         meta: fields of the metadata, each with its value; of a date also the year or the month.
+        among: numbers of documents as a JSON list; empty for any.
     """
 
     label: str = ""
@@ -185,6 +193,7 @@ class DocumentFilter:
     generation: int | None = None
     text: str = ""
     meta: Mapping[str, str] = field(default_factory=dict)
+    among: str = ""
 
     def without(self, *names: str) -> "DocumentFilter":
         """Return the filter without some of its facets."""
@@ -201,6 +210,7 @@ class DocumentFilter:
             ("d.tagger = ?", self.tagger),
             ("d.source = ?", self.source),
             ("d.generation = ?", self.generation),
+            ("d.id IN (SELECT value FROM json_each(?))", self.among),
             (
                 "(instr(lower(d.doc_id), lower(?)) OR "
                 "d.id IN (SELECT document FROM meta WHERE instr(lower(value), lower(?))))",
@@ -312,12 +322,14 @@ def meta_facets(
             year = document_filter.meta.get(name, "")[:4]
             dated[name] = time_line(index, name, "documents d", where, values, year=year)
         else:
-            recurring[name] = select_choices(
+            rows = select_choices(
                 index,
-                "SELECT CAST(m.value AS TEXT), count(DISTINCT d.id) FROM documents d JOIN meta m ON m.document = d.id "
-                f"AND m.field = ? WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {SOURCES}",
-                (name, *values),
+                "SELECT CAST(m.value AS TEXT) AS choice, count(DISTINCT d.id) FROM documents d "
+                f"JOIN meta m ON m.document = d.id AND m.field = ? WHERE {where} "
+                f"GROUP BY choice ORDER BY choice = ? DESC, 2 DESC, choice LIMIT {SOURCES}",
+                (name, *values, document_filter.meta.get(name, "")),
             )
+            recurring[name] = _with_chosen(rows, document_filter.meta.get(name, ""))
     return recurring, dated
 
 
@@ -357,13 +369,22 @@ def facets(index: sqlite3.Connection, document_filter: DocumentFilter) -> dict[s
         of_entity, entity_values = document_filter.without(name).entity_condition()
         query = f"SELECT k.{name}, count(DISTINCT k.document) FROM kinds k {joined} WHERE {of_entity} "
         choices[name] = select_choices(index, f"{query} GROUP BY 1 ORDER BY 1", [*values, *entity_values])
-    choices["band"] = [choice._replace(name=band_name(int(choice.value))) for choice in choices["band"]]
     choices["changed"] = [choice for choice in choices["changed"] if choice.value == "1"]
     for name in ("tagger", "generation", "source"):
         where, values = document_filter.without(name).where()
-        query = f"SELECT d.{name}, count(*) FROM documents d WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1"
-        choices[name] = select_choices(index, f"{query} LIMIT {SOURCES}", values)
+        query = f"SELECT d.{name} AS choice, count(*) FROM documents d WHERE {where} GROUP BY choice "
+        query += f"ORDER BY choice IS ? DESC, 2 DESC, choice LIMIT {SOURCES}"
+        choices[name] = select_choices(index, query, [*values, getattr(document_filter, name)])
+    choices = {name: _with_chosen(rows, getattr(document_filter, name)) for name, rows in choices.items()}
+    choices["band"] = [choice._replace(name=band_name(int(choice.value))) for choice in choices["band"]]
     return choices
+
+
+def _with_chosen(choices: list[Choice], chosen: str | int | None) -> list[Choice]:
+    """Return the values of a facet with the chosen one, which perhaps no document has under the other choices."""
+    value = "" if chosen is None or chosen is False else str(1 if chosen is True else chosen)
+    is_listed = not value or value in {choice.value for choice in choices}
+    return choices if is_listed else [*choices, Choice(value, value, 0)]
 
 
 def count_rows(index: sqlite3.Connection, table: str, values: Sequence[Any] = ()) -> int:
@@ -534,8 +555,8 @@ def places_of_name(
     columns = ", ".join(f"e.{name}" for name in IndexedEntity._fields)
     rest = f"entities e JOIN documents d ON d.id = e.document WHERE {where} AND {of_document}"
     rows = index.execute(
-        f"SELECT e.sent_id, d.doc_id, d.title, (SELECT forms FROM words WHERE rowid = "
-        f"(e.document >> {SLOT_BITS} << {SLOT_BITS}) + d.sentence_row + e.sent_id), {columns} "
+        "SELECT e.sent_id, d.doc_id, d.title, "
+        f"(SELECT forms FROM words WHERE rowid = d.first_sentence + e.sent_id), {columns} "
         f"FROM {rest} ORDER BY {_PLACE}, e.number LIMIT ? OFFSET ?",
         (*values, *document_values, *window),
     )
@@ -551,8 +572,9 @@ def find_words(
     index: sqlite3.Connection,
     text: str,
     *,
-    column: Literal["forms", "lemmas"],
+    column: Column,
     document: IndexedDocument | None,
+    document_filter: DocumentFilter = ALL_DOCUMENTS,
     label: str = "",
     window: Window = FIRST_PAGE,
 ) -> tuple[list[Line], int]:
@@ -562,19 +584,17 @@ def find_words(
         text: words, "words next to each other", AND, OR, NOT and brackets; a ``*`` at the end of a word stands for any
             further letters.
         column: whether the words are to be found in their forms or as lemmas; case and accents make no difference.
-        document: search only there.
+        document, document_filter: search only there.
         label: only matches in entities of this type, of the first ``SEARCHED`` sentences that match; they are counted.
 
     Raises:
         UnavailableError: when the words and operators are no query.
     """
-    query = _query(text, column)
-    if query is None:
-        return [], 0
-    where, values = "words MATCH ?", list[Any]([query])
-    if document is not None:
-        where += " AND rowid BETWEEN ? AND ?"
-        values += [document.first_sentence, document.first_sentence + document.sentences - 1]
+    where, values = _words_condition(text, column, document)
+    of_document, document_values = document_filter.where()
+    if of_document != "1":
+        where += f" AND {_DOCUMENT} IN (SELECT d.id FROM documents d WHERE {of_document})"
+        values += document_values
     number = 0 if column == "forms" else 1
     try:
         rows = index.execute(
@@ -590,6 +610,24 @@ def find_words(
     if label:
         return lines[window.offset : window.offset + window.limit], len(lines)
     return lines, count_rows(index, f"words WHERE {where}", values)
+
+
+def documents_found(index: sqlite3.Connection, text: str, *, column: Column, document: IndexedDocument | None) -> str:
+    """Return the numbers of the documents in which ``find_words`` finds a text, as a JSON list."""
+    where, values = _words_condition(text, column, document)
+    query = f"SELECT json_group_array(DISTINCT {_DOCUMENT}) FROM words WHERE {where}"
+    numbers: str = index.execute(query, values).fetchone()[0]
+    return numbers
+
+
+def _words_condition(text: str, column: Column, document: IndexedDocument | None) -> tuple[str, list[Any]]:
+    """Return the condition on the table words that they match, and its values."""
+    query = _query(text, column)
+    where, values = ("words MATCH ?", list[Any]([query])) if query else ("0", [])
+    if document is not None:
+        where += " AND rowid BETWEEN ? AND ?"
+        values += [document.first_sentence, document.first_sentence + document.sentences - 1]
+    return where, values
 
 
 def quote(words: str) -> str:
@@ -614,9 +652,8 @@ def documents_with(index: sqlite3.Connection, text: str) -> list[IndexedDocument
 
 def _document_of(index: sqlite3.Connection, sentence: int) -> IndexedDocument:
     """Return the document that a row of the words is in."""
-    slot, row = sentence >> SLOT_BITS, sentence & ((1 << SLOT_BITS) - 1)
-    rest = "FROM documents WHERE id >= ? AND id < ? AND sentence_row <= ? ORDER BY id DESC LIMIT 1"
-    return select(index, IndexedDocument, rest, (slot << SLOT_BITS, (slot + 1) << SLOT_BITS, row))[0]
+    rest = "FROM documents WHERE sentences AND first_sentence <= ? ORDER BY first_sentence DESC LIMIT 1"
+    return select(index, IndexedDocument, rest, (sentence,))[0]
 
 
 def _lines(index: sqlite3.Connection, sentence: int, forms: str, marked: str, *, label: str) -> Iterator[Line]:

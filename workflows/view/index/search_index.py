@@ -16,7 +16,7 @@ from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import ShardReport
 from concord.workflows.view.index.index_rows import document_rows, entity_rows, meta_rows, sentence_rows
 
-VERSION = 3
+VERSION = 4
 SLOT_BITS = 32
 """Numbers of documents and sentences are ``shard slot << SLOT_BITS | row in its part``."""
 BANDS = (0.5, 0.8, 0.95)
@@ -25,12 +25,13 @@ BANDS = (0.5, 0.8, 0.95)
 _SCHEMA = """
 CREATE TABLE shards (slot INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, searchable INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE documents (id INTEGER PRIMARY KEY, position INTEGER NOT NULL, doc_id TEXT NOT NULL, title TEXT,
-  source TEXT NOT NULL, tagger TEXT NOT NULL, generation INTEGER NOT NULL, sentence_row INTEGER NOT NULL,
+  source TEXT NOT NULL, tagger TEXT NOT NULL, generation INTEGER NOT NULL, first_sentence INTEGER NOT NULL,
   token_row INTEGER NOT NULL, entity_row INTEGER NOT NULL, chars INTEGER NOT NULL, sentences INTEGER NOT NULL,
   words INTEGER NOT NULL, entities INTEGER NOT NULL, refined INTEGER NOT NULL, changed INTEGER NOT NULL,
   uncertainty REAL, confidence REAL);
 CREATE INDEX documents_doc_id ON documents (doc_id);
 CREATE INDEX documents_place ON documents (source, position, doc_id);
+CREATE INDEX documents_first_sentence ON documents (first_sentence) WHERE sentences;
 CREATE TABLE meta (document INTEGER NOT NULL, field TEXT NOT NULL, value NOT NULL, month TEXT,
   PRIMARY KEY (document, field, value)) WITHOUT ROWID;
 CREATE INDEX meta_field ON meta (field, value);

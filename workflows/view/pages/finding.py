@@ -1,7 +1,8 @@
 """The pages on which something is found: documents, names, words in context, and dead letters."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from concord.workflows.view.index.finding import (
     DOCUMENT_ORDERS,
@@ -10,12 +11,14 @@ from concord.workflows.view.index.finding import (
     NAME_ORDERS,
     PAGE_ROWS,
     SEARCHED,
+    Column,
     DocumentFilter,
     IndexedDeadLetter,
     Line,
     MetaField,
     all_labels,
     count_rows,
+    documents_found,
     facets,
     find_documents,
     find_names,
@@ -141,19 +144,33 @@ def name(viewer: Viewer, query: Query) -> Page:
 
 
 def search(viewer: Viewer, query: Query) -> Page:
-    """Find words in their context."""
+    """Find words in their context, in documents by their metadata."""
     text, doc_id, label = query.text("q").strip(), query.text("id").strip(), query.text("label")
-    column: Literal["forms", "lemmas"] = "lemmas" if query.text("by") == "lemma" else "forms"
+    column: Column = "lemmas" if query.text("by") == "lemma" else "forms"
     unread, lines, total = "", list[Line](), 0
     with viewer.opened.index.reading() as index:
         document = get_document(index, doc_id) if doc_id else None
+        fields = meta_fields(index)
+        chosen = DocumentFilter(meta=_chosen_meta(query, fields))
         try:
             lines, total = find_words(
-                index, text, column=column, document=document, label=label, window=query.window(PAGE_ROWS)
+                index,
+                text,
+                column=column,
+                document=document,
+                document_filter=chosen,
+                label=label,
+                window=query.window(PAGE_ROWS),
             )
+            if text and fields:
+                chosen = replace(chosen, among=documents_found(index, text, column=column, document=document))
         except UnavailableError as error:
             unread = str(error)
+        recurring, dated = meta_facets(index, chosen)
         values = {
+            "chosen": chosen,
+            "recurring": recurring,
+            "dated": dated,
             "text": text,
             "unread": unread,
             "by": column,
