@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from concord.pipeline.threads import wait_passively
 
@@ -38,6 +38,8 @@ from concord.workflows.bundles import BUNDLE, check_bundle, pack_bundle
 TEXT = "text"
 ENTITY_FIELDS = ("start_char", "end_char", "text", "label", "confidence", "uncertainty")
 EXAMPLE = ["Ada Lovelace wrote to Charles Babbage from Surrey.", "She never saw Turin."]
+TextEntities: TypeAlias = list[list[dict[str, Any]]]
+"""For each text its entities by ``ENTITY_FIELDS``; offsets are code points of the text, half-open."""
 _TURN_CHARACTERS = 50_000
 _LEAST_COST = 50
 # Of a turn that is long enough to measure the pace of the server by.
@@ -108,14 +110,11 @@ class ServedTagger:
         self._line = ThreadPoolExecutor(max_workers=1, thread_name_prefix="concord-serving")
         self._paces: deque[float] = deque(maxlen=_PACES)
 
-    def predict(self, model_input: Any) -> list[list[dict[str, Any]]]:
+    def predict(self, model_input: Any) -> TextEntities:
         """Return the entities of each text, in order.
 
         Args:
             model_input: a data frame with the column ``text``, or texts.
-
-        Returns:
-            for each text its entities by ``ENTITY_FIELDS``; offsets are code points of the text, half-open.
 
         Raises:
             MlflowException: with the code of a bad request, naming the text that cannot be annotated, or the limit
@@ -124,7 +123,7 @@ class ServedTagger:
         deadline = time.monotonic() + self._limits.seconds
         texts = _texts(model_input)
         self._check_size(sum(map(_cost, texts)))
-        entities: list[list[dict[str, Any]]] = []
+        entities: TextEntities = []
         for turn in _turns(texts):
             work = self._line.submit(self._annotate, turn, len(entities))
             entities += self._result(work, deadline)
@@ -147,7 +146,7 @@ class ServedTagger:
                 f"which this server needs about {seconds:.0f} s; {advice}"
             )
 
-    def _result(self, work: Future[list[list[dict[str, Any]]]], deadline: float) -> list[list[dict[str, Any]]]:
+    def _result(self, work: Future[TextEntities], deadline: float) -> TextEntities:
         """Wait for a turn, and give it up when the time of the request ends; one that has begun ends unheard."""
         if wait([work], timeout=max(0.0, deadline - time.monotonic())).not_done:
             work.cancel()
@@ -158,14 +157,14 @@ class ServedTagger:
             )
         return work.result()
 
-    def _annotate(self, texts: Sequence[str], first: int) -> list[list[dict[str, Any]]]:
+    def _annotate(self, texts: Sequence[str], first: int) -> TextEntities:
         """Return the entities of some texts of a request, the first of which is its text number ``first``."""
         started = time.monotonic()
         outcomes = self._annotator.annotate(texts, ids=[str(first + number) for number in range(len(texts))])
         for outcome in outcomes:
             if isinstance(outcome, DeadLetter):
                 raise _refusal(f"text {outcome.doc_id}: {outcome.stage}: {outcome.message}")
-        entities: list[list[dict[str, Any]]] = [[] for _ in texts]
+        entities: TextEntities = [[] for _ in texts]
         for row in self._annotator.tables(outcomes)["entities"].to_pylist():
             entities[int(row["doc_id"]) - first].append({name: row[name] for name in ENTITY_FIELDS})
         if (characters := sum(map(_cost, texts))) >= _MEASURED_CHARACTERS:

@@ -23,7 +23,7 @@ from concord.models.calibration import (
 )
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.reliability import brier_score
-from concord.models.labels import OUTSIDE
+from concord.models.labels import OUTSIDE, split_label
 from concord.models.outputs import known_numbers
 from concord.models.tagger import Tagger
 from concord.models.training.fit_guarantee import LEAST
@@ -141,13 +141,8 @@ def observe(tagger: Tagger, documents: Sequence[Sequence[Sentence]], *, left_out
             right += same
             gold += [numbers.get(label) for label in tagger.vocabulary.scheme.from_gold(labels)]
             owners += [number] * len(labels)
-            open_words = {
-                word
-                for span in prediction.spans
-                for word in range(span.start, span.end)
-                if span.label in left_out and labels[word] == OUTSIDE
-            }
-            said += [word not in open_words for word in range(len(labels))]
+            kinds = (split_label(label)[1] if left_out else "" for label in prediction.labels)
+            said += [left != OUTSIDE or kind not in left_out for left, kind in zip(labels, kinds, strict=True)]
             if not tagger.vocabulary.scheme.has_entities:
                 counts[number] += (len(labels), len(labels), sum(same))
                 continue

@@ -3,14 +3,21 @@
 import hashlib
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from concord.models.data.sentence import Sentence
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.read_corpus import GoldDocument
-from concord.pipeline.corrections.correction import Correction, Mark, corrections_digest, current_corrections
+from concord.pipeline.corrections.correction import (
+    Correction,
+    Mark,
+    corrections_digest,
+    current_corrections,
+    group_by_document,
+    undone_ids,
+)
 from concord.pipeline.corrections.fitting import Fit, corrected_marks, fit_corrections
 from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.documents import DeadLetter
@@ -87,7 +94,9 @@ def read_corrected(output: OutputPath, *, whole_documents: bool = False) -> Corr
             "with 'concord corrections import'"
         )
     collection = open_collection(output)
-    taken_back = _taken_back(log, current)
+    undone_lines = undone_ids(log)
+    # Rows may still have these.
+    taken_back = group_by_document(line for line in log if line.decides and line.id in undone_lines)
     documents, fitting, used = [], 0, {}
     for document, text in documents_with_texts(collection, current):
         doc_id = document.row.doc_id
@@ -114,16 +123,6 @@ def read_corrected(output: OutputPath, *, whole_documents: bool = False) -> Corr
         digest=hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest(),
         trees=component_signature(collection.plan.parser),
     )
-
-
-def _taken_back(log: Iterable[Correction], current: Mapping[str, Sequence[Correction]]) -> dict[str, list[Correction]]:
-    """Return the corrections of each document that were undone, which its rows may still have."""
-    current_ids = {correction.id for corrections in current.values() for correction in corrections}
-    undone: dict[str, list[Correction]] = {}
-    for correction in log:
-        if correction.decides and correction.id not in current_ids:
-            undone.setdefault(correction.doc_id, []).append(correction)
-    return undone
 
 
 def _corrected(

@@ -83,7 +83,9 @@ class LogState(NamedTuple):
         """Return the state of a log with some lines."""
         undone = undone_ids(lines)
         flags = group_by_document(line for line in lines if line.action == "flag" and line.id not in undone)
-        return cls(lines, current_corrections(lines), group_by_document(filter(_decides, lines)), flags, undone)
+        return cls(
+            lines, current_corrections(lines), group_by_document(line for line in lines if line.decides), flags, undone
+        )
 
     def counts(self, line: Correction) -> bool:
         """Return whether no line has undone a correction or a flag."""
@@ -278,10 +280,6 @@ class CorrectionLog:
         if self.who is None:
             raise RefusedError("this server only reads; start 'concord view OUT --as NAME' to correct")
         return self.who
-
-
-def _decides(line: Correction) -> bool:
-    return line.decides
 
 
 def _unlabelled(document: CurrentDocument, words: Change) -> Mark:

@@ -9,7 +9,7 @@ from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import Correction
 from concord.workflows.view.correcting.correction_log import Change, LogState
 from concord.workflows.view.correcting.current_document import with_corrections
-from concord.workflows.view.correcting.review_queue import QueueRow, Selection
+from concord.workflows.view.correcting.review_queue import QueueRow
 from concord.workflows.view.index.document import read_page
 from concord.workflows.view.index.finding import PAGE_ROWS, get_document, names_of_document
 from concord.workflows.view.page import Page, Query, UnavailableError
@@ -61,6 +61,7 @@ def review(viewer: Viewer, query: Query) -> Page:
     rank = query.number("rank") or next(iter(open_ranks), 0)
     row = rows[rank - 1] if 0 < rank <= len(rows) else None
     start = (rank - 1) // PAGE_ROWS * PAGE_ROWS if row else 0
+    last = state.last_step(viewer.log.who, state.lines)
     values = {
         "state": "done",
         "rows": rows[start : start + PAGE_ROWS],
@@ -72,7 +73,8 @@ def review(viewer: Viewer, query: Query) -> Page:
         "today": state.steps_today(viewer.log.who),
         "fetches": viewer.log.who is not None,
         **({} if row is None else _card_values(viewer, query, state, row.queued)),
-        **_last_values(viewer, state, selection.value),
+        "last": last,
+        "last_rank": next((row.sentence.rank for row in selection.value if last and _is_about(last, row)), 0),
     }
     return Page("review.html.j2", values)
 
@@ -122,13 +124,6 @@ def _card_values(viewer: Viewer, query: Query, state: LogState, row: QueueRow) -
         "can_correct": viewer.log.who is not None and current is not None and not query.text("save"),
         "seen": len(state.lines),
     }
-
-
-def _last_values(viewer: Viewer, state: LogState, selection: Selection) -> Mapping[str, Any]:
-    """Return the last step of the person who looks, and which sentence of the queue it is about, 0 for none."""
-    last = state.last_step(viewer.log.who, state.lines)
-    ranks = (row.sentence.rank for row in selection if last is not None and _is_about(last, row))
-    return {"last": last, "last_rank": next(ranks, 0)}
 
 
 def _state_of(state: LogState, row: QueueRow) -> str:
