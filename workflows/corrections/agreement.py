@@ -75,11 +75,9 @@ def agreement_command(output: OutputPath) -> Answer:
     found, count = agreements(sentences), sum(1 for one in sentences for _ in open_differences(one))
     if not found:
         return Answer(values={"agreements": [], "open": 0}, text="No two people have corrected in one sentence.")
-    rows = [
-        (f"{one.first}, {one.second}", f"{one.sentences:,}", _number(one.f1, 1), _number(one.alpha, 2)) for one in found
-    ]
+    rows = [(f"{one.first}, {one.second}", one.sentences, one.f1, one.alpha) for one in found]
     lines = [
-        table(rows, header=("people", "sentences", "F1", "alpha")),
+        table(rows, header=("people", "sentences", "F1", "alpha"), right={1, 2, 3}),
         "",
         f"{counted(count, 'difference')} to settle",
     ]
@@ -171,7 +169,3 @@ def open_differences(sentence: SharedSentence) -> Iterator[Difference]:
         start, end = marks[0].start, max(mark.end for mark in marks)
         if not any(mark.start < end and start < mark.end for mark in sentence.settled):
             yield Difference(sentence, start, end, by_answer)
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"

@@ -263,7 +263,7 @@ def _history_table(entries: Sequence[Entry]) -> str:
             str(entry.went_to),
             entry.who,
             (entry.evidence or "-")[:12],
-            "-" if entry.uses is None else str(entry.uses),
+            entry.uses,
             entry.reason or "",
         )
         for entry in entries
