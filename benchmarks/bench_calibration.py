@@ -23,7 +23,7 @@ from concord.models.errors import ModelError
 from concord.models.evaluation.reliability import brier_score, coverage, expected_calibration_error
 from concord.models.saved_tagger import tagger_digest
 from concord.models.tagger import Tagger
-from concord.models.training.fit_calibration import Calibrated, Observed, apply, observe, raw
+from concord.models.training.fit_calibration import Calibrated, Entities, Observed, Words, apply, observe, raw
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.corpora.provenance import find_overlap, read_provenance
 from research.entities_en.guideline import LABELS
@@ -58,29 +58,40 @@ def figures(state: Calibrated, observed: Observed) -> dict[str, object]:
     """Return the figures before or after calibration."""
     found = coverage(state.document_confidences(observed), observed.counts)
     return {
-        "tokens": errors(state.words, observed.words.right),
-        "entities": errors(state.entities, observed.entities.right),
+        "tokens": errors(state.words, observed.words),
+        "entities": errors(state.entities, observed.entities),
         "f1": round(found.whole, 2),
         "f1_of_the_most_certain": {f"{share:.0%}": round(score, 2) for share, score in found.at.items()},
         "risk_coverage_area": round(found.risk_area, 5),
     }
 
 
-def errors(probabilities: np.ndarray, right: np.ndarray) -> dict[str, float]:
-    """Return calibration errors, and the one that chance alone causes."""
-    chance = np.random.default_rng(1)
-    perfect = [
-        expected_calibration_error(probabilities, chance.random(len(right)) < probabilities) for _ in range(DRAWS)
-    ]
+def errors(probabilities: np.ndarray, found: Words | Entities) -> dict[str, float]:
+    """Return calibration errors, and those that chance alone causes."""
+    right, residuals = found.right, probabilities - found.right
+    perfect, largest = exactly_right(probabilities)
+    sums = np.bincount(found.documents, weights=residuals - residuals.mean())
     values = {
         "ece": expected_calibration_error(probabilities, right),
-        "ece_if_exactly_right": float(np.mean(perfect)),
+        "ece_if_exactly_right": perfect,
+        "ece_if_exactly_right_95_percent": largest,
         "ece_equal_width": expected_calibration_error(probabilities, right, binning="width"),
         "brier": brier_score(probabilities, right),
         "mean_confidence": float(probabilities.mean()),
         "right": float(right.mean()),
+        "gap_standard_error": float(np.sqrt(np.square(sums).sum()) / len(right)),
     }
     return {name: round(value, 5) for name, value in values.items()}
+
+
+def exactly_right(probabilities: np.ndarray) -> tuple[float, float]:
+    """Return the mean and the 95th percentile of the calibration error that exactly right probabilities would have."""
+    chance = np.random.default_rng(1)
+    drawn = [
+        expected_calibration_error(probabilities, chance.random(len(probabilities)) < probabilities)
+        for _ in range(DRAWS)
+    ]
+    return float(np.mean(drawn)), float(np.quantile(drawn, 0.95))
 
 
 def main() -> None:
