@@ -1,6 +1,6 @@
 """Fitting a first pass to the tagger of two stages that it belongs to, and scoring its gate."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,15 +42,22 @@ def fit_map(tagger: TwoStageTagger, first: FirstPass, documents: Sequence[Sequen
 
 
 def score_gates(
-    tagger: TwoStageTagger, documents: Sequence[Sequence[Sentence]], *, gates: Sequence[float] = (0.0, *GATES)
+    tagger: TwoStageTagger,
+    documents: Sequence[Sequence[Sentence]],
+    *,
+    gates: Sequence[float] = (0.0, *GATES),
+    rename: Callable[[Sequence[str]], Sequence[str]] = tuple,
 ) -> list[GateScore]:
-    """Score gates on gold documents; the encoder's features are kept in memory meanwhile."""
+    """Score gates on gold documents, whose labels are the tagger's as ``rename`` returns them.
+
+    The encoder's features are kept in memory meanwhile.
+    """
     tagger.keep_features(documents)
     gold = gold_sequences(documents)
     scores = []
     for gate in gates:
         table = tagger.tabulate(documents, PredictOptions(gate=gate))
-        labels = [prediction.labels for document in table.predictions(tagger.vocabulary) for prediction in document]
+        labels = [rename(found.labels) for document in table.predictions(tagger.vocabulary) for found in document]
         encoded = 1 - float(table.first.float().mean()) if len(table.first) else 0.0
         scores.append(GateScore(gate=gate, f1=span_scores(gold, labels)["all"].f1, encoded=encoded))
     return scores

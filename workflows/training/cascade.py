@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from concord.models.checkpoint import is_half, load_tagger, save_tagger
@@ -12,7 +13,7 @@ from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.workflows.bundles import copy_bundle, require_new_folder
 from concord.workflows.console import Answer, info, table, warn
-from concord.workflows.corpora.corpora import Documents, read_gold_for, short_names, without_labels
+from concord.workflows.corpora.corpora import Documents, read_gold_for, rename, short_names, without_labels
 from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance
 from concord.workflows.registry.resolve_tagger import find_tagger
 
@@ -74,7 +75,8 @@ def cascade_command(job: CascadeJob) -> Answer:
     corpora = {path: read_gold_for(tagger, [path], labels=job.labels, form=job.form) for path in job.data}
     curves = {}
     for path, documents in corpora.items():
-        curves[path] = score_gates(tagger, documents)
+        rename_own = partial(rename, labels=job.labels, scheme=tagger.vocabulary.scheme)
+        curves[path] = score_gates(tagger, documents, rename=rename_own)
         info(f"scored the gates on {short_names([path])}")
     gate = job.gate if job.gate is not None else choose_gate(list(curves.values()), tolerance=job.tolerance)
     if job.gate is None and not gate:

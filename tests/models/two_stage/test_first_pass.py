@@ -220,6 +220,9 @@ def test_gates_are_scored_from_none_to_all_sentences(tagger: Any, documents: Doc
     assert shares[0] == 1.0
     assert shares == sorted(shares, reverse=True)
     assert shares[-1] == 0.0
+    gold = (sentence.labels or () for sentence in chain(*documents))
+    (renamed,) = score_gates(tagger, documents, gates=(0.0,), rename=lambda _: next(gold))
+    assert scores[0].f1 < renamed.f1 == 100.0
 
 
 def test_largest_gate_within_the_tolerance_on_every_corpus_is_chosen() -> None:
