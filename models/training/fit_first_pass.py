@@ -48,10 +48,7 @@ def score_gates(
     gates: Sequence[float] = (0.0, *GATES),
     rename: Callable[[Sequence[str]], Sequence[str]] = tuple,
 ) -> list[GateScore]:
-    """Score gates on gold documents, whose labels are the tagger's as ``rename`` returns them.
-
-    The encoder's features are kept in memory meanwhile.
-    """
+    """Score gates on gold documents by renamed labels; the encoder's features are kept in memory meanwhile."""
     tagger.keep_features(documents)
     gold = gold_sequences(documents)
     scores = []

@@ -76,12 +76,11 @@ def agreement_command(output: OutputPath) -> Answer:
     if not found:
         return Answer(values={"agreements": [], "open": 0}, text="No two people have corrected in one sentence.")
     rows = [(f"{one.first}, {one.second}", one.sentences, one.f1, one.alpha) for one in found]
-    lines = [
-        table(rows, header=("people", "sentences", "F1", "alpha"), right={1, 2, 3}),
-        "",
-        f"{counted(count, 'difference')} to settle",
-    ]
-    return Answer(values={"agreements": [one._asdict() for one in found], "open": count}, text="\n".join(lines))
+    shown = table(rows, header=("people", "sentences", "F1", "alpha"), right={1, 2, 3})
+    return Answer(
+        values={"agreements": [one._asdict() for one in found], "open": count},
+        text=f"{shown}\n\n{counted(count, 'difference')} to settle",
+    )
 
 
 def shared_sentences(collection: Collection, log: Sequence[Correction]) -> Iterator[SharedSentence]:
