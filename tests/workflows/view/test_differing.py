@@ -77,6 +77,29 @@ def test_one_name_that_becomes_two_keeps_both(output: Path, tmp_path: Path) -> N
     assert "since this page was loaded" in stale.text
 
 
+def test_settling_comes_back_to_where_the_difference_was(tmp_path: Path) -> None:
+    sentence, count = "Baxter slept.", 52
+    output = finished_runs.write_run(tmp_path / "out", {"long": ("Baxter|B-ORG slept ~.",) * count}, keep_text=True)
+    text, seen = " ".join([sentence] * count), Seen(doc_id="long", tagger="tagger-x", generation=0)
+    old = Mark(start=0, end=6, type="ORG", text="Baxter")
+    marks = [old.moved(number * (len(sentence) + 1)) for number in range(count)]
+    news = [("ada", mark, mark) for mark in marks] + [
+        ("bob", mark, mark.model_copy(update={"type": "PER"})) for mark in marks
+    ]
+    lines = [Correction.of(before, after, text=text, seen=seen, who=who) for who, before, after in news]
+    append_to_log(log_path(output), lines)
+    client = viewing.open_client(output, tmp_path / "cache", who="cleo")
+    for expected in ("/differences?page=1#d2", "/differences?page=1"):
+        page = client.get("/differences?page=1").text
+        form = page.rpartition("<form")[2]
+        data = {name: re.findall(rf'name="{name}" value="([^"]*)"', form) for name in ("key", "generation", "seen")}
+        change, back = (re.findall(rf'name="{name}" value="([^"]*)"', form) for name in ("change", "back"))
+        answer = client.post("/settle", data=data | {"change": change, "back": back}, headers=ORIGIN)
+        assert str(answer.url).removeprefix("http://127.0.0.1:7391") == expected
+    assert "50 differences to settle" in answer.text
+    assert len(re.findall('<section class="card"', answer.text)) == 50
+
+
 def differences(page: Page) -> int:
     return int(page.locator("h1").inner_text().split()[0])
 

@@ -17,7 +17,8 @@ def differences(viewer: Viewer, query: Query) -> Page:
     state = viewer.log.state()
     sentences = list(shared_sentences(viewer.opened.snapshot.collection, state.lines))
     rows = list(chain.from_iterable(map(open_differences, sentences)))
-    page = query.number("page") or 0
+    # The last difference of the last page takes the page with it.
+    page = min(query.number("page") or 0, max(0, len(rows) - 1) // PAGE_ROWS)
     with viewer.opened.index.reading() as index:
         labels = viewer.types(index, state)
     values = {
