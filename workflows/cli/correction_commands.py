@@ -35,7 +35,7 @@ def corrections() -> None:
 @verb(example="concord corrections list out/news", group=corrections, name="list")
 @click.argument("output", metavar="OUT", type=COLLECTION)
 def list_corrections(output: "OutputPath") -> Answer:
-    """List corrections, and which of them no longer fit.
+    """List corrections and flags, and which corrections no longer fit.
 
     \b
     OUT is the folder of an annotated collection. The states:
@@ -44,6 +44,7 @@ def list_corrections(output: "OutputPath") -> Answer:
       misfit      left out, with the reason: the text has changed, or the document is gone
       overruled   by a later correction of the same words
       undone      taken back
+      flagged     asks for another look at a sentence, with a comment if there is one
 
     --json lists all of them with all fields.
     """

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from concord.pipeline.corrections.correction import Correction, corrections_digest, current_corrections
+from concord.pipeline.corrections.correction import Correction, corrections_digest, current_corrections, undone_ids
 from concord.pipeline.corrections.fitting import Fit, fit_corrections
 from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.documents import DeadLetter
@@ -24,11 +24,11 @@ NO_DOCUMENT = "the collection has no document of this id"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CorrectionStatus:
-    """A correction of the log and what became of it.
+    """A correction or flag of the log and what became of it.
 
     Attributes:
-        state: ``written`` in the tables, ``waiting`` for the next run, ``undone``, ``overruled`` by a later one or
-            ``misfit``.
+        state: ``written`` in the tables, ``waiting`` for the next run, ``undone``, ``overruled`` by a later one,
+            ``misfit`` or ``flagged``.
         reason: why it is overruled or does not fit, in plain words.
     """
 
@@ -38,7 +38,7 @@ class CorrectionStatus:
 
 
 def list_statuses(output: OutputPath) -> list[CorrectionStatus]:
-    """Return every correction of a collection's log, without the lines that undo others, in the order of the log.
+    """Return every correction and flag of a collection's log, without the lines that undo others, in the log's order.
 
     Raises:
         PlanError: when the folder holds no finished run.
@@ -46,7 +46,9 @@ def list_statuses(output: OutputPath) -> list[CorrectionStatus]:
     """
     log = read_log(log_path(output))
     current = current_corrections(log)
-    statuses = _statuses((line for line in log if line.decides), "undone")
+    undone = undone_ids(log)
+    statuses = _statuses((line for line in log if line.action != "undo"), "undone")
+    statuses |= _statuses((line for line in log if line.action == "flag" and line.id not in undone), "flagged")
     collection = open_collection(output)
     missing = dict(current)
     for document, text in documents_with_texts(collection, current):
@@ -97,7 +99,7 @@ def list_command(output: OutputPath) -> Answer:
     if not statuses:
         return Answer(values=values, text=f"{short_path(output)}: no corrections")
     rows = [_row(status) for status in statuses[-SHOWN:]]
-    lines = [table(rows, header=("document", "action", "entity", "by", "when", "state")), ""]
+    lines = [table(rows, header=("document", "action", "words", "by", "when", "state")), ""]
     if len(statuses) > SHOWN:
         lines += [f"the last {SHOWN}; --json lists all {len(statuses):,}"]
     lines.append(", ".join(f"{number:,} {state}" for state, number in sorted(counts.items())))

@@ -47,6 +47,25 @@ def test_list_says_what_became_of_each(tmp_path: Path) -> None:
     assert "\u202e" not in shown.output
 
 
+@pytest.mark.slow
+def test_list_shows_who_flagged_which_sentence_and_why(tmp_path: Path) -> None:
+    source, output = write_texts(tmp_path / "texts.jsonl", TEXTS), tmp_path / "out"
+    annotate_texts(source, output)
+    words = Mark(start=0, end=len(TEXT), type="O", text=TEXT)
+    flags = [
+        correct(words, None, who=who).model_copy(update={"action": "flag", "comment": comment})
+        for who, comment in (("ada", "whose \u202ename?"), ("bob", ""))
+    ]
+    append_to_log(log_path(output), [*flags, flags[1].undone(who="bob")])
+    assert [(one.correction.who, one.state) for one in list_statuses(output)] == [("ada", "flagged"), ("bob", "undone")]
+    shown = CliRunner().invoke(main, ["corrections", "list", str(output)]).output
+    row = next(line for line in shown.splitlines() if "flagged, whose" in line)
+    assert all(part in row for part in ("plain", "flag", TEXT[:20], "name?", "ada"))
+    assert "\u202e" not in shown
+    assert "1 flagged, 1 undone" in shown
+    assert "concord annotate writes" not in shown
+
+
 def test_import_adds_to_the_log(tmp_path: Path) -> None:
     output = tmp_path / "out"
     annotate_texts(write_texts(tmp_path / "texts.jsonl", TEXTS), output)
