@@ -1,5 +1,6 @@
 """The command ``concord view``: serve the pages of a collection to a browser on this machine."""
 
+import errno
 import re
 import secrets
 import socket
@@ -58,8 +59,8 @@ def serve(
 
     Raises:
         PlanError: when the folder contains no run.
-        ConfigError: when the port is in use, a name or the path cannot be one, or the collection is in an object store
-            and cannot be corrected.
+        ConfigError: when the port is in use, the IP address is none of this machine, a name or the path cannot be one,
+            or the collection is in an object store and cannot be corrected.
     """
     if who is not None:
         log_path(output)
@@ -117,7 +118,7 @@ def serve(
 
 
 def listen(port: int | None, address: str = ADDRESS) -> socket.socket:
-    """Return a listening socket on an address of this machine; ConfigError if the port is in use."""
+    """Return a listening socket; ConfigError if the port is in use, or the address is none of this machine."""
     for number in (PORT, 0) if port is None else (port,):
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -130,4 +131,9 @@ def listen(port: int | None, address: str = ADDRESS) -> socket.socket:
             fault = error
         else:
             return listener
-    raise ConfigError(f"--port: cannot listen on {address}:{port}: {fault.strerror}; choose another one")
+    if isinstance(fault, socket.gaierror) or fault.errno == errno.EADDRNOTAVAIL:
+        raise ConfigError(
+            f"--host: expected an address of this machine to listen on, got {address}; choose one that it has, "
+            f"or {ANY} for all of them"
+        )
+    raise ConfigError(f"--port: cannot listen on {address}:{number}: {fault.strerror}; choose another one")

@@ -414,6 +414,13 @@ def test_a_folder_without_a_run_and_a_port_in_use_are_errors(tmp_path: Path) -> 
         listen(listener.getsockname()[1])
 
 
+@pytest.mark.parametrize("port", [None, 0])
+@pytest.mark.parametrize("address", ["192.0.2.1", "999.0.0.1"])
+def test_an_address_of_another_machine_is_told_from_a_port_in_use(address: str, port: int | None) -> None:
+    with pytest.raises(ConfigError, match=f"^--host: .*{address}.*0.0.0.0"):
+        listen(port, address)
+
+
 def test_the_application_refuses_what_is_no_request(tmp_path: Path) -> None:
     output = finished_runs.write_run(tmp_path / "out", viewing.NEWS)
     opened = OpenedCollection(output, cache=tmp_path / "cache")
