@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from concord_testing import finished_runs, viewing
 from concord_testing.browsing import Visit
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from concord.pipeline.corrections.log import log_path, read_log
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.report.type_colours import COLOURS
 
 pytestmark = pytest.mark.slow
@@ -472,6 +474,56 @@ def test_a_server_that_is_gone_is_said_to_be(visit: Visit, output: Path) -> None
     expect(page.locator("#chosen")).to_contain_text("The server does not answer: the last step was not written.")
     page.context.set_offline(False)
     visit.open("/review")
+    page.keyboard.press("A")
+    expect(page.get_by_text("1 of 6 sentences done")).to_be_visible()
+    visit.messages.clear()
+    assert [action for action, _ in logged(output)] == ["accept"]
+
+
+def answer_fetches(page: Page, path: str, *, status: int, body: str) -> None:
+    """Answer what scripts ask of a path instead of the server."""
+
+    def answer(route: Route) -> None:
+        if route.request.resource_type == "fetch":
+            route.fulfill(status=status, body=body, content_type="text/html")
+        else:
+            route.continue_()
+
+    page.route(lambda url: path in url, answer)
+
+
+def test_an_answer_that_is_no_page_of_the_server_is_said_to_be(visit: Visit, output: Path) -> None:
+    answer_fetches(visit.page, "/review", status=403, body="403: open the address that was printed.\n")
+    page = open_card(visit)
+    page.keyboard.press("Space")
+    expect(page.locator("#chosen")).to_have_text(
+        "403: open the address that was printed: the next sentence is not shown."
+    )
+    answer_fetches(page, "/correct-places", status=200, body="<h1>Sign in</h1>")
+    page.keyboard.press("A")
+    expect(page.locator("#chosen")).to_have_text(
+        "Something else than this server answers: the last step was not written."
+    )
+    page.unroute_all()
+    page.keyboard.press("A")
+    expect_card(page, 2, 1)
+    visit.messages.clear()
+    assert [action for action, _ in logged(output)] == ["accept"]
+
+
+def test_the_queue_goes_on_in_a_generation_that_is_published_meanwhile(
+    visit: Visit, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = open_card(visit)
+    folder = OutputFolder(output)
+    current = folder.generations.current()
+    assert current is not None
+    folder.generations.publish(replace(current.manifest(), generation=1), current.plan_path)
+    monkeypatch.setattr("concord.workflows.view.index.opened._LOOK_SECONDS", -1.0)
+    page.keyboard.press("A")
+    expect(page.get_by_text("the collection has changed since this page was loaded")).to_be_visible()
+    page.get_by_role("link", name="Back").click()
+    expect(page.get_by_text(re.compile("^2 of 6: the least certain is"))).to_be_visible()
     page.keyboard.press("A")
     expect(page.get_by_text("1 of 6 sentences done")).to_be_visible()
     visit.messages.clear()

@@ -202,14 +202,19 @@
     const answer = await fetch(address, options);
     // A template holds the page without applying its stylesheet.
     const template = document.createElement("template");
-    template.innerHTML = await answer.text();
-    return { url: answer.ok ? answer.url : location.href, isDone: answer.ok, main: template.content.getElementById("main") };
+    const words = await answer.text();
+    template.innerHTML = words;
+    const shown = template.content.getElementById("main");
+    // A proxy that asks who it is, or a server that was started again and has another token.
+    if (!shown) throw new Error(answer.ok ? "Something else than this server answers" : words.slice(0, 200).replace(/[.\s]+$/, ""));
+    const isCard = answer.ok && shown.querySelector("#sentences") !== null;
+    return { url: answer.ok ? answer.url : location.href, isDone: answer.ok, isCard, main: shown };
   };
   const lookAhead = () => {
     const next = document.getElementById("skip")?.href;
     ahead = null;
     const keep = (page) => {
-      if (page.isDone && document.getElementById("skip")?.href === next) ahead = { next, page };
+      if (page.isCard && document.getElementById("skip")?.href === next) ahead = { next, page };
     };
     // Without a rank the address leads to what is open then.
     if (next?.includes("rank=")) load(next).then(keep, () => {});
@@ -227,14 +232,22 @@
     if (isAhead) turnTo(ahead.page);
     try {
       const page = await (answer ?? (isAhead ? null : load(next)));
-      if (page && (!isAhead || !page.isDone)) turnTo(page);
+      isSent = page?.isDone && !page.isCard;
+      // A new generation has been published, and the page that selects its sentences is loaded again until it has.
+      if (isSent) location.replace(page.url);
+      else if (page && (!isAhead || !page.isDone)) turnTo(page);
       else if (page?.url === location.href) {
-        for (const id of ["progress", "undo", "sentences"]) document.getElementById(id).replaceWith(page.main.querySelector(`#${id}`));
+        for (const id of ["progress", "undo", "sentences"]) {
+          document.getElementById(id)?.replaceWith(page.main.querySelector(`#${id}`) ?? "");
+        }
       }
-    } catch {
-      document.getElementById("chosen").textContent = "The server does not answer: the last step was not written.";
+    } catch (error) {
+      isSent = false;
+      const reason = error instanceof TypeError ? "The server does not answer" : error.message;
+      // Without a card a message is shown, whose link leads back to it.
+      const place = document.getElementById("chosen") ?? main.querySelector("p");
+      place.textContent = `${reason}: ${answer ? "the last step was not written." : "the next sentence is not shown."}`;
     }
-    isSent = false;
   };
   const say = async (sent, submitter) => {
     // The last step is known when the steps before are written.
