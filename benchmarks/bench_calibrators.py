@@ -7,7 +7,7 @@ All but the isotonic one are logistic regressions on the logit of an entity's pr
 its number of words, whether the draft was another, whether stage two decided, the uncertainty of its words; ridge keeps
 the weights of these small. Fits leave out a tenth of the documents at a time, or a whole corpus. Errors and Brier
 scores are in percent, means over the parts; intervals, of the differences to Platt's, hold 95 % of 300 draws of
-documents. The corpora hold the types of the taggers.
+documents. A gap is mean confidence less share that is right. The corpora hold the types of the taggers.
 """
 
 import argparse
@@ -190,6 +190,10 @@ def compare(entities: Entities, groups: np.ndarray) -> dict[str, object]:
             "ece": round(errors[:, 0].mean(), 2),
             "ece_against_platt": [round(low[0], 2), round(high[0], 2)],
             "ece_of_parts": dict(zip(PARTS, errors[:, 0].round(2).tolist(), strict=True)),
+            "gap_of_parts": {
+                part: round(100 * float((probabilities[own] - entities.right[own]).mean()), 2)
+                for part, own in zip(PARTS, parts, strict=True)
+            },
             "ece_if_exactly_right": round(100 * np.mean([exactly_right(probabilities[own])[0] for own in parts]), 2),
             "brier": round(errors[:, 1].mean(), 2),
             "brier_against_platt": [round(low[1], 2), round(high[1], 2)],
