@@ -9,7 +9,7 @@
     python -m research.entities_en stage-one WORK
     python -m research.entities_en small WORK
     python -m research.entities_en drafts WORK
-    python -m research.entities_en stage-two WORK held_out 1 (and others: VARIANTS, other seeds)
+    python -m research.entities_en stage-two WORK own 1 (and others: VARIANTS, other seeds)
     concord cascade, concord calibrate (conf/train/entities_en.yaml)
 
 WORK is a folder of what was made. SOFT is a soft corpus that `concord distil` wrote, by any tagger, of which only the
@@ -63,7 +63,7 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "own": ("own", {"certain_slots": 0.5, "hidden_drafts": 0.4}),
     "held_out_plain": ("held_out", {"certain_slots": 0.0, "hidden_drafts": 0.0}),
     "own_plain": ("own", {"certain_slots": 0.0, "hidden_drafts": 0.0}),
-    "held_out_by_name": ("held_out", {"certain_slots": 0.5, "hidden_drafts": 0.4, "by_name": True}),
+    "own_by_name": ("own", {"certain_slots": 0.5, "hidden_drafts": 0.4, "by_name": True}),
 }
 """Stage two's drafts in training and the settings of its memory."""
 _STAGE_TWO = {
