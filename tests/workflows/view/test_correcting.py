@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from concord_testing import fakes, finished_runs, runs, viewing
 from concord_testing.checkout import CHECKOUT
+from concord_testing.exports import TEXTS, annotate_texts, write_texts
 from starlette.testclient import TestClient
 
 from concord.models import checkpoint, saved_tagger
@@ -29,6 +30,9 @@ from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.output.collection import open_collection
 from concord.workflows.corrections.corrections import list_statuses
 from concord.workflows.view.correcting import collection_tagger, review_queue
+from concord.workflows.view.correcting.correction_log import Change, CorrectionLog
+from concord.workflows.view.index.finding import get_document
+from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.page import UnavailableError
 from concord.workflows.view.pages import reviewing
 from concord.workflows.view.server import serve
@@ -530,6 +534,33 @@ def test_accept_all_accepts_the_sentence_whatever_is_chosen(client: TestClient) 
     assert card_of(client, "1").ticked == ticked
 
 
+def test_the_sentences_around_some_words_are_read_as_the_whole_document_is(tmp_path: Path) -> None:
+    annotate_texts(write_texts(tmp_path / "texts.jsonl", TEXTS), tmp_path / "out")
+    opened = OpenedCollection(tmp_path / "out", cache=tmp_path / "cache")
+    opened.wait()
+    log = CorrectionLog(opened, "ada")
+    pieces = 0
+    with opened.index.reading() as index:
+        for (doc_id,) in index.execute("SELECT doc_id FROM documents WHERE words").fetchall():
+            row = get_document(index, doc_id)
+            pieces += row.sentences
+            unlabelled = log.read(index, row, log.state())
+            pieces -= len(unlabelled.sentences)
+            changes = [Change(doc_id, *words[0], "PER") for words in unlabelled.sentences]
+            log.correct(changes, seen=len(log.state().lines), generation=0)
+            whole = log.read(index, row, log.state())
+            assert len(whole.results) == len(whole.sentences)
+            for start, end in (word for words in whole.sentences for word in words):
+                near = log.read(index, row, log.state(), near=(start, end))
+                assert near.words_from(start) == whole.words_from(start)
+                assert near.place(start, end) == whole.place(start, end)
+                assert near.is_corrected(near.place(start, end), "PER") == whole.is_corrected(
+                    whole.place(start, end), "PER"
+                )
+    # Some sentences are over-long, and are read with all of their pieces.
+    assert pieces > 0
+
+
 def test_a_flag_keeps_the_labels_and_says_why(client: TestClient, output: Path) -> None:
     window = card_of(client, "1")
     before = Window(client, "/document?id=yard").entities
@@ -542,7 +573,7 @@ def test_a_flag_keeps_the_labels_and_says_why(client: TestClient, output: Path) 
         "Alan Baxter runs Baxter.",
     )
     assert current_corrections([line]) == {}
-    assert list_statuses(output) == []
+    assert [status.state for status in list_statuses(output)] == ["flagged"]
     assert "flagged Alan Baxter runs Baxter." in card_of(client, "1").words
     assert "1 of 6 sentences done" in Window(client, "/review").words
     assert "Alan Baxter runs Baxter.: flagged, a person or a firm?" in Window(client, "/corrections").words

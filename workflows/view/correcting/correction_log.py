@@ -22,7 +22,7 @@ from concord.pipeline.corrections.correction import (
     group_by_document,
     undone_ids,
 )
-from concord.pipeline.corrections.fitting import marks_at
+from concord.pipeline.corrections.fitting import Offsets, marks_at
 from concord.pipeline.corrections.log import LOG_NAME, extend_log, read_log
 from concord.workflows.view.correcting.current_document import CurrentDocument, read_current
 from concord.workflows.view.index.finding import IndexedDocument, get_document
@@ -148,10 +148,16 @@ class CorrectionLog:
                 self._read = key, LogState.of(read_log(self._path))
             return self._read[1]
 
-    def read(self, index: sqlite3.Connection, document: IndexedDocument, state: LogState) -> CurrentDocument:
-        """Return a document of the index with its corrections; UnavailableError if its text cannot be read."""
+    def read(
+        self, index: sqlite3.Connection, document: IndexedDocument, state: LogState, *, near: Offsets | None = None
+    ) -> CurrentDocument:
+        """Return a document of the index with its corrections; UnavailableError if its text cannot be read.
+
+        Args:
+            near: see ``read_current``.
+        """
         current, lines = (lines.get(document.doc_id, ()) for lines in (state.current, state.by_document))
-        return read_current(self._opened, index, document, corrections=current, lines=lines)
+        return read_current(self._opened, index, document, corrections=current, lines=lines, near=near)
 
     def correct(self, changes: Sequence[Change], *, seen: int, generation: int) -> None:
         """Append what makes some changes to the log, all or nothing.
@@ -182,7 +188,7 @@ class CorrectionLog:
         def lines(state: LogState) -> Iterator[Correction]:
             said = {(flag.who, flag.result.start, flag.comment) for flag in state.flags.get(words.doc_id, ())}
             if (self._name, words.start, comment) not in said:
-                document = self._document(index, state, words.doc_id, seen=0, generation=generation)
+                document = self._document(index, state, [words], seen=0, generation=generation)
                 line = self._line_of(document, _unlabelled(document, words), None)
                 yield line.model_copy(update={"action": "flag", "comment": comment})
 
@@ -226,10 +232,11 @@ class CorrectionLog:
     ) -> Iterator[Correction]:
         """Yield the lines of some changes, all with one time."""
         when = ""
-        for doc_id, changes_of_document in groupby(changes, key=lambda change: change.doc_id):
-            document = self._document(index, state, doc_id, seen=seen, generation=generation)
+        for _, group in groupby(changes, key=lambda change: change.doc_id):
+            of_document = list(group)
+            document = self._document(index, state, of_document, seen=seen, generation=generation)
             lines: list[Correction] = []
-            for change in changes_of_document:
+            for change in of_document:
                 lines += self._changed(document, state, change, {line.old for line in lines}, seen=seen)
             if fault := document.fault(lines):
                 raise RefusedError(fault)
@@ -238,13 +245,14 @@ class CorrectionLog:
                 yield line.model_copy(update={"when": when})
 
     def _document(
-        self, index: sqlite3.Connection, state: LogState, doc_id: str, *, seen: int, generation: int
+        self, index: sqlite3.Connection, state: LogState, words: Sequence[Change], *, seen: int, generation: int
     ) -> CurrentDocument:
-        """Return a document that a person has seen; RefusedError if it is another one by now."""
+        """Return the document of some words that a person has seen; RefusedError if it is another one by now."""
         if generation != self._opened.snapshot.collection.manifest.generation or seen > len(state.lines):
             raise RefusedError("the collection has changed since this page was loaded; load it again")
+        doc_id, near = words[0].doc_id, (min(one.start for one in words), max(one.end for one in words))
         try:
-            return self.read(index, get_document(index, doc_id), state)
+            return self.read(index, get_document(index, doc_id), state, near=near)
         except UnavailableError as error:
             raise RefusedError(f"document {doc_id!r}: {error}") from None
 

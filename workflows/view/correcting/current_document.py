@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from concord.pipeline.corrections.correction import Correction, Mark, corrections_digest
 from concord.pipeline.corrections.fitting import (
@@ -111,12 +112,10 @@ class CurrentDocument:
 
 def with_corrections(page: DocumentPage, current: CurrentDocument) -> DocumentPage:
     """Return a page of a document with its current entities: rows of the index where they still hold, and new ones."""
-    if not page.sentences:
-        return page
     rows = {(row.start, row.end, row.label): row for row in page.entities}
     results = current.results
     entities = []
-    for mark in current.place(page.sentences[0].row.start_char, page.sentences[-1].row.end_char).found:
+    for mark in current.place(*page.bounds).found:
         row = rows.get((mark.start, mark.end, mark.type))
         if row is None or (row.origin != CORRECTED and mark in results):
             row = _row(mark, is_corrected=mark in results)
@@ -131,12 +130,15 @@ def read_current(
     *,
     corrections: Sequence[Correction],
     lines: Sequence[Correction],
+    near: Offsets | None = None,
 ) -> CurrentDocument:
     """Read a document of the index with its corrections.
 
     Args:
         corrections: of the document, in the order of the log, without those that are undone.
         lines: the same with those that are undone.
+        near: reads only the words and entities of the sentences that these offsets touch, which is fast in a document
+            of megabytes. Corrections of other sentences do not fit then.
 
     Raises:
         UnavailableError: when the input no longer has its text.
@@ -147,12 +149,17 @@ def read_current(
     collection = opened.snapshot.collection
     first, columns = document.sentence_row, ["start_char", "n_tokens", "continues"]
     sentence_rows = collection.read_rows(report, "sentences", columns, start=first, stop=first + row.n_sentences)
-    first, columns = document.token_row, ["start_char", "end_char"]
-    words = collection.read_rows(report, "tokens", columns, start=first, stop=first + row.n_tokens)
+    starts = sentence_rows["start_char"].to_pylist()
+    first, stop = (0, row.n_sentences) if near is None else _touched(starts, sentence_rows["continues"], near)
+    columns = ["start_char", "end_char"]
+    before, count = (pc.sum(sentence_rows["n_tokens"][slice(*part)]).as_py() or 0 for part in ((first,), (first, stop)))
+    start = document.token_row + before
+    words = collection.read_rows(report, "tokens", columns, start=start, stop=start + count)
     offsets = list(zip(*(words[name].to_pylist() for name in columns), strict=True))
-    sentences = list(_sentences(sentence_rows, offsets))
+    sentences = list(_sentences(sentence_rows[first:stop], offsets))
     entities = index.execute(
-        "SELECT start, end, label, origin FROM entities WHERE document = ? ORDER BY number", (document.id,)
+        "SELECT start, end, label, origin FROM entities WHERE document = ? AND end > ? AND start < ? ORDER BY number",
+        (document.id, starts[first] if first else 0, starts[stop] if stop < len(starts) else len(text)),
     )
     marks = [(_mark(text, *values), origin) for *values, origin in entities]
     digest = collection.plan.corrected.get(row.doc_id)
@@ -164,10 +171,20 @@ def read_current(
         text=text,
         corrections=corrections,
         sentences=sentences,
-        starts=sentence_rows["start_char"].to_pylist(),
+        starts=starts,
         fit=fit,
         marks=corrected_marks(tagged, fit.corrections),
     )
+
+
+def _touched(starts: Sequence[int], continues: pa.ChunkedArray, near: Offsets) -> Offsets:
+    """Return the numbers of the sentences that some offsets touch, half-open, with all pieces of over-long ones."""
+    first, stop = max(bisect_right(starts, near[0]) - 1, 0), max(bisect_left(starts, near[1]), 1)
+    while first and continues[first].as_py():
+        first -= 1
+    while stop < len(starts) and continues[stop].as_py():
+        stop += 1
+    return first, min(stop, len(starts))
 
 
 def _mark(text: str, start: int, end: int, label: str) -> Mark:

@@ -78,6 +78,11 @@ class DocumentPage:
     sentences: Sequence[ReadSentence]
     entities: Sequence[IndexedEntity]
 
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Where its first sentence starts and its last one ends, in code points of the raw text."""
+        return (self.sentences[0].row.start_char, self.sentences[-1].row.end_char) if self.sentences else (0, 0)
+
 
 def read_page(
     opened: OpenedCollection,

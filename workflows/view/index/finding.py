@@ -434,12 +434,12 @@ class DocumentName(NamedTuple):
     entities: int
 
 
-def names_of_document(index: sqlite3.Connection, document: int) -> list[DocumentName]:
-    """Return the names in a document by frequency."""
+def names_of_document(index: sqlite3.Connection, document: int, *, within: str | None = None) -> list[DocumentName]:
+    """Return the names in a document by frequency; only those that occur in a text, unless it is None."""
     rows = index.execute(
         "SELECT name, group_concat(DISTINCT label), count(*) AS entities FROM entities WHERE document = ? "
-        f"AND label NOT IN {VALUES} GROUP BY name ORDER BY entities DESC, name",
-        (document,),
+        f"AND label NOT IN {VALUES} GROUP BY name HAVING instr(coalesce(?, name), name) ORDER BY entities DESC, name",
+        (document, within),
     )
     return [DocumentName(name, labels.split(","), entities) for name, labels, entities in rows]
 

@@ -115,14 +115,15 @@ def undo(viewer: Viewer, form: Form) -> None:
         viewer.log.undo_step(form.text("step"))
 
 
-def _document(viewer: Viewer, form: Form) -> CurrentDocument:
+def _document(viewer: Viewer, form: Form, start: int, end: int) -> CurrentDocument:
     with viewer.opened.index.reading() as index:
-        return viewer.log.read(index, get_document(index, form.doc_id), viewer.log.state())
+        return viewer.log.read(index, get_document(index, form.doc_id), viewer.log.state(), near=(start, end))
 
 
 def _stretched(viewer: Viewer, form: Form) -> list[Change]:
-    document = _document(viewer, form)
-    entities = document.place(form.number("start"), form.number("end")).found
+    start, end = form.number("start"), form.number("end")
+    document = _document(viewer, form, start, end)
+    entities = document.place(start, end).found
     if len(entities) != 1 or form.text("bounds") not in _BOUNDS:
         raise RefusedError("expected one entity whose bounds are to change; choose one")
     bounds = document.stretched(entities[0], *_BOUNDS[form.text("bounds")])
@@ -130,8 +131,9 @@ def _stretched(viewer: Viewer, form: Form) -> list[Change]:
 
 
 def _selected_words(viewer: Viewer, form: Form) -> tuple[int, int]:
-    document = _document(viewer, form)
-    words = document.words_at(form.number("sentence"), form.number("from"), form.number("to"))
+    sentence = form.number("sentence")
+    document = _document(viewer, form, sentence, sentence + 1)
+    words = document.words_at(sentence, form.number("from"), form.number("to"))
     if words is None:
         raise RefusedError("expected words of a sentence to be selected, got none; select some")
     return words

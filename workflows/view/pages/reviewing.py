@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import Correction
+from concord.pipeline.output.tables import normalize_name
 from concord.workflows.view.correcting.correction_log import Change, LogState
 from concord.workflows.view.correcting.current_document import with_corrections
 from concord.workflows.view.correcting.review_queue import QueueRow
@@ -86,9 +87,10 @@ def _card_values(viewer: Viewer, query: Query, state: LogState, row: QueueRow) -
         document = get_document(index, sentence.doc_id)
         page = read_page(viewer.opened, index, document, only=(sentence.sent_id - 1, row.last + 1))
         labels = viewer.types(index, state)
-        names = {name.name: ", ".join(name.labels) for name in names_of_document(index, document.id)}
+        text = normalize_name(page.text.slice(*page.bounds))
+        names = {name.name: ", ".join(name.labels) for name in names_of_document(index, document.id, within=text)}
         try:
-            current = viewer.log.read(index, document, state)
+            current = viewer.log.read(index, document, state, near=page.bounds)
         except UnavailableError as error:
             fault = str(error)
     chosen, label, accepts = None, sentence.type, list[Change]()
