@@ -561,6 +561,19 @@ def test_the_sentences_around_some_words_are_read_as_the_whole_document_is(tmp_p
     assert pieces > 0
 
 
+def test_a_correction_far_down_a_document_is_led_to(tmp_path: Path) -> None:
+    sentences = ("Nothing happened here at all ~.",) * 600 + ("Goole|B-LOC slept ~.",)
+    output = finished_runs.write_run(tmp_path / "out", {"long": sentences}, keep_text=True)
+    client = viewing.open_client(output, tmp_path / "cache", who="ada")
+    window = Window(client, "/document?id=long&page=1")
+    window.correct(*window.entities[0])
+    window.open("/corrections")
+    [address] = re.findall(r'data-item href="([^"]*)"', window.page)
+    window.open(unescape(address))
+    assert window.entities
+    assert "Goole LOC corrected" in window.words
+
+
 def test_a_flag_keeps_the_labels_and_says_why(client: TestClient, output: Path) -> None:
     window = card_of(client, "1")
     before = Window(client, "/document?id=yard").entities

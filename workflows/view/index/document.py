@@ -91,12 +91,14 @@ def read_page(
     *,
     page: int | None = None,
     sentence: int | None = None,
+    at: int | None = None,
     only: tuple[int, int] | None = None,
     trees: bool = False,
 ) -> DocumentPage:
     """Read a page of a document, by its number or by the number of a sentence on it; the first one by default.
 
     Args:
+        at: an offset in the raw text, whose page is read if no other is asked for.
         only: reads instead the sentences of these numbers, the last one included, as far as there are such.
         trees: whether to read the columns that only a tree shows; they are null otherwise.
 
@@ -112,6 +114,8 @@ def read_page(
     _, first_sentences = np.unique(words[:-1] // PAGE_WORDS, return_index=True)
     bounds = [*(first_sentences.tolist() or [0]), row.n_sentences]
     pages = len(bounds) - 1
+    if page is None and sentence is None and at is not None:
+        sentence = bisect_right(table["start_char"].to_pylist(), at) - 1
     if sentence is not None and 0 <= sentence < row.n_sentences:
         page = bisect_right(bounds, sentence) - 1
     page = min(max(page or 0, 0), pages - 1)

@@ -48,7 +48,9 @@ def document(viewer: Viewer, query: Query) -> Page:
 def _values(viewer: Viewer, index: sqlite3.Connection, row: IndexedDocument, query: Query) -> Mapping[str, Any]:
     doc_id, name, at, tree, who = row.doc_id, query.text("name"), query.text("at"), query.number("tree"), viewer.log.who
     number, sentence = query.number("page"), query.number("sentence")
-    page = read_page(viewer.opened, index, row, page=number, sentence=sentence, trees=tree is not None)
+    start = at.partition("-")[0]
+    offset = int(start) if start.isdecimal() and len(start) < 12 else None
+    page = read_page(viewer.opened, index, row, page=number, sentence=sentence, at=offset, trees=tree is not None)
     state, log_fault = _log_state(viewer.log)
     current = None
     if page.text.content is not None and (who or state.by_document.get(doc_id)):
