@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 from concord_testing import finished_runs, viewing
@@ -13,6 +14,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.report.type_colours import COLOURS
+from concord.workflows.view.correcting import review_queue
 
 pytestmark = pytest.mark.slow
 
@@ -520,9 +522,13 @@ def test_the_queue_goes_on_in_a_generation_that_is_published_meanwhile(
     assert current is not None
     folder.generations.publish(replace(current.manifest(), generation=1), current.plan_path)
     monkeypatch.setattr("concord.workflows.view.index.opened._LOOK_SECONDS", -1.0)
+    select, may_go_on = review_queue._select, Event()
+    monkeypatch.setattr(review_queue, "_select", lambda *queue: may_go_on.wait(60) and select(*queue))
     page.keyboard.press("A")
     expect(page.get_by_text("the collection has changed since this page was loaded")).to_be_visible()
     page.get_by_role("link", name="Back").click()
+    expect(page.get_by_text("The sentences are being selected.")).to_be_visible()
+    may_go_on.set()
     expect(page.get_by_text(re.compile("^2 of 6: the least certain is"))).to_be_visible()
     page.keyboard.press("A")
     expect(page.get_by_text("1 of 6 sentences done")).to_be_visible()
