@@ -332,9 +332,11 @@ def test_the_queue_is_worked_through_by_keys_alone(visit: Visit, output: Path) -
         expect_card(page, rank, rank - 1)
     page.keyboard.press("A")
     expect(page.get_by_text("People have said something about every sentence.")).to_be_visible()
+    page.get_by_role("button", name="Undo the last step").press("Enter")
+    expect_card(page, 6, 5)
     assert [action for action, _ in logged(output)] == [
         *("relabel", "undo", "relabel", "flag", "relabel", "accept", "add"),
-        *["accept"] * 3,
+        *("accept", "accept", "accept", "undo"),
     ]
 
 
