@@ -81,6 +81,8 @@ def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
 def test_the_commands_work_in_order(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = init_command(store / "my-labels", ["DRUG", "DOSE"], encoder=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store / 'mlflow.db'}")
+    # Beside other tests two threads wait for each other most of the time.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(store / "my-labels")
     config = Path("train.yaml").read_text()
     assert "epochs: 60" in config
