@@ -138,6 +138,8 @@ def test_render_names_a_broken_record(tmp_path: Path) -> None:
     assert "grid.jsonl:1: expected the record of a run, delete it to run it again" in result.stderr
 
 
+# All tests of all claims: a minute and a half alone, more beside other tests.
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 def test_pages_are_those_of_the_packed_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHECKOUT)
