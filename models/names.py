@@ -183,14 +183,16 @@ def identify(mentions: Sequence[Mention], text: str) -> list[Identity]:
             by_spelling[spelling].titles.update(parsed.titles)
         by_spelling[spelling].spellings[mention.text] += 1
     named = [by_spelling[mention.text, mention.label] for mention in mentions]
-    holders: defaultdict[_Name, set[_Name]] = defaultdict(set)
-    for (full, name), (short, acronym) in pairwise(zip(mentions, named, strict=True)):
+    neighbours = list(pairwise(zip(mentions, named, strict=True)))
+    for (full, name), (short, acronym) in neighbours:
         if _explains(full, short, text) and acronym.fuller is None and name.fullest() is not acronym:
             acronym.shorten(name.fullest())
-        elif _APPOSED.match(text[full.end : short.start]) and _is_office(name) != _is_office(acronym):
-            office, holder = (name, acronym) if _is_office(name) else (acronym, name)
-            if office.key.label == holder.key.label:
-                holders[office].add(holder)
+    holders: defaultdict[_Name, set[_Name]] = defaultdict(set)
+    for (first, one), (second, other) in neighbours:
+        if first.label == second.label in _PERSONS and _APPOSED.match(text[first.end : second.start]):
+            offices = [name for name in (one, other) if _is_office(name)]
+            if len(offices) == 1:
+                holders[offices[0]].add(other if offices[0] is one else one)
     for office, (holder, *others) in holders.items():
         if not others and holder.fullest() is not office:
             office.shorten(holder.fullest())
@@ -236,10 +238,8 @@ def _explains(full: Mention, short: Mention, text: str) -> bool:
 
 
 def _is_office(name: _Name) -> bool:
-    """Return whether a name is an office alone: ``Secretary`` and ``Secretary of State``, and no form of address."""
-    words = name.key.words
-    head = _cut(words, _LINKING)[0]
-    return name.key.label in _PERSONS and _TITLES.issuperset(head) and not any(name.key.marks)
+    """Return whether a person's name is an office alone: ``Secretary of State``, and no form of address."""
+    return _TITLES.issuperset(_cut(name.key.words, _LINKING)[0]) and not any(name.key.marks)
 
 
 def _join_short_forms(names: Sequence[_Name]) -> None:

@@ -73,9 +73,9 @@ def cascade_command(job: CascadeJob) -> Answer:
     explained = fit_map(tagger, first, without_labels(train))
     info(f"the map of states explains {explained:.0%} of the variance of stage one's")
     corpora = {path: read_gold_for(tagger, [path], labels=job.labels, form=job.form) for path in job.data}
+    rename_own = partial(rename, labels=job.labels, scheme=tagger.vocabulary.scheme)
     curves = {}
     for path, documents in corpora.items():
-        rename_own = partial(rename, labels=job.labels, scheme=tagger.vocabulary.scheme)
         curves[path] = score_gates(tagger, documents, rename=rename_own)
         info(f"scored the gates on {short_names([path])}")
     gate = job.gate if job.gate is not None else choose_gate(list(curves.values()), tolerance=job.tolerance)

@@ -34,9 +34,8 @@ _OPERATORS = ("AND", "OR", "NOT")
 Column: TypeAlias = Literal["forms", "lemmas"]
 """In which the words of a search are to be found."""
 
-_DOCUMENT = (
-    "(SELECT id FROM documents WHERE sentences AND first_sentence <= words.rowid ORDER BY first_sentence DESC LIMIT 1)"
-)
+_OF_SENTENCE = "FROM documents WHERE sentences AND first_sentence <= {} ORDER BY first_sentence DESC LIMIT 1"
+_DOCUMENT = f"(SELECT id {_OF_SENTENCE.format('words.rowid')})"
 """The number of the document that a row of the table words is in, in SQL."""
 _PLACE = "d.source, d.position, d.doc_id"
 """The order of the input, which stays when documents are annotated again and shards are rewritten or merged."""
@@ -652,8 +651,7 @@ def documents_with(index: sqlite3.Connection, text: str) -> list[IndexedDocument
 
 def _document_of(index: sqlite3.Connection, sentence: int) -> IndexedDocument:
     """Return the document that a row of the words is in."""
-    rest = "FROM documents WHERE sentences AND first_sentence <= ? ORDER BY first_sentence DESC LIMIT 1"
-    return select(index, IndexedDocument, rest, (sentence,))[0]
+    return select(index, IndexedDocument, _OF_SENTENCE.format("?"), (sentence,))[0]
 
 
 def _lines(index: sqlite3.Connection, sentence: int, forms: str, marked: str, *, label: str) -> Iterator[Line]:
