@@ -526,6 +526,9 @@ def test_the_queue_goes_on_in_a_generation_that_is_published_meanwhile(
     monkeypatch.setattr("concord.workflows.view.index.opened._LOOK_SECONDS", -1.0)
     select, may_go_on = review_queue._select, Event()
     monkeypatch.setattr(review_queue, "_select", lambda *queue: may_go_on.wait(60) and select(*queue))
+    # Until the server has seen the new generation, it still writes what is said of the one before.
+    seen = "fetch('/names').then((answer) => answer.text()).then((html) => html.includes('Generation 1 of'))"
+    page.wait_for_function(f"() => {seen}")
     page.keyboard.press("A")
     expect(page.get_by_text("the collection has changed since this page was loaded")).to_be_visible()
     page.get_by_role("link", name="Back").click()
