@@ -9,7 +9,7 @@ from typing import Any, Literal
 from concord.models.config import Config
 from concord.models.errors import ModelError
 from concord.models.regular_files import open_regular
-from concord.models.words.encoder_config import ENCODER_NAME, FormVectorConfig, encoder_available
+from concord.models.words.encoder_config import ENCODER_NAME
 
 FORMAT_VERSION = 1
 CONFIG_NAME = "tagger.json"
@@ -75,18 +75,6 @@ def with_own_encoder(config: Mapping[str, Any], folder: Path) -> Mapping[str, An
     if read.get("tuned") is not True:
         return config
     return {**config, "encoder": read | {"source": str(folder / ENCODER_NAME)}}
-
-
-def lacks_form_encoder(folder: Path) -> bool:
-    """Return whether a saved tagger has form vectors whose encoder is not installed, and so uses its table alone."""
-    folders = [path for path in (folder, folder / FIRST_PASS_NAME) if (path / CONFIG_NAME).exists()]
-    return any(map(_lacks_form_encoder, (read_saved(path).config for path in folders)))
-
-
-def _lacks_form_encoder(config: Mapping[str, Any]) -> bool:
-    parts = [part for part in config.values() if isinstance(part, dict)]
-    values = [part["form_vectors"] for part in parts if part.get("form_vectors") is not None]
-    return any(not encoder_available(FormVectorConfig.from_mapping(value).encoder) for value in values)
 
 
 def tagger_digest(folder: Path) -> str:

