@@ -1,7 +1,7 @@
 """What a saved tagger's folder holds, read without importing torch: its configuration and its digest."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from concord.models.config import Config
 from concord.models.errors import ModelError
 from concord.models.regular_files import open_regular
-from concord.models.words.encoder_config import ENCODER_NAME
+from concord.models.words.encoder_config import BUNDLED_NAME, ENCODER_NAME, EncoderConfig
 
 FORMAT_VERSION = 1
 CONFIG_NAME = "tagger.json"
@@ -75,6 +75,22 @@ def with_own_encoder(config: Mapping[str, Any], folder: Path) -> Mapping[str, An
     if read.get("tuned") is not True:
         return config
     return {**config, "encoder": read | {"source": str(folder / ENCODER_NAME)}}
+
+
+def needed_encoders(folder: Path) -> Iterator[EncoderConfig]:
+    """Return the encoders of a saved tagger, its form vectors and its first pass, besides the bundled one.
+
+    Each of them needs the library transformers.
+    """
+    config = with_own_encoder(read_saved(folder).config, folder)
+    vectors = [part.get("form_vectors") for part in config.values() if isinstance(part, dict)]
+    for values in [config.get("encoder"), *(one.get("encoder") for one in vectors if isinstance(one, dict))]:
+        if values is not None:
+            encoder = EncoderConfig.from_mapping(values, where=str(folder / CONFIG_NAME))
+            if encoder.source != BUNDLED_NAME:
+                yield encoder
+    if (folder / FIRST_PASS_NAME / CONFIG_NAME).exists():
+        yield from needed_encoders(folder / FIRST_PASS_NAME)
 
 
 def tagger_digest(folder: Path) -> str:

@@ -23,7 +23,6 @@ from concord.workflows.annotation.job import (
     annotate_config,
     find_job_tagger,
     last_config,
-    names_model,
     with_settings_of_collection,
 )
 from concord.workflows.annotation.progress import RunProgress
@@ -31,7 +30,6 @@ from concord.workflows.annotation.summary import describe_changes, describe_comp
 from concord.workflows.annotation.tracking import log_run
 from concord.workflows.console import Answer, counted, info, plain, table, warn
 from concord.workflows.registry.model_versions import is_reference
-from concord.workflows.registry.resolve_tagger import FALLBACK
 
 SHOWN_DOCUMENTS = 10
 """Of each kind of change, in a dry run."""
@@ -41,11 +39,7 @@ def annotate_collection(config: AnnotateConfig) -> Answer:
     """Annotate everything that the output does not hold yet, with the collection's settings where none are given."""
     config, taken = _complete(config)
     _warn_of_ray_settings(config)
-    tagger = find_job_tagger(config)
-    if tagger.name == FALLBACK and not names_model(config):
-        # Later runs keep to this tagger, whatever is installed then.
-        config = config.model_copy(update={"tagger": config.tagger.model_copy(update={"model": FALLBACK})})
-    answer = _run(config, tagger)
+    answer = _run(config, find_job_tagger(config))
     return replace(answer, values={**answer.values, "taken": taken})
 
 
