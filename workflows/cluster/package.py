@@ -1,6 +1,7 @@
-"""What is sent to a cluster: an archive of the code, the bundled models and the resolved job; and what it will do.
+"""What is sent to a cluster: an archive of the code, bundled models and the resolved job; and what it will do.
 
-The bytes of the archive depend on nothing else. Input, output and a model given as a folder are not part of it.
+The bytes of the archive depend on nothing else. It holds one of the bundled taggers at most, that of the job. Input,
+output and a model given as a folder are not part of it.
 """
 
 import hashlib
@@ -23,12 +24,13 @@ from concord.pipeline.storage.urls import without_secrets
 from concord.workflows.annotation.job import find_job_tagger
 from concord.workflows.registry.mlflow_client import tracking_uri
 from concord.workflows.registry.model_versions import is_reference, resolve
+from concord.workflows.registry.resolve_tagger import bundled_names
 
 PACKAGE = Path(__file__).absolute().parents[2]
 """The import package; in a checkout its subfolders are links, which must not be resolved."""
 JOB_NAME = "job.yaml"
-LARGEST_PACKAGE = 80_000_000
-"""Bytes. Ray's job server refuses 100 MiB, and every node unpacks the archive."""
+LARGEST_PACKAGE = 104_000_000
+"""Bytes. Ray's job server refuses 100 MiB."""
 STOP_SECONDS = 300
 """How long a stopped job may take to finish its shards; Ray's default is 3 seconds."""
 LOCAL_STORES = ("sqlite:", "file:")
@@ -36,8 +38,11 @@ LOCAL_STORES = ("sqlite:", "file:")
 _SHOWN_FILES = 10
 
 
-def pack(config: AnnotateConfig, *, limit: int = LARGEST_PACKAGE) -> tuple[bytes, str]:
+def pack(config: AnnotateConfig, *, model: str | None = None, limit: int = LARGEST_PACKAGE) -> tuple[bytes, str]:
     """Return the archive and the digest of the job in it.
+
+    Args:
+        model: the tagger that the job will use, if not the one of its configuration.
 
     Raises:
         ConfigError: when it is larger than ``limit`` bytes, naming the largest files.
@@ -45,7 +50,10 @@ def pack(config: AnnotateConfig, *, limit: int = LARGEST_PACKAGE) -> tuple[bytes
     # Only what was set: an explicit default would count as the user's choice.
     values = config.model_dump(mode="json", exclude_unset=True)
     job: bytes = yaml.safe_dump(values, sort_keys=True, allow_unicode=True).encode()
-    files = {path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes() for path in _package_files()}
+    files = {
+        path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes()
+        for path in _package_files(model or config.tagger.model)
+    }
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in {**files, JOB_NAME: job}.items():
@@ -115,13 +123,17 @@ def is_finished(config: AnnotateConfig) -> bool:
         return False
 
 
-def _package_files() -> list[Path]:
-    """Return every file of the import package in a fixed order, following the links of a checkout."""
+def _package_files(model: str) -> list[Path]:
+    """Return the files of the import package in a fixed order, without bundled taggers other than the model.
+
+    The links of a checkout are followed.
+    """
+    others = [PACKAGE / "models" / "pretrained" / name for name in bundled_names() if name != model]
     return sorted(
         Path(folder, name)
         for folder, _, names in os.walk(PACKAGE, followlinks=True)
         for name in names
-        if not name.endswith(".pyc")
+        if not name.endswith(".pyc") and not any(Path(folder).is_relative_to(other) for other in others)
     )
 
 
