@@ -33,7 +33,8 @@ Lengths = Sequence[tuple[int, int]]
 class Bert:
     """The network of a BERT encoder for inference only, in float32 but for the products of its layers.
 
-    These are in int8 or float32, as its precision says; where autocast is on, in bfloat16, unless int8 is faster.
+    These are in int8 or float32, as its precision says; where autocast is on, in bfloat16. In int8 on a CPU, which is
+    faster, autocast changes nothing.
     """
 
     def __init__(
@@ -76,6 +77,12 @@ class Bert:
         The rows are windows of subword numbers, N in all. Nothing is padded: only attention knows where a window ends,
         and it reads neighbouring windows of one length together.
         """
+        if self._products and self._device.type == "cpu":
+            with torch.autocast("cpu", enabled=False):
+                return self._compute(rows)
+        return self._compute(rows)
+
+    def _compute(self, rows: Sequence[Sequence[int]]) -> list[Tensor]:
         numbers = torch.tensor(list(chain.from_iterable(rows)), device=self._device)
         places = torch.cat([torch.arange(len(row), device=self._device) for row in rows])
         lengths = [(sum(1 for _ in windows), length) for length, windows in groupby(map(len, rows))]
@@ -108,7 +115,7 @@ class Bert:
 
     def _project(self, name: str, states: Tensor) -> Tensor:
         is_rounded = torch.is_autocast_enabled(self._device.type)
-        if name in self._products and not (is_rounded and self._device.type != "cpu"):
+        if name in self._products and not is_rounded:
             return self._products[name](states)
         weights = self._rounded if is_rounded else self._weights
         return linear(states, weights[f"{name}.weight"], weights[f"{name}.bias"])

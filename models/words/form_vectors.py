@@ -106,7 +106,9 @@ class FormVectors(nn.Module):
         if len(self._kept) + len(new) > self._most_kept:
             # A new table instead of an emptied one, which another thread may be reading.
             new, self._kept = list(forms), {}
-        self._kept.update(zip(new, self._project(self._read(new)), strict=True))
+        # Where autocast is on, the vectors are the same as elsewhere.
+        with torch.autocast("cpu", enabled=False), torch.autocast(self.mean.device.type, enabled=False):
+            self._kept.update(zip(new, self._project(self._read(new)), strict=True))
 
     def _read(self, forms: Sequence[str]) -> Tensor:
         """Return the encoder's states of forms, each read alone, shape ``(len(forms), E)``."""

@@ -147,6 +147,14 @@ def test_products_that_are_wrong_or_missing_are_not_used(fake: Make, monkeypatch
 
 
 @pytest.mark.usefixtures("forgotten")
+def test_products_are_compared_where_autocast_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int8, "onednn_product", missing_product)
+    monkeypatch.setattr(int8, "fbgemm_product", missing_product)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert fastest_product() is float_product
+
+
+@pytest.mark.usefixtures("forgotten")
 def test_the_fastest_product_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([5.0, 3.0, 4.0, 2.0, 9.0, 2.5, 8.0, 8.0, 8.0])
     monkeypatch.setattr(int8, "_seconds", lambda product, rows: next(seconds))
