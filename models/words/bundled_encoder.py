@@ -77,9 +77,10 @@ def read_bundled_encoder(settings: EncoderConfig, *, device: str) -> tuple[Bert,
 
 
 def damaged_files() -> list[str]:
-    """Return the names of the bundled encoder's files whose digest is not that of config.json."""
+    """Return the names of the bundled encoder's files that are missing, or whose digest is not that of config.json."""
     digests: dict[str, str] = json.loads((BUNDLED_ENCODER / CONFIG_NAME).read_bytes())["sha256"]
-    return [name for name, digest in digests.items() if _digest(BUNDLED_ENCODER / name) != digest]
+    paths = {BUNDLED_ENCODER / name: digest for name, digest in digests.items()}
+    return [path.name for path, digest in paths.items() if not path.is_file() or _digest(path) != digest]
 
 
 def _digest(path: Path) -> str:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from concord.models.errors import EncoderMissingError
+from concord.models.errors import ConfigError, EncoderMissingError
 from concord.models.words.bert import Bert, read_bert
 from concord.models.words.bundled_encoder import read_bundled_encoder
 from concord.models.words.encoder_config import (
@@ -143,7 +143,15 @@ def layer_states(network: Any, numbers: Tensor, attention: Tensor) -> Sequence[T
 
 
 def mean_states(states: Sequence[Tensor], *, last: int) -> Tensor:
-    """Return the mean of the states of an encoder's last layers, float32, in the shape of one layer's states."""
+    """Return the mean of the states of an encoder's last layers, float32, in the shape of one layer's states.
+
+    The embeddings count as the first layer.
+
+    Raises:
+        ConfigError: when the encoder has fewer layers.
+    """
+    if last > len(states):
+        raise ConfigError(f"encoder.last_layers: expected {len(states)} or less, got {last}")
     # Added one by one: a sum over a dimension may add in an order that depends on the number of words.
     total = states[-last]
     for layer in states[len(states) - last + 1 :]:
@@ -177,7 +185,8 @@ def _adapted(tokenizer: Any) -> SubwordTokenizer:
 
 
 def _unreadable(folder: Path, error: Exception) -> EncoderMissingError:
-    return EncoderMissingError(f"encoder: expected a Hugging Face model in {folder}: {error}")
+    kind = "the bundled encoder" if folder == BUNDLED_ENCODER else "a Hugging Face model"
+    return EncoderMissingError(f"encoder: expected {kind} in {folder}: {error}")
 
 
 def _weights_digest(folder: Path) -> str:
