@@ -141,7 +141,10 @@ def test_load_tagger_rejects_another_format_version(saved: Path, version: object
         (lambda values: values["vocabulary"].update(labels=["O", "X-PER"]), "expected O or one of"),
         (lambda values: values["vocabulary"].update(labels=["O", "S-PER"]), "Vocabulary.labels: expected O and all"),
         (lambda values: values["vocabulary"].update(scheme="BIO"), "Vocabulary.labels: expected O and all"),
-        (lambda values: values["config"].update(encoder={"source": "no_such_encoder"}), "requirements-encoder"),
+        (
+            lambda values: values["config"].update(encoder={"source": "no_such_encoder"}),
+            "encoder.source: .*no_such_encoder",
+        ),
     ],
 )
 def test_load_tagger_rejects_a_damaged_configuration(
