@@ -16,6 +16,7 @@ or a GPU. The networks are those of conf/train/entities_en.yaml and entities_en_
 """
 
 import json
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +29,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from concord.models.checkpoint import load_tagger
+from concord.models.checkpoint import load_tagger, save_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.data.soft_labels import SoftLabels
 from concord.models.data.vocabulary import Vocabulary
@@ -42,6 +43,7 @@ from concord.models.training.fit import FitConfig, fit
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.models.words.form_vectors import FormVectors
 from concord.models.words.frozen_encoder import load_encoder
+from concord.workflows.corpora.provenance import PROVENANCE_NAME
 from research.entities_en import student
 from research.entities_en.features import Features, encoder_states
 from research.entities_en.learning import by_document, f1, repeated, score, span_counts
@@ -63,7 +65,7 @@ _STAGE_TWO = {
     "clip_norm": 5.0,
     "optimizers": {
         "stage_one": {"kind": "adam", "learning_rate": 1e-6},
-        "stage_two": {"kind": "adam", "learning_rate": 6e-4, "schedule": "linear", "warmup": 0.05},
+        "stage_two": {"kind": "adam", "learning_rate": 1e-3, "schedule": "linear", "warmup": 0.05},
     },
 }
 
@@ -210,6 +212,7 @@ def train_small(work: Path, device: str) -> None:
     texts = _with_soft_labels(flat(prepared.texts), _load(work / "labels.pt"))
     documents = [[sentence] for sentence in [*repeated(prepared.train, times), *texts]]
     result = fit(tagger, documents, list(prepared.dev.values()), FitConfig.from_mapping(_SMALL), work / "small")
+    _finish(work / "small" / "bundle", work)
     click.echo(json.dumps({"small": result.best.dev_f1}))
 
 
@@ -231,10 +234,17 @@ def train_stage_two(work: Path, seed: int, device: str) -> None:
     config = FitConfig.from_mapping({**_STAGE_TWO, "seed": seed})
     folder = work / f"stage-two-{seed}"
     fit(tagger, documents, list(prepared.dev.values()), config, folder)
+    _finish(folder / "bundle", work)
     result = _dev_results(load_tagger(folder / "bundle", device=device), prepared)
     result |= {"seed": seed, "seconds": round(time.monotonic() - started, 1)}
     (folder / "result.json").write_text(json.dumps(result))
     click.echo(json.dumps({key: value for key, value in result.items() if key != "counts"}))
+
+
+def _finish(bundle: Path, work: Path) -> None:
+    """Store a bundle's weights in 16 bits, with its provenance."""
+    save_tagger(load_tagger(bundle), bundle, half=True)
+    shutil.copy(work / PROVENANCE_NAME, bundle)
 
 
 def _dev_results(tagger: Any, prepared: Prepared) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -22,6 +22,7 @@ from concord.pipeline.corpora.write_corpus import write_gold
 from concord.pipeline.documents import Document
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.workflows.corpora.corpora import read_corpora, read_documents
+from concord.workflows.corpora.provenance import Provenance, Role, describe_part, write_provenance
 from research.entities_en.guideline import CORPORA, LABELS
 from research.entities_en.learning import Documents
 from research.entities_en.prepared import Prepared, flat
@@ -45,8 +46,10 @@ def main(work: Path, corpora: Path, text: Sequence[Path], words: int) -> None:
     work.mkdir(parents=True, exist_ok=True)
     spacy = SpacyLabels()
     parts = {part: _read(corpora, part) for part in ("train", "dev")}
+    drawn = [found for path in text for found in _draw(path, words)]
+    write_provenance(work, _provenance(corpora, parts, text, drawn))
     parts["train"] = {name: with_per_cent(documents) for name, documents in parts["train"].items()}
-    texts = with_per_cent([found for path in text for found in _draw(path, words)])
+    texts = with_per_cent(drawn)
     seen: dict[str, Tensor] = {}
     silver = {}
     for part, found in parts.items():
@@ -63,10 +66,29 @@ def main(work: Path, corpora: Path, text: Sequence[Path], words: int) -> None:
     Prepared(train=silver["train"], dev=silver["dev"], texts=texts, seen=seen, labels=len(spacy.names)).save(work)
 
 
+def _provenance(
+    corpora: Path, parts: Mapping[str, Mapping[str, Documents]], text: Sequence[Path], texts: Documents
+) -> Provenance:
+    """Return what the taggers will have seen, of which nobody has replaced a word yet."""
+    roles: tuple[Role, ...] = ("train", "dev")
+    found = []
+    for role in roles:
+        paths = [str(_part(corpora / name, role)) for name in CORPORA]
+        documents = [document for corpus in parts[role].values() for document in corpus]
+        if role == "train":
+            paths, documents = [*paths, *map(str, text)], [*documents, *texts]
+        found.append(describe_part(role, paths, documents))
+    return Provenance(parts=found)
+
+
+def _part(corpus: Path, part: str) -> Path:
+    (path,) = corpus.glob(f"{part}.con*")
+    return path
+
+
 def write_with_silver(corpus: Path, part: str, spacy: SpacyLabels, folder: Path) -> None:
     """Write a part of a corpus with gold and silver labels, for `concord cascade` and `concord calibrate`."""
-    (path,) = corpus.glob(f"{part}.con*")
-    documents = read_documents([str(path)], labels=LABELS)
+    documents = read_documents([str(_part(corpus, part))], labels=LABELS)
     predicted = spacy.predict([sentence.words for document in documents for sentence in document.sentences])
     folder.mkdir(parents=True, exist_ok=True)
     write_gold(
@@ -106,7 +128,6 @@ def _read(folder: Path, part: str) -> dict[str, Documents]:
     """Return the documents of each corpus, without empty and without very long sentences."""
     found: dict[str, Documents] = {}
     for name in CORPORA:
-        (path,) = (folder / name).glob(f"{part}.con*")
         documents = [
             [
                 Sentence(words=piece.words, labels=piece.labels)
@@ -114,7 +135,7 @@ def _read(folder: Path, part: str) -> dict[str, Documents]:
                 if sentence.words
                 for piece in split_long(sentence, _LONGEST, BIOES)
             ]
-            for document in read_corpora([str(path)], labels=LABELS)
+            for document in read_corpora([str(_part(folder / name, part))], labels=LABELS)
         ]
         found[name] = [document for document in documents if document]
     return found
