@@ -66,6 +66,10 @@ def read_bundled_encoder(settings: EncoderConfig, *, device: str) -> tuple[Bert,
     """
     if (found := _digest(BUNDLED_ENCODER / CONFIG_NAME)) != settings.sha256:
         raise ValueError(f"expected {CONFIG_NAME} with sha256 {settings.sha256}, got {found}")
+    if damaged := damaged_files():
+        raise ValueError(
+            f"expected the files of {CONFIG_NAME}, got another {', '.join(damaged)}; install Concord again"
+        )
     config: dict[str, Any] = json.loads((BUNDLED_ENCODER / CONFIG_NAME).read_bytes())
     layers, *words = (load_file(BUNDLED_ENCODER / name, device=device) for name in WEIGHT_NAMES)
     weights = {name: value for name, value in layers.items() if not name.endswith((".packed", ".scales"))}
