@@ -73,18 +73,21 @@ class FormVectors(nn.Module):
         vectors = self._project(states)
         self._most_kept = max(self._most_kept, len(forms))
         self._kept = dict(zip(forms, vectors, strict=True))
-        frequent = forms[: self._config.table_forms]
-        self.table = vectors[: len(frequent)].clone()
-        self.spellings = torch.frombuffer(bytearray("\n".join(frequent).encode()), dtype=torch.uint8)
+        # A form of two lines has no place in the table.
+        places = [place for place, form in enumerate(forms) if "\n" not in form][: self._config.table_forms]
+        self.table = vectors[places]
+        self.spellings = torch.tensor(list("\n".join(forms[place] for place in places).encode()), dtype=torch.uint8)
         self._index()
 
     @override
     @torch.no_grad()
     def forward(self, forms: Forms) -> Tensor:
         """Return the vectors of words, shape ``(F, D)``; zeros for the padding."""
-        self._compute([form for form in dict.fromkeys(forms.rows) if form and form not in self._frequent])
-        kept, none = self._kept, torch.zeros(self._config.dimension)
-        vectors = torch.stack([self._frequent.get(form, kept.get(form, none)) for form in forms.rows])
+        frequent, none = self._frequent, torch.zeros(self._config.dimension)
+        kept = self._compute([form for form in dict.fromkeys(forms.rows) if form and form not in frequent])
+        vectors = torch.stack(
+            [frequent[form] if form in frequent else kept[form] if form else none for form in forms.rows]
+        )
         if self.training:
             vectors[torch.rand(len(vectors)) < self._config.hidden] = 0
         return vectors.to(forms.numbers.device)
@@ -99,16 +102,19 @@ class FormVectors(nn.Module):
         self._product = None
         self._index()
 
-    def _compute(self, forms: Sequence[str]) -> None:
-        new = [form for form in forms if form not in self._kept]
-        if not new:
-            return
-        if len(self._kept) + len(new) > self._most_kept:
-            # A new table instead of an emptied one, which another thread may be reading.
-            new, self._kept = list(forms), {}
-        # Where autocast is on, the vectors are the same as elsewhere.
-        with torch.autocast("cpu", enabled=False), torch.autocast(self.mean.device.type, enabled=False):
-            self._kept.update(zip(new, self._project(self._read(new)), strict=True))
+    def _compute(self, forms: Sequence[str]) -> Mapping[str, Tensor]:
+        """Return vectors by form, among them those of these forms."""
+        # A new table instead of an emptied one, which another thread may be reading.
+        kept = self._kept
+        new = [form for form in forms if form not in kept]
+        if new and len(kept) + len(new) > self._most_kept:
+            new, kept = list(forms), {}
+        if new:
+            # Where autocast is on, the vectors are the same as elsewhere.
+            with torch.autocast("cpu", enabled=False), torch.autocast(self.mean.device.type, enabled=False):
+                kept.update(zip(new, self._project(self._read(new)), strict=True))
+            self._kept = kept
+        return kept
 
     def _read(self, forms: Sequence[str]) -> Tensor:
         """Return the encoder's states of forms, each read alone, shape ``(len(forms), E)``."""

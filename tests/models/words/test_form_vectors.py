@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +173,22 @@ def test_forgotten_forms_are_read_again(fitted: FormVectors, forms: Callable[...
         assert rows(small, forms(word))[word] == expected[word]
 
 
+def test_forms_that_another_thread_forgets_meanwhile_keep_their_vectors(
+    fitted: FormVectors, forms: Callable[..., Forms], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = rows(fitted, forms("xyzzy", "zanzibar"))
+    small = fresh_copy(fitted, most_kept=1)
+    read = small._read
+
+    def read_while_others_do(words: Sequence[str]) -> Tensor:
+        monkeypatch.setattr(small, "_read", read)
+        small(forms("laughed", "Ada"))
+        return read(words)
+
+    monkeypatch.setattr(small, "_read", read_while_others_do)
+    assert rows(small, forms("xyzzy", "zanzibar")) == expected
+
+
 def test_the_table_holds_the_most_frequent_forms_as_they_are_computed(
     fitted: FormVectors, forms: Callable[..., Forms]
 ) -> None:
@@ -181,6 +197,21 @@ def test_the_table_holds_the_most_frequent_forms_as_they_are_computed(
     assert fitted.table.shape == (6, 12)
     computed = rows(without_table(fitted), forms(*frequent))
     assert [computed[form] for form in frequent] == fitted.table.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table_forms", [0, 1, 100])
+def test_vectors_are_the_same_with_a_table_of_any_size(
+    table_forms: int, config: FormVectorConfig, forms: Callable[..., Forms]
+) -> None:
+    words = [*TEXT.split(), "New\nYork", "New\nYork", "New\nYork"]
+    vectors = FormVectors(config.model_copy(update={"table_forms": table_forms}))
+    vectors.fit(words)
+    assert len(vectors.table) == min(table_forms, len(set(TEXT.split())))
+    chosen = forms(*words, "New", "Zanzibar")
+    expected = rows(vectors.eval(), chosen)
+    assert rows(fresh_copy(vectors), chosen) == expected
+    assert rows(without_table(vectors), chosen) == expected
 
 
 def test_vectors_have_values_of_fp16(fitted: FormVectors, forms: Callable[..., Forms]) -> None:
