@@ -180,6 +180,8 @@ def test_damaged_files_are_named(copied: Path) -> None:
     content[-1] ^= 1
     replace(copied / PIECES_NAME, bytes(content))
     assert damaged_files() == [PIECES_NAME]
+    with pytest.raises(EncoderMissingError, match=rf"bundled encoder in .*{PIECES_NAME}; install Concord again"):
+        FrozenEncoder(EncoderConfig())
     (copied / WEIGHT_NAMES[1]).unlink()
     assert sorted(damaged_files()) == [PIECES_NAME, WEIGHT_NAMES[1]]
 
