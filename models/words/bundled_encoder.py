@@ -21,6 +21,8 @@ from concord.models.words.unigram import UnigramSplitter
 
 PIECES_NAME = "pieces.safetensors"
 WEIGHT_NAMES = ("layers.safetensors", "words-1.safetensors", "words-2.safetensors")
+SCALE_NAME = "features.scale"
+"""The tensor that features are multiplied by, for a variance of 1 each."""
 BLOCK = 32
 """Values that share a scale."""
 _ZERO = 8
@@ -58,8 +60,8 @@ def unpack(packed: Tensor, scales: Tensor) -> Tensor:
     return values.mul_(scales.float().unsqueeze(2)).flatten(1)
 
 
-def read_bundled_encoder(settings: EncoderConfig, *, device: str) -> tuple[Bert, SubwordTokenizer]:
-    """Read the network and the tokenizer.
+def read_bundled_encoder(settings: EncoderConfig, *, device: str) -> tuple[Bert, SubwordTokenizer, Tensor]:
+    """Read the network, the tokenizer, and the scale of the features, shape ``(width,)``.
 
     Raises:
         OSError, ValueError, KeyError, SafetensorError: when files are damaged, or others than those of the settings.
@@ -77,7 +79,9 @@ def read_bundled_encoder(settings: EncoderConfig, *, device: str) -> tuple[Bert,
         if name.endswith(".packed"):
             whole = name.removesuffix(".packed")
             weights[whole] = unpack(packed, layers[f"{whole}.scales"])
-    return Bert(config, weights, table=PackedTable(words), precision=settings.precision), _read_tokenizer(config)
+    scale = weights.pop(SCALE_NAME)
+    bert = Bert(config, weights, table=PackedTable(words), precision=settings.precision)
+    return bert, _read_tokenizer(config), scale
 
 
 def damaged_files() -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -70,8 +70,19 @@ def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
     return LoadedEncoder(folder=folder, network=network.eval(), reader=reader, width=width)
 
 
-def read_frozen_encoder(config: EncoderConfig, *, device: str) -> tuple[NetworkStates, SubwordReader, int]:
-    """Read an encoder's folder for inference; return its network, the reader that splits words for it, and its width.
+class FrozenNetwork(NamedTuple):
+    """An encoder for inference, and the reader that splits words for it."""
+
+    states: NetworkStates
+    reader: SubwordReader
+    width: int
+    """Dimensions of the states."""
+    scale: Tensor | None = None
+    """What features are multiplied by, shape ``(width,)``."""
+
+
+def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
+    """Read an encoder's folder for inference.
 
     The bundled encoder, and any other BERT, is read without transformers, with the same states and several times as
     fast. Errors are as those of ``read_encoder``.
@@ -79,9 +90,12 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> tuple[NetworkS
     is_bundled = config.source == BUNDLED_NAME
     folder = BUNDLED_ENCODER if is_bundled else _checked_folder(config)
     replaced: dict[str, Tensor] = {}
+    scale: Tensor | None = None
+    bert: tuple[Bert, SubwordTokenizer] | None
     try:
         if is_bundled:
-            bert: tuple[Bert, SubwordTokenizer] | None = read_bundled_encoder(config, device=device)
+            network, tokenizer, scale = read_bundled_encoder(config, device=device)
+            bert = network, tokenizer
         else:
             replaced = read_difference(config)
             bert = read_bert(
@@ -94,7 +108,7 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> tuple[NetworkS
         reader = SubwordReader(
             tokenizer, capacity=network.positions - SPECIAL_TOKENS, overlap_words=config.overlap_words
         )
-        return network.states, reader, network.width
+        return FrozenNetwork(network.states, reader, network.width, scale)
     loaded = read_encoder(config)
     loaded.network.load_state_dict(replaced, strict=False)
     frozen = loaded.network.requires_grad_(False).to(device)
@@ -103,7 +117,7 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> tuple[NetworkS
         numbers, attention = (tensor.to(device) for tensor in loaded.reader.pad(rows))
         return [states[attention.bool()] for states in layer_states(frozen, numbers, attention)]
 
-    return states, loaded.reader, loaded.width
+    return FrozenNetwork(states, loaded.reader, loaded.width)
 
 
 def read_difference(config: EncoderConfig) -> dict[str, Tensor]:

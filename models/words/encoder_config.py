@@ -20,7 +20,7 @@ Precision = Literal["int8", "float32"]
 
 BUNDLED_NAME = "multilingual-e5-small"
 BUNDLED_ENCODER = Path(__file__).resolve().parents[1] / "pretrained" / "encoder"
-BUNDLED_SHA256 = "61a3ea9085bb15bcd7302a916bb67cd92d23bd02bce2fa6ef52edaf4ce9b747a"
+BUNDLED_SHA256 = "7ec7c300c8239bff0d6b0d94311cad03d58eada41dfcf9c0f52eddf3942e2606"
 CONFIG_NAME = "config.json"
 
 

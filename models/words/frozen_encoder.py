@@ -24,7 +24,8 @@ class FrozenEncoder:
         self._config = config
         self._device = device
         self._pass_subwords = pass_subwords
-        self._states, self._reader, self.width = read_frozen_encoder(config, device=device)
+        self._network = read_frozen_encoder(config, device=device)
+        self.width = self._network.width
         self.kept: dict[tuple[str, ...], Tensor] = {}
         """The features that ``cache`` keeps, by the words of their sentence."""
 
@@ -47,9 +48,10 @@ class FrozenEncoder:
     def _encode(self, sentences: Sequence[tuple[str, ...]]) -> list[Tensor]:
         features = [torch.empty(len(words), self.width) for words in sentences]
         subwords = self._pass_subwords * (_ROUNDED_PASS if torch.is_autocast_enabled(self._device) else 1)
-        for windows in pack_passes(self._reader.windows(sentences), subwords=subwords):
-            layers = self._states(self._reader.rows(windows))
-            states = mean_states(layers, last=self._config.last_layers).cpu()
+        for windows in pack_passes(self._network.reader.windows(sentences), subwords=subwords):
+            layers = self._network.states(self._network.reader.rows(windows))
+            states = mean_states(layers, last=self._config.last_layers)
+            states = (states if self._network.scale is None else states * self._network.scale).cpu()
             for window, vectors in zip(windows, _word_means(states, windows), strict=True):
                 begin, end = window.keep
                 features[window.sentence][window.first + begin : window.first + end] = vectors[begin:end]
