@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from concord.models.words.bert import Bert
-from concord.models.words.encoder_config import BUNDLED_ENCODER, CONFIG_NAME, EncoderConfig
+from concord.models.words.encoder_config import BUNDLED_ENCODER, BUNDLED_SHA256, CONFIG_NAME, EncoderConfig
 from concord.models.words.subwords import SubwordTokenizer
 from concord.models.words.unigram import UnigramSplitter
 
@@ -66,12 +66,13 @@ def read_bundled_encoder(settings: EncoderConfig, *, device: str) -> tuple[Bert,
     Raises:
         OSError, ValueError, KeyError, SafetensorError: when files are damaged, or others than those of the settings.
     """
-    if (found := _digest(BUNDLED_ENCODER / CONFIG_NAME)) != settings.sha256:
-        raise ValueError(f"expected {CONFIG_NAME} with sha256 {settings.sha256}, got {found}")
-    if damaged := damaged_files():
+    if settings.sha256 != BUNDLED_SHA256:
         raise ValueError(
-            f"expected the files of {CONFIG_NAME}, got another {', '.join(damaged)}; install Concord again"
+            f"expected {CONFIG_NAME} with sha256 {settings.sha256}, got {BUNDLED_SHA256}: the tagger was trained over "
+            "another version of it; use the Concord that saved it, or train again"
         )
+    if damaged := damaged_files():
+        raise ValueError(f"damaged or missing: {', '.join(damaged)}; install Concord again")
     config: dict[str, Any] = json.loads((BUNDLED_ENCODER / CONFIG_NAME).read_bytes())
     layers, *words = (load_file(BUNDLED_ENCODER / name, device=device) for name in WEIGHT_NAMES)
     weights = {name: value for name, value in layers.items() if not name.endswith((".packed", ".scales"))}
@@ -85,8 +86,11 @@ def read_bundled_encoder(settings: EncoderConfig, *, device: str) -> tuple[Bert,
 
 
 def damaged_files() -> list[str]:
-    """Return the names of the bundled encoder's files that are missing, or whose digest is not that of config.json."""
-    digests: dict[str, str] = json.loads((BUNDLED_ENCODER / CONFIG_NAME).read_bytes())["sha256"]
+    """Return the names of the bundled encoder's files that are missing, or have another digest than they should."""
+    config = BUNDLED_ENCODER / CONFIG_NAME
+    if not config.is_file() or _digest(config) != BUNDLED_SHA256:
+        return [CONFIG_NAME]
+    digests: dict[str, str] = json.loads(config.read_bytes())["sha256"]
     paths = {BUNDLED_ENCODER / name: digest for name, digest in digests.items()}
     return [path.name for path, digest in paths.items() if not path.is_file() or _digest(path) != digest]
 

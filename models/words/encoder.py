@@ -1,7 +1,7 @@
 """Load a pretrained encoder, which ``encoder_config`` finds on disk.
 
-The encoder is a Hugging Face folder: safetensors, JSON and a vocabulary. It is found without running the code of the
-package that contains it, and its weights are checked against the digest of those that the tagger was trained with.
+It is the bundled one or a Hugging Face folder: safetensors, JSON and a vocabulary. It is found without running the code
+of the package that contains it, and its weights are checked against the digest that the tagger was trained with.
 """
 
 import hashlib
@@ -79,36 +79,31 @@ class FrozenNetwork(NamedTuple):
     """Dimensions of the states."""
     scale: Tensor | None = None
     """What features are multiplied by, shape ``(width,)``."""
+    is_exact: bool = False
+    """Whether a window's states are the same bits whatever is read with it, even where autocast is on."""
 
 
 def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
     """Read an encoder's folder for inference.
 
-    The bundled encoder, and any other BERT, is read without transformers, with the same states and several times as
-    fast. Errors are as those of ``read_encoder``.
+    The bundled encoder, and any other BERT, is read without transformers, and computes several times as fast. Errors
+    are as those of ``read_encoder``.
     """
-    is_bundled = config.source == BUNDLED_NAME
-    folder = BUNDLED_ENCODER if is_bundled else _checked_folder(config)
-    replaced: dict[str, Tensor] = {}
-    scale: Tensor | None = None
-    bert: tuple[Bert, SubwordTokenizer] | None
+    if config.source == BUNDLED_NAME:
+        try:
+            return _frozen_bert(config, *read_bundled_encoder(config, device=device), device=device)
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+            raise EncoderMissingError(f"{BUNDLED_ENCODER}: the bundled encoder cannot be read: {error}") from error
+    folder = _checked_folder(config)
     try:
-        if is_bundled:
-            network, tokenizer, scale = read_bundled_encoder(config, device=device)
-            bert = network, tokenizer
-        else:
-            replaced = read_difference(config)
-            bert = read_bert(
-                folder, weights_name=WEIGHTS_NAME, precision=config.precision, device=device, replaced=replaced
-            )
+        replaced = read_difference(config)
+        bert = read_bert(
+            folder, weights_name=WEIGHTS_NAME, precision=config.precision, device=device, replaced=replaced
+        )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _unreadable(folder, error) from error
     if bert is not None:
-        network, tokenizer = bert
-        reader = SubwordReader(
-            tokenizer, capacity=network.positions - SPECIAL_TOKENS, overlap_words=config.overlap_words
-        )
-        return FrozenNetwork(network.states, reader, network.width, scale)
+        return _frozen_bert(config, *bert, None, device=device)
     loaded = read_encoder(config)
     loaded.network.load_state_dict(replaced, strict=False)
     frozen = loaded.network.requires_grad_(False).to(device)
@@ -118,6 +113,14 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
         return [states[attention.bool()] for states in layer_states(frozen, numbers, attention)]
 
     return FrozenNetwork(states, loaded.reader, loaded.width)
+
+
+def _frozen_bert(
+    config: EncoderConfig, network: Bert, tokenizer: SubwordTokenizer, scale: Tensor | None, *, device: str
+) -> FrozenNetwork:
+    reader = SubwordReader(tokenizer, capacity=network.positions - SPECIAL_TOKENS, overlap_words=config.overlap_words)
+    is_exact = config.precision == "int8" and device == "cpu"
+    return FrozenNetwork(network.states, reader, network.width, scale, is_exact)
 
 
 def read_difference(config: EncoderConfig) -> dict[str, Tensor]:

@@ -15,7 +15,6 @@ ENCODER_NAME = "encoder"
 """Folder of a saved tagger for its own encoder: a whole one, with ``model.safetensors``, or what differs from one."""
 DIFFERENCE_NAME = "difference.safetensors"
 
-
 Precision = Literal["int8", "float32"]
 
 BUNDLED_NAME = "multilingual-e5-small"
@@ -35,7 +34,7 @@ class EncoderConfig(Config):
     last_layers: int = Field(default=4, ge=1)
     """A word's vector is the mean over its subwords and over this many last layers."""
     precision: Precision = "int8"
-    """Of the products of a frozen encoder on a CPU."""
+    """Of the products of a frozen encoder; a GPU rounds alike, and multiplies in float32."""
     overlap_words: int = Field(default=32, ge=0)
     """Words shared by neighbouring windows of a sentence that has more subwords than the encoder takes."""
     tuned: bool = False
@@ -49,9 +48,13 @@ class EncoderConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _fill_in_digest(cls, values: Any) -> Any:
-        if isinstance(values, Mapping) and values.get("source", BUNDLED_NAME) == BUNDLED_NAME:
-            return {**values, "sha256": values.get("sha256") or BUNDLED_SHA256}
-        return values
+        if not isinstance(values, Mapping):
+            return values
+        digest = values.get("sha256")
+        if values.get("source", BUNDLED_NAME) == BUNDLED_NAME:
+            return {**values, "sha256": digest or BUNDLED_SHA256}
+        # A source that replaces the bundled one in a configuration has another digest.
+        return {**values, "sha256": None if digest == BUNDLED_SHA256 else digest}
 
     @model_validator(mode="after")
     def _is_tuned_or_replaced(self) -> Self:
@@ -78,6 +81,12 @@ class FormVectorConfig(Config):
     hidden: float = Field(default=0.1, ge=0, lt=1)
     """Probability that training hides the vector of a form."""
 
+    @model_validator(mode="after")
+    def _reads_a_frozen_encoder(self) -> Self:
+        if self.encoder.tuned or self.encoder.weights is not None:
+            raise ValueError("expected an encoder that is neither tuned nor has weights of its own")
+        return self
+
 
 def find_encoder(source: str) -> Path:
     """Find the folder of an encoder of one's own, or raise EncoderMissingError."""
@@ -92,14 +101,3 @@ def find_encoder(source: str) -> Path:
     if not (folder / WEIGHTS_NAME).is_file():
         raise EncoderMissingError(f"encoder: expected {folder / WEIGHTS_NAME}, got no such file")
     return folder
-
-
-def encoder_available(config: EncoderConfig) -> bool:
-    """Return whether an encoder is there, with the library transformers unless it is the bundled one; loads neither."""
-    if config.source == BUNDLED_NAME:
-        return True
-    try:
-        find_encoder(config.source)
-    except EncoderMissingError:
-        return False
-    return importlib.util.find_spec("transformers") is not None

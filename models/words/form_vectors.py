@@ -57,11 +57,16 @@ class FormVectors(nn.Module):
         The dimensions have a variance of 1 on average over the forms.
 
         Raises:
-            ConfigError: when the encoder's states have fewer dimensions than asked for.
+            ConfigError: when the encoder's states have fewer dimensions than asked for, or the text has fewer than two
+                forms.
             EncoderMissingError: when the encoder cannot be loaded.
         """
         counts = Counter(filter(None, words))
         forms = sorted(counts, key=lambda form: (-counts[form], form))
+        if len(forms) < 2:
+            raise ConfigError(
+                f"form_vectors: expected training corpora of two distinct words or more, got {len(forms)}"
+            )
         states = self._read(forms)
         if (width := states.shape[1]) < self._config.dimension:
             raise ConfigError(f"form_vectors.dimension: expected {width} or less, got {self._config.dimension}")
@@ -111,15 +116,20 @@ class FormVectors(nn.Module):
             new, kept = list(forms), {}
         if new:
             # Where autocast is on, the vectors are the same as elsewhere.
-            with torch.autocast("cpu", enabled=False), torch.autocast(self.mean.device.type, enabled=False):
+            with torch.autocast("cpu", enabled=False):
                 kept.update(zip(new, self._project(self._read(new)), strict=True))
             self._kept = kept
         return kept
 
     def _read(self, forms: Sequence[str]) -> Tensor:
-        """Return the encoder's states of forms, each read alone, shape ``(len(forms), E)``."""
-        encoder = load_encoder(self._config.encoder, self.mean.device.type)
-        return torch.cat(encoder.features([(form,) for form in forms]))
+        """Return the encoder's states of forms, each read alone, shape ``(len(forms), E)``.
+
+        They are computed on a CPU, whatever the tagger's device, so that they are the same bits on each.
+        """
+        encoder = load_encoder(self._config.encoder, "cpu")
+        if encoder.is_exact:
+            return torch.cat(encoder.features([(form,) for form in forms]))
+        return torch.cat([vectors for form in forms for vectors in encoder.features([(form,)])])
 
     def _project(self, states: Tensor) -> Tensor:
         """Project states, ``(N, E)`` to ``(N, D)``; in int8, since float32 sums depend on the number of rows."""

