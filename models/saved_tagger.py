@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from concord.models.config import Config
-from concord.models.errors import ModelError
+from concord.models.errors import ConfigError, ModelError
 from concord.models.regular_files import open_regular
-from concord.models.words.encoder_config import BUNDLED_NAME, ENCODER_NAME, EncoderConfig
+from concord.models.words.encoder_config import BUNDLED_NAME, ENCODER_NAME, EncoderConfig, FormVectorConfig
 
 FORMAT_VERSION = 1
 CONFIG_NAME = "tagger.json"
@@ -81,14 +81,22 @@ def needed_encoders(folder: Path) -> Iterator[EncoderConfig]:
     """Return the encoders of a saved tagger, its form vectors and its first pass, besides the bundled one.
 
     Each of them needs the library transformers.
+
+    Raises:
+        ModelError: if ``tagger.json`` is missing or broken, or the configuration of an encoder or of form vectors is.
     """
-    config = with_own_encoder(read_saved(folder).config, folder)
-    vectors = [part.get("form_vectors") for part in config.values() if isinstance(part, dict)]
-    for values in [config.get("encoder"), *(one.get("encoder") for one in vectors if isinstance(one, dict))]:
-        if values is not None:
-            encoder = EncoderConfig.from_mapping(values, where=str(folder / CONFIG_NAME))
-            if encoder.source != BUNDLED_NAME:
-                yield encoder
+    config, where = with_own_encoder(read_saved(folder).config, folder), folder / CONFIG_NAME
+    encoders = []
+    try:
+        if (values := config.get("encoder")) is not None:
+            encoders.append(EncoderConfig.from_mapping(values, where=f"{where}: encoder"))
+        for name, part in config.items():
+            if isinstance(part, dict) and (values := part.get("form_vectors")) is not None:
+                vectors = FormVectorConfig.from_mapping(values, where=f"{where}: {name}.form_vectors")
+                encoders.append(vectors.encoder)
+    except ConfigError as error:
+        raise ModelError(str(error)) from error
+    yield from (encoder for encoder in encoders if encoder.source != BUNDLED_NAME)
     if (folder / FIRST_PASS_NAME / CONFIG_NAME).exists():
         yield from needed_encoders(folder / FIRST_PASS_NAME)
 

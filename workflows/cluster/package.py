@@ -1,7 +1,7 @@
 """What is sent to a cluster: an archive of the code, bundled models and the resolved job; and what it will do.
 
-The bytes of the archive depend on nothing else. It holds one of the bundled taggers at most, that of the job. Input,
-output and a model given as a folder are not part of it.
+The bytes of the archive depend on nothing else. It holds one of the bundled taggers at most, that of the job, and
+the bundled parser if the job has no other. Input, output and a model given as a folder are not part of it.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.log import LOG_NAME
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.parsing.stanza_packages import EMBEDDED_PACKAGE
 from concord.pipeline.planning.inputs import absolute_input, absolute_output, find_inputs
 from concord.pipeline.storage.files import file_sha256, file_state
 from concord.pipeline.storage.urls import without_secrets
@@ -38,11 +39,13 @@ LOCAL_STORES = ("sqlite:", "file:")
 _SHOWN_FILES = 10
 
 
-def pack(config: AnnotateConfig, *, model: str | None = None, limit: int = LARGEST_PACKAGE) -> tuple[bytes, str]:
+def pack(
+    config: AnnotateConfig, *, completed: AnnotateConfig | None = None, limit: int = LARGEST_PACKAGE
+) -> tuple[bytes, str]:
     """Return the archive and the digest of the job in it.
 
     Args:
-        model: the tagger that the job will use, if not the one of its configuration.
+        completed: the job with the settings of its collection, which say what tagger and parser it will use.
 
     Raises:
         ConfigError: when it is larger than ``limit`` bytes, naming the largest files.
@@ -51,8 +54,7 @@ def pack(config: AnnotateConfig, *, model: str | None = None, limit: int = LARGE
     values = config.model_dump(mode="json", exclude_unset=True)
     job: bytes = yaml.safe_dump(values, sort_keys=True, allow_unicode=True).encode()
     files = {
-        path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes()
-        for path in _package_files(model or config.tagger.model)
+        path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes() for path in _package_files(completed or config)
     }
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -123,12 +125,13 @@ def is_finished(config: AnnotateConfig) -> bool:
         return False
 
 
-def _package_files(model: str) -> list[Path]:
-    """Return the files of the import package in a fixed order, without bundled taggers other than the model.
+def _package_files(config: AnnotateConfig) -> list[Path]:
+    """Return the files of the import package in a fixed order, without bundled models that a job does not use.
 
     The links of a checkout are followed.
     """
-    others = [PACKAGE / "models" / "pretrained" / name for name in bundled_names() if name != model]
+    unused = {*bundled_names(), EMBEDDED_PACKAGE} - {config.tagger.model, config.parser.package}
+    others = [PACKAGE / "models" / "pretrained" / name for name in unused]
     return sorted(
         Path(folder, name)
         for folder, _, names in os.walk(PACKAGE, followlinks=True)

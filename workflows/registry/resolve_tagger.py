@@ -130,8 +130,8 @@ def _find_bundled(name: str) -> ResolvedTagger:
     return _resolved(BUNDLED_FOLDER / name, name=name)
 
 
-def _missing(folder: Path) -> tuple[str, str] | None:
-    """Return what the encoders of a tagger lack, and how to install it.
+def _missing(folder: Path) -> str | None:
+    """Return what the encoders of a tagger lack, and how to install it where that is known.
 
     A tuned encoder is in the tagger's folder and needs the library only.
     """
@@ -140,16 +140,17 @@ def _missing(folder: Path) -> tuple[str, str] | None:
             try:
                 find_encoder(encoder.source)
             except EncoderMissingError as error:
-                return f"encoder {encoder.source}", _INSTALL_ENCODER.get(encoder.source, str(error))
+                install = _INSTALL_ENCODER.get(encoder.source)
+                return f"{encoder.source} is not installed: {install}" if install else str(error)
         if importlib.util.find_spec("transformers") is None:
-            return "library transformers", INSTALL_TRANSFORMERS
+            return f"the library transformers is not installed: {INSTALL_TRANSFORMERS}"
     return None
 
 
 def _resolved(folder: Path, *, name: str, version: str | None = None) -> ResolvedTagger:
     missing = _missing(folder)
     if missing is not None:
-        raise ModelError("{} needs the {}, which is not installed: {}".format(name, *missing))
+        raise ModelError(f"{name}: {missing}")
     return ResolvedTagger(
         name=name,
         version=version,

