@@ -1,7 +1,8 @@
 """Vectors of word forms: what a pretrained encoder knows of a word, without reading its sentence.
 
 Each distinct form is read once, alone, by the encoder; the mean of its subwords is projected by a PCA that is fitted on
-the forms of the training corpora. A vector depends on its form alone, not on what stands beside it or in its batch.
+the forms of the training corpora. A vector depends on its form alone, to the last bit: not on what stands beside it or
+in its batch, nor on what was read before.
 The projection and the vectors of frequent forms are saved with the tagger, so that it also works without the encoder;
 a form that is not among them then has no vector, and is known by its spelling alone.
 """
@@ -105,7 +106,9 @@ class FormVectors(nn.Module):
         if len(self._kept) + len(new) > self._most_kept:
             # A new table instead of an emptied one, which another thread may be reading.
             new, self._kept = list(forms), {}
-        self._kept.update(zip(new, self._project(self._read(new)), strict=True))
+        # One by one: a product of another number of rows has other last bits, which what is kept would carry on, so that
+        # a run that was killed and resumed would write other bytes than an undisturbed one.
+        self._kept.update((form, self._project(self._read([form]))[0]) for form in new)
 
     def _read(self, forms: Sequence[str]) -> Tensor:
         """Return the encoder's states of forms, each read alone, shape ``(len(forms), E)``."""

@@ -7,6 +7,7 @@ teacher they learn the probabilities of its best few tags and heads.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from stanza.models.pos.trainer import Trainer as TagTrainer
 from torch import Tensor, nn
 from torch.nn import functional
 
+from concord.models.errors import ConfigError
+from concord.models.training.fit import check_bf16
 from research.parser_en.conllu import Sentence
 from research.parser_en.learning import batches, best_heads, descend
 
@@ -216,8 +219,8 @@ class Student(nn.Module):
         start = tuple(
             getattr(network, f"{name}lstm_{part}_init").expand(-1, len(inputs), -1).contiguous() for part in "hc"
         )
-        # Half the time in training, where the processor multiplies matrices of bfloat16.
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.training):
+        # Half the time in training, where the processor multiplies matrices of bfloat16; others may not be able to.
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.training and _trains_in_bf16()):
             return _run_highway(getattr(network, f"{name}lstm"), rows, start).float()
 
     def arc_scores(self, states: Tensor) -> Tensor:
@@ -272,6 +275,15 @@ class Student(nn.Module):
             right["uas"] += int(same.sum())
             right["las"] += int((same & (relations == batch.relations)).sum())
         return {name: round(100 * count / words, 2) for name, count in right.items()}
+
+
+@cache
+def _trains_in_bf16() -> bool:
+    try:
+        check_bf16(torch.device("cpu"))
+    except ConfigError:
+        return False
+    return True
 
 
 def _run_highway(lstm: Any, rows: Tensor, start: tuple[Tensor, ...]) -> Tensor:

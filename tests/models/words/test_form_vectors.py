@@ -1,6 +1,7 @@
 """Form vectors: the projection, what a vector depends on, the saved table, and taggers without the encoder."""
 
 import json
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -134,3 +135,17 @@ def test_a_saved_tagger_without_the_encoder_uses_its_table(
     assert without["The"] == with_encoder["The"]
     assert not any(without["Seine"])
     assert alone.predict_documents([document]) != expected
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_vectors_do_not_depend_on_how_forms_come(fitted: FormVectors, forms: Callable[..., Forms], seed: int) -> None:
+    words = [f"{letter}{number}" for letter in ("paris", "ada", "laugh") for number in range(12)]
+    fitted._kept = {}
+    expected = rows(fitted, forms(*words))
+    draw = random.Random(seed)
+    fitted._kept = {}
+    left = draw.sample(words, len(words))
+    while left:
+        part, left = left[: (size := draw.randint(1, 9))], left[size:]
+        found = rows(fitted, forms(*part))
+        assert {word: found[word] for word in part} == {word: expected[word] for word in part}
