@@ -106,8 +106,8 @@ class FormVectors(nn.Module):
         if len(self._kept) + len(new) > self._most_kept:
             # A new table instead of an emptied one, which another thread may be reading.
             new, self._kept = list(forms), {}
-        # One by one: a product of another number of rows has other last bits, which what is kept would carry on, so that
-        # a run that was killed and resumed would write other bytes than an undisturbed one.
+        # One by one: a product of another number of rows has other last bits, which what is kept would carry on, so
+        # that a run that was killed and resumed would write other bytes than an undisturbed one.
         self._kept.update((form, self._project(self._read([form]))[0]) for form in new)
 
     def _read(self, forms: Sequence[str]) -> Tensor:
