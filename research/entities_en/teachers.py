@@ -18,6 +18,7 @@ from concord.models.words.representation import WordRepresentation, WordRepresen
 from concord.models.words.tuned_encoder import TunedEncoder
 from research.entities_en.features import Features
 from research.entities_en.learning import Batch, equal_lengths, learn
+from research.precision import trains_in_bf16
 
 _REPRESENTATION = WordRepresentationConfig.from_mapping(
     {
@@ -77,7 +78,7 @@ class FrozenTeacher(Teacher):
     @override
     def forward(self, sentences: Sequence[Sentence], features: Tensor) -> Tensor:
         words = self.representation(self._batches.encode_batch(sentences, device=features.device), features)
-        with torch.autocast(features.device.type, dtype=torch.bfloat16):
+        with _autocast(features.device.type):
             states = self.lstm(self.word_dropout(words))[0]
         logits: Tensor = self.output(self.dropout(states.float()))
         return logits
@@ -105,12 +106,16 @@ class TunedTeacher(Teacher):
 
     @override
     def forward(self, sentences: Sequence[Sentence], features: Tensor) -> Tensor:
-        with torch.autocast(features.device.type, dtype=torch.bfloat16):
+        with _autocast(features.device.type):
             words = self.encoder([sentence.words for sentence in sentences], features.shape[1])
             side = self.side(self.side_dropout(features)).relu()
             states = self.lstm(self.dropout(torch.cat([words.to(side), side], dim=-1)))[0]
         logits: Tensor = self.output(self.dropout(states.float()))
         return logits
+
+
+def _autocast(device: str) -> torch.autocast:
+    return torch.autocast(device, dtype=torch.bfloat16, enabled=trains_in_bf16(device))
 
 
 def train(

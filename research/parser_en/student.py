@@ -7,7 +7,6 @@ teacher they learn the probabilities of its best few tags and heads.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,10 +23,9 @@ from stanza.models.pos.trainer import Trainer as TagTrainer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from concord.models.errors import ConfigError
-from concord.models.training.fit import check_bf16
 from research.parser_en.conllu import Sentence
 from research.parser_en.learning import batches, best_heads, descend
+from research.precision import trains_in_bf16
 
 _BATCH_WORDS = 1_500
 _READ_WORDS = 3_000
@@ -220,7 +218,7 @@ class Student(nn.Module):
             getattr(network, f"{name}lstm_{part}_init").expand(-1, len(inputs), -1).contiguous() for part in "hc"
         )
         # Half the time in training, where the processor multiplies matrices of bfloat16; others may not be able to.
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.training and _trains_in_bf16()):
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.training and trains_in_bf16("cpu")):
             return _run_highway(getattr(network, f"{name}lstm"), rows, start).float()
 
     def arc_scores(self, states: Tensor) -> Tensor:
@@ -275,15 +273,6 @@ class Student(nn.Module):
             right["uas"] += int(same.sum())
             right["las"] += int((same & (relations == batch.relations)).sum())
         return {name: round(100 * count / words, 2) for name, count in right.items()}
-
-
-@cache
-def _trains_in_bf16() -> bool:
-    try:
-        check_bf16(torch.device("cpu"))
-    except ConfigError:
-        return False
-    return True
 
 
 def _run_highway(lstm: Any, rows: Tensor, start: tuple[Tensor, ...]) -> Tensor:
