@@ -39,11 +39,11 @@ class Features:
 
 
 def encoder_states(sentences: Sequence[Sequence[str]], device: str, config: EncoderConfig | None = None) -> Tensor:
-    """Return the states of an encoder, MiniLM, for each word, computed in bf16, shape ``(N, 384)``, fp16."""
+    """Return the states of an encoder for each word, shape ``(N, 384)``, fp16."""
     encoder = FrozenEncoder(config or EncoderConfig(), device=device, pass_subwords=_PASS_SUBWORDS[device])
     order = sorted(range(len(sentences)), key=lambda place: len(sentences[place]))
     found: list[Tensor] = [torch.empty(0)] * len(sentences)
-    with torch.autocast(device, dtype=torch.bfloat16):
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
         for start in range(0, len(order), _AT_ONCE):
             places = order[start : start + _AT_ONCE]
             for place, rows in zip(places, encoder.features([sentences[place] for place in places]), strict=True):

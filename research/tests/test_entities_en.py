@@ -15,6 +15,7 @@ from concord.models.labels import Span
 from concord.models.words.encoder_config import EncoderConfig
 from research.entities_en.features import Features, encoder_states
 from research.entities_en.learning import equal_lengths, f1, repeated, score, span_counts
+from research.entities_en.prepare import with_per_cent
 from research.entities_en.prepared import Prepared
 from research.entities_en.silver import add_silver, find_certain, is_plausible, mend
 from research.entities_en.student import like_lengths
@@ -78,6 +79,9 @@ def test_money_without_a_currency_is_a_number_or_nothing() -> None:
         ("3 million", "MONEY", False),
         ("twenty - two", "CARDINAL", True),
         ("several", "CARDINAL", False),
+        ("05-51226", "CARDINAL", False),
+        ("1939-45", "CARDINAL", True),
+        ("fifty-ninth", "DATE", False),
         ("the 21st", "ORDINAL", True),
         ("5 per cent", "PERCENT", True),
         ("half", "PERCENT", False),
@@ -90,6 +94,16 @@ def test_money_without_a_currency_is_a_number_or_nothing() -> None:
 )
 def test_a_silver_name_must_hold_what_its_type_must_hold(text: str, kind: str, plausible: bool) -> None:
     assert is_plausible(text.split(), kind) is plausible
+
+
+def test_every_second_percent_is_per_cent() -> None:
+    gold = Sentence(words=("5", "percent", "of", "Geneva"), labels=("O", "O", "O", "B-LOC"))
+    name = Sentence(words=("The", "%", "Band"), labels=("B-ORG", "I-ORG", "I-ORG"))
+    ((first, second), (third, fourth)) = with_per_cent([[gold, gold], [name, Sentence(words=("6", "%"))]])
+    assert (first, third) == (gold, name)
+    assert (second.words, second.labels) == (("5", "per", "cent", "of", "Geneva"), ("O", "O", "O", "O", "B-LOC"))
+    assert with_per_cent([[Sentence(words=("6", "%")), Sentence(words=("6", "%"))]])[0][1].words == ("6", "per", "cent")
+    assert fourth.words == ("6", "%")
 
 
 def test_what_is_prepared_is_read_as_it_was(tmp_path: Path) -> None:
