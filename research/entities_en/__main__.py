@@ -4,7 +4,11 @@
     python -m research.entities_en.guideline CORPORA --without btc:signs --output MENDED
     python -m research.entities_en.prepare WORK --corpora MENDED --text TEXTS.jsonl (and others)
     python -m research.entities_en features WORK
-    python -m research.entities_en teacher WORK 4 (and another: 5)
+    python -m research.entities_en features WORK --blocks
+    python -m research.entities_en teacher WORK sentences 1
+    python -m research.entities_en teacher WORK blocks 2
+    python -m research.entities_en teacher WORK tuned 3
+    python -m research.entities_en tagger WORK FOLDER (a tagger of the same labels, such as the bundled one before)
     python -m research.entities_en labels WORK
     python -m research.entities_en stage-one WORK
     python -m research.entities_en stage-one WORK --further
@@ -48,11 +52,11 @@ from concord.models.words.form_vectors import FormVectors
 from concord.models.words.frozen_encoder import load_encoder
 from concord.workflows.corpora.provenance import PROVENANCE_NAME
 from research.entities_en import student
-from research.entities_en.features import Features, encoder_states
+from research.entities_en.features import Features, blocks, encoder_states
 from research.entities_en.learning import by_document, f1, repeated, score, span_counts
 from research.entities_en.prepared import Prepared, flat
 from research.entities_en.silver import GOLD_TYPES, TYPES, mend
-from research.entities_en.teachers import FrozenTeacher, predict, train
+from research.entities_en.teachers import FrozenTeacher, TunedTeacher, predict, train
 
 _CONF = Path(__file__).resolve().parents[2] / "conf" / "train"
 _TIMES = {"ewt_uner": 1.5, "wikigold": 2.0, "btc": 1.5, "litbank_prop": 1.5}
@@ -60,7 +64,7 @@ _TIMES = {"ewt_uner": 1.5, "wikigold": 2.0, "btc": 1.5, "litbank_prop": 1.5}
 _STAGE_ONE_EPOCHS = 2.0
 """How often stage one reads the gold corpora, while it reads the labelled texts once."""
 _KEPT_PROBABILITY = 0.01
-_TEACHER_EPOCHS = 4
+_TEACHER_EPOCHS = {"sentences": 4, "blocks": 4, "tuned": 2}
 _STAGE_TWO = {
     "epochs": 2,
     "batch_sentences": 32,
@@ -92,46 +96,81 @@ def main() -> None:
 @main.command("features")
 @WORK
 @click.option("--part", "parts", type=click.Choice(["train", "dev", "texts"]), multiple=True, help="Else all.")
+@click.option("--blocks", "in_blocks", is_flag=True, help="The encoder reads blocks of a document's sentences at once.")
 @DEVICE
-def compute_features(work: Path, parts: Sequence[str], device: str) -> None:
+def compute_features(work: Path, parts: Sequence[str], in_blocks: bool, device: str) -> None:
     """Compute the encoder's states of all words."""
     prepared = Prepared.read(work)
     for part in parts or prepared.seen:
-        words = [sentence.words for sentence in prepared.sentences(part)]
-        torch.save(encoder_states(words, device), work / f"encoder-{part}.pt")
+        if in_blocks:
+            words = [block for document in prepared.documents(part) for block in blocks(document)]
+        else:
+            words = [sentence.words for sentence in prepared.sentences(part)]
+        torch.save(encoder_states(words, device), work / f"{'blocks' if in_blocks else 'encoder'}-{part}.pt")
 
 
 @main.command("teacher")
 @WORK
+@click.argument("kind", type=click.Choice(list(_TEACHER_EPOCHS)))
 @click.argument("seed", type=int)
 @DEVICE
-def train_teacher(work: Path, seed: int, device: str) -> None:
+def train_teacher(work: Path, kind: str, seed: int, device: str) -> None:
     """Train a teacher, and have it label the dev parts and the texts."""
     prepared = Prepared.read(work)
     vocabulary = vocabulary_of(prepared)
     features = {}
     for part, seen in prepared.seen.items():
         rows = nn.functional.one_hot(seen.to(device).long(), prepared.labels).half()
-        rows = torch.cat([_load(work / f"encoder-{part}.pt").to(device), rows], dim=1)
+        if kind != "tuned":
+            name = "blocks" if kind == "blocks" else "encoder"
+            rows = torch.cat([_load(work / f"{name}-{part}.pt").to(device), rows], dim=1)
         features[part] = Features(prepared.sentences(part), rows)
     torch.manual_seed(seed)
     width = features["train"].rows.shape[1]
-    teacher = FrozenTeacher(vocabulary, width).to(device)
-    targets = gold_targets(features["train"].sentences, vocabulary, device)
+    teacher = (
+        TunedTeacher(vocabulary, width, device=device) if kind == "tuned" else FrozenTeacher(vocabulary, width)
+    ).to(device)
     train(
         teacher,
         repeated(prepared.train, _TIMES),
-        targets,
+        gold_targets(features["train"].sentences, vocabulary, device),
         features["train"],
-        epochs=_TEACHER_EPOCHS,
+        epochs=_TEACHER_EPOCHS[kind],
         seed=seed,
-        name=f"teacher {seed}",
+        name=f"{kind} {seed}",
     )
+    _keep_opinion(
+        work,
+        f"{kind}-{seed}",
+        {part: predict(teacher, features[part].sentences, features[part]) for part in ("dev", "texts")},
+        prepared,
+    )
+
+
+@main.command("tagger")
+@WORK
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False, exists=True))
+def ask_tagger(work: Path, folder: Path) -> None:
+    """Have a tagger, as another teacher, label the dev parts and the texts."""
+    prepared = Prepared.read(work)
+    tagger = load_tagger(folder)
+    order = [tagger.vocabulary.labels.index(label) for label in vocabulary_of(prepared).labels]
+    found: dict[str, Tensor] = {}
     for part in ("dev", "texts"):
-        probabilities = predict(teacher, features[part].sentences, features[part])
-        torch.save(probabilities, work / f"teacher-{seed}-{part}.pt")
-        if part == "dev":
-            click.echo(json.dumps({f"teacher {seed}": score(probabilities.float(), prepared.dev, vocabulary)}))
+        tables = (
+            tagger.tabulate([document], keep="distributions", calibrated=False) for document in prepared.documents(part)
+        )
+        found[part] = torch.cat(
+            [table.distributions[:, order].half() for table in tables if table.distributions is not None]
+        )
+    _keep_opinion(work, folder.name, found, prepared)
+
+
+def _keep_opinion(work: Path, name: str, found: Mapping[str, Tensor], prepared: Prepared) -> None:
+    """Write a teacher's probabilities by part, and print its scores."""
+    for part, probabilities in found.items():
+        torch.save(probabilities, work / f"teacher-{name}-{part}.pt")
+    click.echo(json.dumps({name: score(found["dev"].float(), prepared.dev, vocabulary_of(prepared))}))
 
 
 @main.command("labels")

@@ -1,6 +1,8 @@
 """What the trainings read of each word: rows of numbers, of which the frozen encoder's states are the widest."""
 
+import math
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from concord.models.words.encoder_config import EncoderConfig
 from concord.models.words.frozen_encoder import FrozenEncoder
 
 _AT_ONCE = 256
+_BLOCK_WORDS = 190
 _PASS_SUBWORDS = {"cpu": 512, "cuda": 4096}
 
 
@@ -49,3 +52,18 @@ def encoder_states(sentences: Sequence[Sequence[str]], device: str, config: Enco
             for place, rows in zip(places, encoder.features([sentences[place] for place in places]), strict=True):
                 found[place] = rows.half()
     return torch.cat(found)
+
+
+def blocks(document: Sequence[Sentence]) -> list[tuple[str, ...]]:
+    """Return the words of a document's sentences in blocks of about equal size, which an encoder reads at once."""
+    words = sum(len(sentence.words) for sentence in document)
+    target = words / max(1, math.ceil(words / _BLOCK_WORDS))
+    found: list[list[Sequence[str]]] = [[]]
+    size = 0
+    for sentence in document:
+        if size and size + len(sentence.words) / 2 > target:
+            found.append([])
+            size = 0
+        found[-1].append(sentence.words)
+        size += len(sentence.words)
+    return [tuple(chain.from_iterable(block)) for block in found if block]
