@@ -73,23 +73,16 @@ def read_bundled_encoder(settings: EncoderConfig, *, device: str) -> tuple[Bert,
         )
     if damaged := damaged_files():
         raise ValueError(f"damaged or missing: {', '.join(damaged)}; install Concord again")
-    config, weights = read_weights(device)
-    words = [load_file(BUNDLED_ENCODER / name, device=device) for name in WEIGHT_NAMES[1:]]
-    scale = weights.pop(SCALE_NAME)
-    bert = Bert(config, weights, table=PackedTable(words), precision=settings.precision)
-    return bert, _read_tokenizer(config), scale
-
-
-def read_weights(device: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the configuration, and the weights but for the embeddings of pieces, float32, by their names in BERT."""
     config: dict[str, Any] = json.loads((BUNDLED_ENCODER / CONFIG_NAME).read_bytes())
-    layers = load_file(BUNDLED_ENCODER / WEIGHT_NAMES[0], device=device)
+    layers, *words = (load_file(BUNDLED_ENCODER / name, device=device) for name in WEIGHT_NAMES)
     weights = {name: value for name, value in layers.items() if not name.endswith((".packed", ".scales"))}
     for name, packed in layers.items():
         if name.endswith(".packed"):
             whole = name.removesuffix(".packed")
             weights[whole] = unpack(packed, layers[f"{whole}.scales"])
-    return config, weights
+    scale = weights.pop(SCALE_NAME)
+    bert = Bert(config, weights, table=PackedTable(words), precision=settings.precision)
+    return bert, _read_tokenizer(config), scale
 
 
 def damaged_files() -> list[str]:

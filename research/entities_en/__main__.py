@@ -7,7 +7,6 @@
     python -m research.entities_en features WORK --blocks
     python -m research.entities_en teacher WORK sentences 1
     python -m research.entities_en teacher WORK blocks 2
-    python -m research.entities_en teacher WORK tuned 3
     python -m research.entities_en tagger WORK FOLDER (a tagger of the same labels, such as the bundled one before)
     python -m research.entities_en labels WORK
     python -m research.entities_en stage-one WORK
@@ -56,7 +55,7 @@ from research.entities_en.features import Features, blocks, encoder_states
 from research.entities_en.learning import by_document, f1, repeated, score, span_counts
 from research.entities_en.prepared import Prepared, flat
 from research.entities_en.silver import GOLD_TYPES, TYPES, mend
-from research.entities_en.teachers import FrozenTeacher, TunedTeacher, predict, train
+from research.entities_en.teachers import FrozenTeacher, predict, train
 
 _CONF = Path(__file__).resolve().parents[2] / "conf" / "train"
 _TIMES = {"ewt_uner": 1.5, "wikigold": 2.0, "btc": 1.5, "litbank_prop": 1.5}
@@ -64,7 +63,9 @@ _TIMES = {"ewt_uner": 1.5, "wikigold": 2.0, "btc": 1.5, "litbank_prop": 1.5}
 _STAGE_ONE_EPOCHS = 2.0
 """How often stage one reads the gold corpora, while it reads the labelled texts once."""
 _KEPT_PROBABILITY = 0.01
-_TEACHER_EPOCHS = {"sentences": 4, "blocks": 4, "tuned": 2}
+_TEACHER_EPOCHS = 4
+_STATES = {"sentences": "encoder", "blocks": "blocks"}
+"""The file of the states that each kind of teacher reads."""
 _STAGE_TWO = {
     "epochs": 2,
     "batch_sentences": 32,
@@ -111,7 +112,7 @@ def compute_features(work: Path, parts: Sequence[str], in_blocks: bool, device: 
 
 @main.command("teacher")
 @WORK
-@click.argument("kind", type=click.Choice(list(_TEACHER_EPOCHS)))
+@click.argument("kind", type=click.Choice(list(_STATES)))
 @click.argument("seed", type=int)
 @DEVICE
 def train_teacher(work: Path, kind: str, seed: int, device: str) -> None:
@@ -121,21 +122,17 @@ def train_teacher(work: Path, kind: str, seed: int, device: str) -> None:
     features = {}
     for part, seen in prepared.seen.items():
         rows = nn.functional.one_hot(seen.to(device).long(), prepared.labels).half()
-        if kind != "tuned":
-            name = "blocks" if kind == "blocks" else "encoder"
-            rows = torch.cat([_load(work / f"{name}-{part}.pt").to(device), rows], dim=1)
+        rows = torch.cat([_load(work / f"{_STATES[kind]}-{part}.pt").to(device), rows], dim=1)
         features[part] = Features(prepared.sentences(part), rows)
     torch.manual_seed(seed)
     width = features["train"].rows.shape[1]
-    teacher = (
-        TunedTeacher(vocabulary, width, device=device) if kind == "tuned" else FrozenTeacher(vocabulary, width)
-    ).to(device)
+    teacher = FrozenTeacher(vocabulary, width).to(device)
     train(
         teacher,
         repeated(prepared.train, _TIMES),
         gold_targets(features["train"].sentences, vocabulary, device),
         features["train"],
-        epochs=_TEACHER_EPOCHS[kind],
+        epochs=_TEACHER_EPOCHS,
         seed=seed,
         name=f"{kind} {seed}",
     )
