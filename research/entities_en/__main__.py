@@ -10,9 +10,7 @@
     python -m research.entities_en tagger WORK FOLDER (a tagger of the same labels, such as the bundled one before)
     python -m research.entities_en labels WORK
     python -m research.entities_en stage-one WORK
-    python -m research.entities_en stage-one WORK --further
     python -m research.entities_en small WORK
-    python -m research.entities_en small WORK --further
     python -m research.entities_en stage-two WORK 1 (and other seeds)
     concord cascade, concord calibrate (conf/train/entities_en.yaml)
 
@@ -60,8 +58,10 @@ from research.entities_en.teachers import FrozenTeacher, predict, train
 _CONF = Path(__file__).resolve().parents[2] / "conf" / "train"
 _TIMES = {"ewt_uner": 1.5, "wikigold": 2.0, "btc": 1.5, "litbank_prop": 1.5}
 """How often an epoch reads a corpus."""
-_STAGE_ONE_EPOCHS = 2.0
-"""How often stage one reads the gold corpora, while it reads the labelled texts once."""
+_STUDENT_EPOCHS = 3
+"""How often stage one and the small tagger read the labelled texts."""
+_GOLD_TIMES = 2.0
+"""How often they read the gold corpora meanwhile."""
 _KEPT_PROBABILITY = 0.01
 _TEACHER_EPOCHS = 4
 _STATES = {"sentences": "encoder", "blocks": "blocks"}
@@ -78,7 +78,6 @@ _STAGE_TWO = {
 }
 
 _SMALL = {
-    "epochs": 1,
     "batch_sentences": 128,
     "clip_norm": 5.0,
     "optimizers": {"tagger": {"kind": "adam", "learning_rate": 2e-3, "schedule": "linear", "warmup": 0.05}},
@@ -212,17 +211,14 @@ def mend_labels(probabilities: Tensor, sentences: Sequence[Sentence], vocabulary
 
 @main.command("stage-one")
 @WORK
-@click.option("--further", is_flag=True, help="Go on from the weights that an earlier call has written.")
 @DEVICE
-def train_stage_one(work: Path, further: bool, device: str) -> None:
+def train_stage_one(work: Path, device: str) -> None:
     """Train stage one on gold documents and labelled texts."""
     prepared = Prepared.read(work)
     tagger = new_tagger(prepared, device)
-    if further:
-        tagger.draft_network.load_state_dict(_load(work / "stage-one.pt"))
     targets, features = _to_learn(work, prepared, tagger, device)
     torch.manual_seed(1)
-    times = {name: _STAGE_ONE_EPOCHS * _TIMES.get(name, 1.0) for name in prepared.train}
+    times = {name: _GOLD_TIMES * _TIMES.get(name, 1.0) for name in prepared.train}
     student.train_stage_one(
         tagger.draft_network,
         tagger,
@@ -230,27 +226,25 @@ def train_stage_one(work: Path, further: bool, device: str) -> None:
         targets,
         features,
         rate=1.5e-3,
-        seed="2" if further else "1",
+        seed="1",
         name="stage one",
+        epochs=_STUDENT_EPOCHS,
     )
     torch.save({name: value.cpu() for name, value in tagger.draft_network.state_dict().items()}, work / "stage-one.pt")
 
 
 @main.command("small")
 @WORK
-@click.option("--further", is_flag=True, help="Go on from WORK/small/bundle; write WORK/small-2/bundle.")
 @DEVICE
-def train_small(work: Path, further: bool, device: str) -> None:
+def train_small(work: Path, device: str) -> None:
     """Train entities_en_small on gold documents and labelled texts; write WORK/small/bundle."""
     prepared = Prepared.read(work)
-    tagger = load_tagger(work / "small" / "bundle") if further else _new_small(prepared)
-    tagger.calibration = None
-    tagger.move_to(device)
-    times = {name: _STAGE_ONE_EPOCHS * _TIMES.get(name, 1.0) for name in prepared.train}
+    tagger = _new_small(prepared).move_to(device)
+    times = {name: _GOLD_TIMES * _TIMES.get(name, 1.0) for name in prepared.train}
     texts = _with_soft_labels(flat(prepared.texts), _load(work / "labels.pt"))
     documents = [[sentence] for sentence in [*repeated(prepared.train, times), *texts]]
-    folder = work / ("small-2" if further else "small")
-    config = FitConfig.from_mapping({**_SMALL, "seed": 2 if further else 1})
+    folder = work / "small"
+    config = FitConfig.from_mapping({**_SMALL, "epochs": _STUDENT_EPOCHS, "seed": 1})
     result = fit(tagger, documents, list(prepared.dev.values()), config, folder)
     _finish(folder / "bundle", work)
     click.echo(json.dumps({"small": result.best.dev_f1}))
