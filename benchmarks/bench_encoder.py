@@ -13,13 +13,17 @@ Command: python benchmarks/bench_encoder.py --corpora ../shared/data/labelled --
 import argparse
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -32,8 +36,6 @@ from concord.models.data.sentence import Sentence
 from concord.models.evaluation.metrics import span_scores
 from concord.models.outputs import Prediction
 from concord.models.tagger import Tagger
-from concord.models.words import frozen_encoder
-from concord.models.words.encoder import read_frozen_encoder
 from concord.models.words.encoder_config import EncoderConfig, Precision
 from concord.models.words.frozen_encoder import FrozenEncoder
 from concord.models.words.int8 import fastest_product
@@ -60,17 +62,15 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     return result, time.process_time() - started
 
 
-def hold_to(precision: Precision) -> None:
-    """Have the encoders that are loaded from now on compute in a precision, whatever their taggers say."""
-    frozen_encoder.load_encoder.cache_clear()
-
-    def other(config: EncoderConfig, *, device: str) -> Any:
-        return read_frozen_encoder(config.model_copy(update={"precision": precision}), device=device)
-
-    frozen_encoder.read_frozen_encoder = other
+def copy_with(precision: Precision, folder: Path, target: Path) -> Path:
+    """Copy a tagger whose encoders compute in a precision."""
+    for path in shutil.copytree(folder, target).rglob("tagger.json"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(re.sub(r'"precision": "\w+"', f'"precision": "{precision}"', text), encoding="utf-8")
+    return target
 
 
-def compare(folder: Path, path: Path, *, rounds: int) -> dict[str, object]:
+def compare(folders: Mapping[Precision, Path], path: Path, *, rounds: int) -> dict[str, object]:
     """Tag one corpus in both precisions, in turns."""
     documents = read_corpora([str(path)], labels=TYPES)
     gold = [sentence.labels or () for sentence in chain.from_iterable(documents)]
@@ -79,10 +79,9 @@ def compare(folder: Path, path: Path, *, rounds: int) -> dict[str, object]:
     times: defaultdict[str, list[float]] = defaultdict(list)
     for number in range(rounds):
         for precision in PRECISIONS if number % 2 == 0 else reversed(PRECISIONS):
-            hold_to(precision)
-            tagger = load_tagger(folder)
+            tagger = load_tagger(folders[precision])
             predict(tagger, documents[:1])
-            found, seconds = timed(lambda tagger=tagger: predict(tagger, documents))
+            found, seconds = timed(partial(predict, tagger, documents))
             labels[precision] = [one.labels for one in found]
             times[precision].append(1e6 * seconds / words)
     pairs = zip(chain.from_iterable(labels["int8"]), chain.from_iterable(labels["float32"]), strict=True)
@@ -104,7 +103,7 @@ def time_encoder(path: Path, *, rounds: int) -> dict[str, object]:
     rates: defaultdict[str, list[float]] = defaultdict(list)
     for _ in range(rounds + 1):
         for precision, encoder in encoders.items():
-            rates[precision].append(words / timed(lambda encoder=encoder: encoder.features(sentences))[1])
+            rates[precision].append(words / timed(partial(encoder.features, sentences))[1])
     return {precision: quartiles(found[1:], digits=0) for precision, found in rates.items()}
 
 
@@ -122,7 +121,7 @@ def answer(model: str, path: Path) -> dict[str, Any]:
     return {
         "product": fastest_product().__name__,
         "labels": [label for one in found for label in one.labels],
-        "probabilities": [round(float(value), 9) for one in found for value in one.probabilities],
+        "probabilities": [round(float(value or 0), 9) for one in found for value in one.probabilities],
     }
 
 
@@ -164,7 +163,9 @@ def main() -> None:
     report = environment("bench_encoder.py") | {"model": found.identity.model_dump()}
     report["processors"] = compare_processors(arguments.model, first)
     report["encoder"] = time_encoder(first, rounds=arguments.rounds)
-    report["precision"] = {part: compare(found.folder, path, rounds=arguments.rounds) for part, path in paths.items()}
+    with TemporaryDirectory() as copies:
+        folders = {precision: copy_with(precision, found.folder, Path(copies) / precision) for precision in PRECISIONS}
+        report["precision"] = {part: compare(folders, path, rounds=arguments.rounds) for part, path in paths.items()}
     print(text := json.dumps(report, indent=1))
     if arguments.summary is not None:
         arguments.summary.write_text(text + "\n", encoding="utf-8")

@@ -27,7 +27,6 @@ from concord.models.words.encoder_config import (
     BUNDLED_SHA256,
     CONFIG_NAME,
     EncoderConfig,
-    encoder_available,
 )
 from concord.models.words.frozen_encoder import FrozenEncoder
 
@@ -150,7 +149,6 @@ def test_configuration_is_the_one_whose_digest_taggers_save() -> None:
     assert EncoderConfig().sha256 == BUNDLED_SHA256 == bundled_encoder._digest(BUNDLED_ENCODER / CONFIG_NAME)
     assert EncoderConfig(source=BUNDLED_NAME, sha256=None) == EncoderConfig()
     assert EncoderConfig(source="elsewhere").sha256 is None
-    assert encoder_available(EncoderConfig())
 
 
 def test_no_file_is_too_large_for_a_forge() -> None:
