@@ -40,6 +40,7 @@ from concord.models.evaluation.threshold_sweep import REFINE_ALL, label_sequence
 from concord.models.labels import decode_spans, encode_spans
 from concord.models.options import PredictOptions
 from concord.models.registry import build_tagger
+from concord.models.saved_tagger import tagger_digest
 from concord.models.schemes import BIOES
 from concord.models.tagger import Tagger
 from concord.models.taggers.doc_uanet import DocUaNet, DocUaNetConfig
@@ -47,7 +48,7 @@ from concord.models.training.fit import FitConfig, fit
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.models.words.form_vectors import FormVectors
 from concord.models.words.frozen_encoder import load_encoder
-from concord.workflows.corpora.provenance import PROVENANCE_NAME
+from concord.workflows.corpora.provenance import PROVENANCE_NAME, read_provenance, write_provenance
 from research.entities_en import student
 from research.entities_en.features import Features, blocks, encoder_states
 from research.entities_en.learning import by_document, f1, repeated, score, span_counts
@@ -147,8 +148,12 @@ def train_teacher(work: Path, kind: str, seed: int, device: str) -> None:
 @WORK
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False, exists=True))
 def ask_tagger(work: Path, folder: Path) -> None:
-    """Have a tagger, as another teacher, label the dev parts and the texts."""
+    """Have a tagger, as another teacher, label the dev parts and the texts; what it was trained on is recorded."""
     prepared = Prepared.read(work)
+    provenance = read_provenance(work)
+    if provenance is None:
+        raise click.ClickException(f"expected {work / PROVENANCE_NAME}, which prepare writes")
+    write_provenance(work, provenance.taught_by(folder.name, tagger_digest(folder), read_provenance(folder)))
     tagger = load_tagger(folder)
     order = [tagger.vocabulary.labels.index(label) for label in vocabulary_of(prepared).labels]
     found: dict[str, Tensor] = {}
