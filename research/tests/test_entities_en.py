@@ -13,7 +13,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.labels import Span
 from concord.models.words.encoder_config import EncoderConfig
-from research.entities_en.features import Features, encoder_states
+from research.entities_en.features import Features, blocks, encoder_states
 from research.entities_en.learning import equal_lengths, f1, repeated, score, span_counts
 from research.entities_en.prepare import with_per_cent
 from research.entities_en.prepared import Prepared
@@ -38,6 +38,16 @@ def test_batches_of_one_length_hold_every_sentence_once() -> None:
 def test_batches_of_like_lengths_hold_every_sentence_once() -> None:
     found = [sentence for batch in like_lengths(SENTENCES * 40, random.Random(1)) for sentence in batch]
     assert Counter(map(id, found)) == Counter(map(id, SENTENCES * 40))
+
+
+@pytest.mark.parametrize("lengths", [[], [500], [10] * 60, [189, 3], [5, 300, 5], [95, 95, 1]])
+def test_blocks_hold_the_words_of_a_document_in_order(lengths: list[int]) -> None:
+    document = [Sentence(words=tuple(f"{row}.{column}" for column in range(n))) for row, n in enumerate(lengths)]
+    found = blocks(document)
+    assert [word for block in found for word in block] == [word for one in document for word in one.words]
+    assert all(found)
+    longest = max(lengths, default=0)
+    assert all(len(block) <= 190 + longest / 2 or len(block) == longest for block in found)
 
 
 def test_silver_names_stand_beside_gold_ones_where_they_are_plausible() -> None:
