@@ -5,8 +5,7 @@
     python -m research.entities_en.prepare WORK --corpora MENDED --text TEXTS.jsonl (and others)
     python -m research.entities_en features WORK
     python -m research.entities_en features WORK --blocks
-    python -m research.entities_en teacher WORK sentences 1
-    python -m research.entities_en teacher WORK blocks 2
+    python -m research.entities_en teacher WORK 2
     python -m research.entities_en tagger WORK FOLDER (a tagger of the same labels, such as the bundled one before)
     python -m research.entities_en labels WORK
     python -m research.entities_en stage-one WORK
@@ -65,8 +64,7 @@ _GOLD_TIMES = 2.0
 """How often they read the gold corpora meanwhile."""
 _KEPT_PROBABILITY = 0.01
 _TEACHER_EPOCHS = 4
-_STATES = {"sentences": "encoder", "blocks": "blocks"}
-"""The file of the states that each kind of teacher reads."""
+
 _STAGE_TWO = {
     "epochs": 2,
     "batch_sentences": 32,
@@ -112,17 +110,16 @@ def compute_features(work: Path, parts: Sequence[str], in_blocks: bool, device: 
 
 @main.command("teacher")
 @WORK
-@click.argument("kind", type=click.Choice(list(_STATES)))
 @click.argument("seed", type=int)
 @DEVICE
-def train_teacher(work: Path, kind: str, seed: int, device: str) -> None:
-    """Train a teacher, and have it label the dev parts and the texts."""
+def train_teacher(work: Path, seed: int, device: str) -> None:
+    """Train a teacher over the states of blocks, and have it label the dev parts and the texts."""
     prepared = Prepared.read(work)
     vocabulary = vocabulary_of(prepared)
     features = {}
     for part, seen in prepared.seen.items():
         rows = nn.functional.one_hot(seen.to(device).long(), prepared.labels).half()
-        rows = torch.cat([_load(work / f"{_STATES[kind]}-{part}.pt").to(device), rows], dim=1)
+        rows = torch.cat([_load(work / f"blocks-{part}.pt").to(device), rows], dim=1)
         features[part] = Features(prepared.sentences(part), rows)
     torch.manual_seed(seed)
     width = features["train"].rows.shape[1]
@@ -134,11 +131,11 @@ def train_teacher(work: Path, kind: str, seed: int, device: str) -> None:
         features["train"],
         epochs=_TEACHER_EPOCHS,
         seed=seed,
-        name=f"{kind} {seed}",
+        name=f"blocks {seed}",
     )
     _keep_opinion(
         work,
-        f"{kind}-{seed}",
+        f"blocks-{seed}",
         {part: predict(teacher, features[part].sentences, features[part]) for part in ("dev", "texts")},
         prepared,
     )

@@ -1,7 +1,4 @@
-"""The teachers: BiLSTMs over spaCy's labels and the states of the bundled encoder, by sentence or by block.
-
-They err differently, so the mean of their probabilities is better than each.
-"""
+"""The teacher: a BiLSTM over spaCy's labels and the states of the bundled encoder, which reads blocks of a document."""
 
 import random
 from collections.abc import Sequence
