@@ -178,7 +178,7 @@ def test_damaged_files_are_named(copied: Path) -> None:
     content[-1] ^= 1
     replace(copied / PIECES_NAME, bytes(content))
     assert damaged_files() == [PIECES_NAME]
-    with pytest.raises(EncoderMissingError, match=rf"bundled encoder in .*{PIECES_NAME}; install Concord again"):
+    with pytest.raises(EncoderMissingError, match=rf"bundled encoder cannot be read: .*{PIECES_NAME}; install Concord again"):
         FrozenEncoder(EncoderConfig())
     (copied / WEIGHT_NAMES[1]).unlink()
     assert sorted(damaged_files()) == [PIECES_NAME, WEIGHT_NAMES[1]]
@@ -189,15 +189,15 @@ def test_damaged_files_are_named(copied: Path) -> None:
 def test_cut_or_missing_files_are_reported(copied: Path, name: str) -> None:
     content = (copied / name).read_bytes()
     replace(copied / name, content[: len(content) // 2])
-    with pytest.raises(EncoderMissingError, match=r"encoder: expected the bundled encoder in .*: "):
+    with pytest.raises(EncoderMissingError, match=r"the bundled encoder cannot be read: "):
         FrozenEncoder(EncoderConfig())
     (copied / name).unlink()
-    with pytest.raises(EncoderMissingError, match=rf"encoder: expected the bundled encoder in .*{name}"):
+    with pytest.raises(EncoderMissingError, match=rf"the bundled encoder cannot be read: .*{name}"):
         FrozenEncoder(EncoderConfig())
 
 
 def test_another_digest_is_refused() -> None:
-    message = rf"the bundled encoder in .*: expected config\.json with sha256 {'0' * 64}, got {BUNDLED_SHA256}"
+    message = rf"the bundled encoder cannot be read: expected config\.json with sha256 {'0' * 64}, got {BUNDLED_SHA256}"
     with pytest.raises(EncoderMissingError, match=message):
         FrozenEncoder(EncoderConfig(sha256="0" * 64))
 
