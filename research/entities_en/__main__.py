@@ -18,6 +18,7 @@ or a GPU. The networks are those of conf/train/entities_en.yaml and entities_en_
 """
 
 import json
+import random
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -255,8 +256,9 @@ def train_small(work: Path, device: str) -> None:
 @main.command("stage-two")
 @WORK
 @click.argument("seed", type=int)
+@click.option("--texts", "words", default=0, show_default=True, help="Words of labelled texts to learn from besides.")
 @DEVICE
-def train_stage_two(work: Path, seed: int, device: str) -> None:
+def train_stage_two(work: Path, seed: int, words: int, device: str) -> None:
     """Train stage two on gold documents and its own drafts; write WORK/stage-two-SEED/bundle and result.json."""
     prepared = Prepared.read(work)
     started = time.monotonic()
@@ -264,12 +266,13 @@ def train_stage_two(work: Path, seed: int, device: str) -> None:
     tagger.draft_network.load_state_dict(_load(work / "stage-one.pt"))
     tagger.draft_network.requires_grad_(False)
     _keep_states(work, prepared, tagger)
+    labelled = _draw_labelled(work, prepared, tagger, words) if words else []
     documents = [
         document for name, corpus in prepared.train.items() for document in [*corpus] * int(_TIMES.get(name, 1))
     ]
     config = FitConfig.from_mapping({**_STAGE_TWO, "seed": seed})
     folder = work / f"stage-two-{seed}"
-    fit(tagger, documents, list(prepared.dev.values()), config, folder)
+    fit(tagger, [*documents, *labelled], list(prepared.dev.values()), config, folder)
     _finish(folder / "bundle", work)
     result = _dev_results(load_tagger(folder / "bundle", device=device), prepared)
     result |= {"seed": seed, "seconds": round(time.monotonic() - started, 1)}
@@ -325,6 +328,24 @@ def _keep_states(work: Path, prepared: Prepared, tagger: TwoStageTagger) -> None
     for part in ("train", "dev"):
         states = Features(prepared.sentences(part), _load(work / f"encoder-{part}.pt").float())
         kept.update((sentence.words, states.of(sentence)) for sentence in states.sentences)
+
+
+def _draw_labelled(work: Path, prepared: Prepared, tagger: TwoStageTagger, words: int) -> list[list[Sentence]]:
+    """Return documents of labelled texts with about so many words, drawn at random, and keep the encoder's states."""
+    if tagger.config.encoder is None:
+        raise TypeError("expected a tagger with an encoder")
+    kept = load_encoder(tagger.config.encoder, tagger.device.type).kept
+    states = Features(prepared.sentences("texts"), _load(work / "encoder-texts.pt"))
+    sentences = iter(_with_soft_labels(states.sentences, _load(work / "labels.pt")))
+    labelled = [[next(sentences) for _ in document] for document in prepared.texts]
+    found: list[list[Sentence]] = []
+    for place in random.Random(3).sample(range(len(labelled)), len(labelled)):
+        if words <= 0:
+            break
+        found.append(labelled[place])
+        kept.update((sentence.words, states.of(sentence).float()) for sentence in prepared.texts[place])
+        words -= sum(len(sentence.words) for sentence in labelled[place])
+    return found
 
 
 def _with_soft_labels(sentences: Sequence[Sentence], labels: Mapping[str, Any]) -> list[Sentence]:
