@@ -20,6 +20,8 @@ class ComponentIdentity(Config):
     """SHA-256 in hex over its weight files and configuration."""
     terms: str | None = Field(default=None, exclude_if=lambda terms: terms is None)
     """SHA-256 in hex of the list of terms that a tagger is run with."""
+    table_alone: bool = Field(default=False, exclude_if=lambda table_alone: not table_alone)
+    """Whether a tagger lacks the encoder of its form vectors, and uses the table that is saved with it."""
 
 
 class Recipe(Config):
@@ -67,6 +69,7 @@ class ResolvedTagger:
         digest: SHA-256 in hex over its files (concord.models.checkpoint.tagger_digest).
         folder: of the bundle; every worker must be able to read it.
         trees: the source of the trees that it learned from (concord.models.tagger.Tagger.trees).
+        table_alone: as in ``ComponentIdentity``.
     """
 
     name: str
@@ -74,17 +77,18 @@ class ResolvedTagger:
     digest: str
     folder: Path
     trees: str | None = None
+    table_alone: bool = False
 
     @property
     def identity(self) -> ComponentIdentity:
         """Its name, version and digest, as plans and tables record them."""
-        return ComponentIdentity(name=self.name, version=self.version, digest=self.digest)
+        return ComponentIdentity(name=self.name, version=self.version, digest=self.digest, table_alone=self.table_alone)
 
 
 def component_signature(component: ComponentIdentity) -> str:
     """Return the value of the columns ``parser`` and ``tagger`` and of the tables' metadata."""
     terms = "" if component.terms is None else f"+terms@{component.terms}"
-    return f"{component.name}@{component.digest}{terms}"
+    return f"{component.name}@{component.digest}{'+table' if component.table_alone else ''}{terms}"
 
 
 def row_config(config: AnnotateConfig) -> dict[str, Any]:

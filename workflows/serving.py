@@ -27,7 +27,7 @@ from concord.models.adapted import AdaptedTagger
 from concord.models.config import Config
 from concord.models.errors import ConfigError, ModelError
 from concord.models.registry import tagger_class
-from concord.models.saved_tagger import needed_encoders, read_saved
+from concord.models.saved_tagger import read_saved
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.identity import ResolvedTagger, component_signature
@@ -256,7 +256,7 @@ def _requirements(bundle: Path) -> list[str]:
     """Return the requirements for serving, in the versions installed here; MLflow would take seconds to infer them."""
     saved = read_saved(bundle)
     tagger_type = tagger_class(saved.tagger)
-    libraries = ["transformers"] if any(needed_encoders(bundle)) else []
+    libraries = ["transformers"] if saved.config.get("encoder") is not None else []
     if issubclass(tagger_type, AdaptedTagger):
         libraries.append(tagger_type.library)
     names = [*_REQUIREMENTS, *libraries]

@@ -1,7 +1,7 @@
 """Load a pretrained encoder, which ``encoder_config`` finds on disk.
 
-It is the bundled one or a Hugging Face folder: safetensors, JSON and a vocabulary. It is found without running the code
-of the package that contains it, and its weights are checked against the digest that the tagger was trained with.
+The encoder is a Hugging Face folder: safetensors, JSON and a vocabulary. It is found without running the code of the
+package that contains it, and its weights are checked against the digest of those that the tagger was trained with.
 """
 
 import hashlib
@@ -10,25 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from concord.models.errors import ConfigError, EncoderMissingError
-from concord.models.words.bert import Bert, read_bert
-from concord.models.words.bundled_encoder import read_bundled_encoder
-from concord.models.words.encoder_config import (
-    BUNDLED_ENCODER,
-    BUNDLED_NAME,
-    DIFFERENCE_NAME,
-    ENCODER_NAME,
-    WEIGHTS_NAME,
-    EncoderConfig,
-    find_encoder,
-)
+from concord.models.errors import EncoderMissingError
+from concord.models.words.encoder_config import DIFFERENCE_NAME, ENCODER_NAME, WEIGHTS_NAME, EncoderConfig, find_encoder
 from concord.models.words.subwords import SPECIAL_TOKENS, SubwordReader, SubwordTokenizer
 
 NetworkStates = Callable[[Sequence[list[int]]], Sequence[Tensor]]
@@ -70,40 +60,26 @@ def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
     return LoadedEncoder(folder=folder, network=network.eval(), reader=reader, width=width)
 
 
-class FrozenNetwork(NamedTuple):
-    """An encoder for inference, and the reader that splits words for it."""
+def read_frozen_encoder(config: EncoderConfig, *, device: str) -> tuple[NetworkStates, SubwordReader, int]:
+    """Read an encoder's folder for inference; return its network, the reader that splits words for it, and its width.
 
-    states: NetworkStates
-    reader: SubwordReader
-    width: int
-    """Dimensions of the states."""
-    scale: Tensor | None = None
-    """What features are multiplied by, shape ``(width,)``."""
-    is_exact: bool = False
-    """Whether a window's states are the same bits whatever is read with it, even where autocast is on."""
-
-
-def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
-    """Read an encoder's folder for inference.
-
-    The bundled encoder, and any other BERT, is read without transformers, and computes several times as fast. Errors
-    are as those of ``read_encoder``.
+    A BERT is read without transformers, with the same states and several times as fast. Errors are as those of
+    ``read_encoder``.
     """
-    if config.source == BUNDLED_NAME:
-        try:
-            return _frozen_bert(config, *read_bundled_encoder(config, device=device), device=device)
-        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-            raise EncoderMissingError(f"{BUNDLED_ENCODER}: the bundled encoder cannot be read: {error}") from error
     folder = _checked_folder(config)
+    from concord.models.words.bert import read_bert
+
     try:
         replaced = read_difference(config)
-        bert = read_bert(
-            folder, weights_name=WEIGHTS_NAME, precision=config.precision, device=device, replaced=replaced
-        )
+        bert = read_bert(folder, weights_name=WEIGHTS_NAME, device=device, replaced=replaced)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _unreadable(folder, error) from error
     if bert is not None:
-        return _frozen_bert(config, *bert, None, device=device)
+        network, tokenizer = bert
+        reader = SubwordReader(
+            tokenizer, capacity=network.positions - SPECIAL_TOKENS, overlap_words=config.overlap_words
+        )
+        return network.states, reader, network.width
     loaded = read_encoder(config)
     loaded.network.load_state_dict(replaced, strict=False)
     frozen = loaded.network.requires_grad_(False).to(device)
@@ -112,15 +88,7 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
         numbers, attention = (tensor.to(device) for tensor in loaded.reader.pad(rows))
         return [states[attention.bool()] for states in layer_states(frozen, numbers, attention)]
 
-    return FrozenNetwork(states, loaded.reader, loaded.width)
-
-
-def _frozen_bert(
-    config: EncoderConfig, network: Bert, tokenizer: SubwordTokenizer, scale: Tensor | None, *, device: str
-) -> FrozenNetwork:
-    reader = SubwordReader(tokenizer, capacity=network.positions - SPECIAL_TOKENS, overlap_words=config.overlap_words)
-    is_exact = config.precision == "int8" and device == "cpu"
-    return FrozenNetwork(network.states, reader, network.width, scale, is_exact)
+    return states, loaded.reader, loaded.width
 
 
 def read_difference(config: EncoderConfig) -> dict[str, Tensor]:
@@ -160,20 +128,8 @@ def layer_states(network: Any, numbers: Tensor, attention: Tensor) -> Sequence[T
 
 
 def mean_states(states: Sequence[Tensor], *, last: int) -> Tensor:
-    """Return the mean of the states of an encoder's last layers, float32, in the shape of one layer's states.
-
-    The embeddings count as the first layer.
-
-    Raises:
-        ConfigError: when the encoder has fewer layers.
-    """
-    if last > len(states):
-        raise ConfigError(f"encoder.last_layers: expected {len(states)} or less, got {last}")
-    # Added one by one: a sum over a dimension may add in an order that depends on the number of words.
-    total = states[-last]
-    for layer in states[len(states) - last + 1 :]:
-        total = total + layer
-    return (total / last).float()
+    """Return the mean of the states of an encoder's last layers, float32, in the shape of one layer's states."""
+    return torch.stack(list(states[-last:])).mean(dim=0).float()
 
 
 def _checked_folder(config: EncoderConfig) -> Path:
@@ -181,7 +137,7 @@ def _checked_folder(config: EncoderConfig) -> Path:
     if config.sha256 is not None and (found := _weights_digest(folder)) != config.sha256:
         raise EncoderMissingError(f"encoder: expected {folder / WEIGHTS_NAME} with sha256 {config.sha256}, got {found}")
     if importlib.util.find_spec("transformers") is None:
-        raise EncoderMissingError("encoder: expected the library transformers; install it with the extra 'hf'")
+        raise EncoderMissingError("encoder: expected the library transformers; install it with the extra 'encoder'")
     return folder
 
 
@@ -202,8 +158,7 @@ def _adapted(tokenizer: Any) -> SubwordTokenizer:
 
 
 def _unreadable(folder: Path, error: Exception) -> EncoderMissingError:
-    kind = "the bundled encoder" if folder == BUNDLED_ENCODER else "a Hugging Face model"
-    return EncoderMissingError(f"encoder: expected {kind} in {folder}: {error}")
+    return EncoderMissingError(f"encoder: expected a Hugging Face model in {folder}: {error}")
 
 
 def _weights_digest(folder: Path) -> str:

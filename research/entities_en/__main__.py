@@ -2,24 +2,22 @@
 
 \b
     python -m research.entities_en.guideline CORPORA --without btc:signs --output MENDED
-    python -m research.entities_en.prepare WORK --corpora MENDED --text TEXTS.jsonl (and others)
+    python -m research.entities_en.prepare WORK --corpora MENDED --sentences SOFT
     python -m research.entities_en features WORK
-    python -m research.entities_en features WORK --blocks
-    python -m research.entities_en teacher WORK 2
-    python -m research.entities_en tagger WORK FOLDER (a tagger of the same labels, such as the bundled one before)
+    python -m research.entities_en teacher WORK tuned 1      (and others: tuned 2, tuned 3, frozen 4, frozen 5)
     python -m research.entities_en labels WORK
     python -m research.entities_en stage-one WORK
     python -m research.entities_en small WORK
-    python -m research.entities_en stage-two WORK 1 (and other seeds)
+    python -m research.entities_en drafts WORK
+    python -m research.entities_en stage-two WORK own 1 (and others: VARIANTS, other seeds)
     concord cascade, concord calibrate (conf/train/entities_en.yaml)
 
-WORK is a folder of what was made. All steps but the first two read nothing but WORK and the bundled encoder, on a CPU
-or a GPU. The networks are those of conf/train/entities_en.yaml and entities_en_small.yaml.
+WORK is a folder of what was made. SOFT is a soft corpus that `concord distil` wrote, by any tagger, of which only the
+sentences are read. All steps but the first two read nothing but WORK, the bundled tagger and the encoder, on a CPU or a
+GPU.
 """
 
 import json
-import random
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,43 +27,45 @@ from typing import Any
 import click
 import numpy as np
 import torch
-import yaml
 from torch import Tensor, nn
 
-from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.data.soft_labels import SoftLabels
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.threshold_sweep import REFINE_ALL, label_sequences, labels_at
 from concord.models.labels import decode_spans, encode_spans
 from concord.models.options import PredictOptions
-from concord.models.registry import build_tagger
-from concord.models.saved_tagger import tagger_digest
-from concord.models.schemes import BIOES
+from concord.models.saved_tagger import read_saved
 from concord.models.tagger import Tagger
-from concord.models.taggers.doc_uanet import DocUaNet, DocUaNetConfig
+from concord.models.taggers.doc_uanet import DocUaNetConfig
 from concord.models.training.fit import FitConfig, fit
 from concord.models.two_stage.tagger import TwoStageTagger
-from concord.models.words.form_vectors import FormVectors
 from concord.models.words.frozen_encoder import load_encoder
-from concord.workflows.corpora.provenance import PROVENANCE_NAME, read_provenance, write_provenance
 from research.entities_en import student
-from research.entities_en.features import Features, blocks, encoder_states
+from research.entities_en.features import Features, encoder_states
 from research.entities_en.learning import by_document, f1, repeated, score, span_counts
 from research.entities_en.prepared import Prepared, flat
 from research.entities_en.silver import GOLD_TYPES, TYPES, mend
-from research.entities_en.teachers import FrozenTeacher, predict, train
+from research.entities_en.teachers import FrozenTeacher, TunedTeacher, predict, train
 
-_CONF = Path(__file__).resolve().parents[2] / "conf" / "train"
-_TIMES = {"ewt_uner": 1.5, "wikigold": 2.0, "btc": 1.5, "litbank_prop": 1.5}
+_PRETRAINED = Path(__file__).resolve().parents[2] / "models" / "pretrained"
+EARLIER, EARLIER_SMALL = _PRETRAINED / "entities_en", _PRETRAINED / "entities_en_small"
+_TIMES = {"ewt_uner": 1.5, "wikigold": 2.0, "btc": 1.5}
 """How often an epoch reads a corpus."""
-_STUDENT_EPOCHS = 3
-"""How often stage one and the small tagger read the labelled texts."""
-_GOLD_TIMES = 2.0
-"""How often they read the gold corpora meanwhile."""
+_STAGE_ONE_EPOCHS = 2.0
+"""How often stage one reads the gold corpora, while it reads the labelled texts once."""
 _KEPT_PROBABILITY = 0.01
-_TEACHER_EPOCHS = 4
-
+_TEACHERS = {"tuned": (TunedTeacher, 3), "frozen": (FrozenTeacher, 5)}
+"""The kinds of teachers and how many epochs they train."""
+VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "held_out": ("held_out", {"certain_slots": 0.5, "hidden_drafts": 0.4}),
+    "own": ("own", {"certain_slots": 0.5, "hidden_drafts": 0.4}),
+    "held_out_plain": ("held_out", {"certain_slots": 0.0, "hidden_drafts": 0.0}),
+    "own_plain": ("own", {"certain_slots": 0.0, "hidden_drafts": 0.0}),
+    "own_by_name": ("own", {"certain_slots": 0.5, "hidden_drafts": 0.4, "by_name": True}),
+}
+"""Stage two's drafts in training and the settings of its memory."""
 _STAGE_TWO = {
     "epochs": 2,
     "batch_sentences": 32,
@@ -73,11 +73,12 @@ _STAGE_TWO = {
     "clip_norm": 5.0,
     "optimizers": {
         "stage_one": {"kind": "adam", "learning_rate": 1e-6},
-        "stage_two": {"kind": "adam", "learning_rate": 1e-3, "schedule": "linear", "warmup": 0.05},
+        "stage_two": {"kind": "adam", "learning_rate": 6e-4, "schedule": "linear", "warmup": 0.05},
     },
 }
 
 _SMALL = {
+    "epochs": 1,
     "batch_sentences": 128,
     "clip_norm": 5.0,
     "optimizers": {"tagger": {"kind": "adam", "learning_rate": 2e-3, "schedule": "linear", "warmup": 0.05}},
@@ -95,89 +96,56 @@ def main() -> None:
 
 @main.command("features")
 @WORK
-@click.option("--part", "parts", type=click.Choice(["train", "dev", "texts"]), multiple=True, help="Else all.")
-@click.option("--blocks", "in_blocks", is_flag=True, help="The encoder reads blocks of a document's sentences at once.")
 @DEVICE
-def compute_features(work: Path, parts: Sequence[str], in_blocks: bool, device: str) -> None:
+def compute_features(work: Path, device: str) -> None:
     """Compute the encoder's states of all words."""
     prepared = Prepared.read(work)
-    for part in parts or prepared.seen:
-        if in_blocks:
-            words = [block for document in prepared.documents(part) for block in blocks(document)]
-        else:
-            words = [sentence.words for sentence in prepared.sentences(part)]
-        torch.save(encoder_states(words, device), work / f"{'blocks' if in_blocks else 'encoder'}-{part}.pt")
+    for part in prepared.seen:
+        words = [sentence.words for sentence in prepared.sentences(part)]
+        torch.save(encoder_states(words, device), work / f"encoder-{part}.pt")
 
 
 @main.command("teacher")
 @WORK
+@click.argument("kind", type=click.Choice(list(_TEACHERS)))
 @click.argument("seed", type=int)
 @DEVICE
-def train_teacher(work: Path, seed: int, device: str) -> None:
-    """Train a teacher over the states of blocks, and have it label the dev parts and the texts."""
+def train_teacher(work: Path, kind: str, seed: int, device: str) -> None:
+    """Train a teacher, and have it label the dev parts and the texts."""
     prepared = Prepared.read(work)
-    vocabulary = vocabulary_of(prepared)
+    vocabulary = wide_vocabulary()
     features = {}
     for part, seen in prepared.seen.items():
         rows = nn.functional.one_hot(seen.to(device).long(), prepared.labels).half()
-        rows = torch.cat([_load(work / f"blocks-{part}.pt").to(device), rows], dim=1)
+        if kind == "frozen":
+            rows = torch.cat([_load(work / f"encoder-{part}.pt").to(device), rows], dim=1)
         features[part] = Features(prepared.sentences(part), rows)
     torch.manual_seed(seed)
+    maker, epochs = _TEACHERS[kind]
     width = features["train"].rows.shape[1]
-    teacher = FrozenTeacher(vocabulary, width).to(device)
+    teacher = maker(vocabulary, width).to(device)
+    targets = gold_targets(features["train"].sentences, vocabulary, device)
     train(
         teacher,
         repeated(prepared.train, _TIMES),
-        gold_targets(features["train"].sentences, vocabulary, device),
+        targets,
         features["train"],
-        epochs=_TEACHER_EPOCHS,
+        epochs=epochs,
         seed=seed,
-        name=f"blocks {seed}",
+        name=f"{kind} {seed}",
     )
-    _keep_opinion(
-        work,
-        f"blocks-{seed}",
-        {part: predict(teacher, features[part].sentences, features[part]) for part in ("dev", "texts")},
-        prepared,
-    )
-
-
-@main.command("tagger")
-@WORK
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False, exists=True))
-def ask_tagger(work: Path, folder: Path) -> None:
-    """Have a tagger, as another teacher, label the dev parts and the texts; what it was trained on is recorded."""
-    prepared = Prepared.read(work)
-    provenance = read_provenance(work)
-    if provenance is None:
-        raise click.ClickException(f"expected {work / PROVENANCE_NAME}, which prepare writes")
-    write_provenance(work, provenance.taught_by(folder.name, tagger_digest(folder), read_provenance(folder)))
-    tagger = load_tagger(folder)
-    order = [tagger.vocabulary.labels.index(label) for label in vocabulary_of(prepared).labels]
-    found: dict[str, Tensor] = {}
     for part in ("dev", "texts"):
-        tables = (
-            tagger.tabulate([document], keep="distributions", calibrated=False) for document in prepared.documents(part)
-        )
-        found[part] = torch.cat(
-            [table.distributions[:, order].half() for table in tables if table.distributions is not None]
-        )
-    _keep_opinion(work, folder.name, found, prepared)
-
-
-def _keep_opinion(work: Path, name: str, found: Mapping[str, Tensor], prepared: Prepared) -> None:
-    """Write a teacher's probabilities by part, and print its scores."""
-    for part, probabilities in found.items():
-        torch.save(probabilities, work / f"teacher-{name}-{part}.pt")
-    click.echo(json.dumps({name: score(found["dev"].float(), prepared.dev, vocabulary_of(prepared))}))
+        probabilities = predict(teacher, features[part].sentences, features[part])
+        torch.save(probabilities, work / f"teacher-{kind}-{seed}-{part}.pt")
+        if part == "dev":
+            click.echo(json.dumps({f"{kind} {seed}": score(probabilities.float(), prepared.dev, vocabulary)}))
 
 
 @main.command("labels")
 @WORK
 def average_labels(work: Path) -> None:
     """Average the teachers' probabilities, mend those of the texts, and keep the large ones."""
-    prepared = Prepared.read(work)
-    vocabulary = vocabulary_of(prepared)
+    prepared, vocabulary = Prepared.read(work), wide_vocabulary()
     names = [path.name.removesuffix("-dev.pt") for path in sorted(work.glob("teacher-*-dev.pt"))]
     dev = sum(_load(work / f"{name}-dev.pt").float() for name in names) / len(names)
     click.echo(json.dumps({"teachers": names, "mean": score(dev, prepared.dev, vocabulary)}))
@@ -216,12 +184,11 @@ def mend_labels(probabilities: Tensor, sentences: Sequence[Sentence], vocabulary
 @WORK
 @DEVICE
 def train_stage_one(work: Path, device: str) -> None:
-    """Train stage one on gold documents and labelled texts."""
-    prepared = Prepared.read(work)
-    tagger = new_tagger(prepared, device)
+    """Train stage one on gold documents and labelled texts, from the weights of the bundled tagger on."""
+    prepared, tagger = Prepared.read(work), wide_tagger(device)
     targets, features = _to_learn(work, prepared, tagger, device)
     torch.manual_seed(1)
-    times = {name: _GOLD_TIMES * _TIMES.get(name, 1.0) for name in prepared.train}
+    times = {name: _STAGE_ONE_EPOCHS * _TIMES.get(name, 1.0) for name in prepared.train}
     student.train_stage_one(
         tagger.draft_network,
         tagger,
@@ -231,9 +198,25 @@ def train_stage_one(work: Path, device: str) -> None:
         rate=1.5e-3,
         seed="1",
         name="stage one",
-        epochs=_STUDENT_EPOCHS,
     )
     torch.save({name: value.cpu() for name, value in tagger.draft_network.state_dict().items()}, work / "stage-one.pt")
+
+
+@main.command("drafts")
+@WORK
+@click.option("--folds", default=3, show_default=True)
+@DEVICE
+def make_drafts(work: Path, folds: int, device: str) -> None:
+    """Draft the gold documents by stage ones that have not read them."""
+    prepared, tagger = Prepared.read(work), wide_tagger(device)
+    targets, features = _to_learn(work, prepared, tagger, device)
+    drafts = student.held_out_drafts(
+        tagger, prepared.train, flat(prepared.texts), targets, features, folds=folds, times=_TIMES
+    )
+    torch.save(drafts, work / "drafts.pt")
+    gold = targets.rows[: len(drafts)].argmax(dim=-1).cpu()
+    right = (drafts.argmax(dim=-1) == gold)[gold != 0].float()
+    click.echo(json.dumps({"right words of names": round(float(right.mean()), 4)}))
 
 
 @main.command("small")
@@ -241,49 +224,40 @@ def train_stage_one(work: Path, device: str) -> None:
 @DEVICE
 def train_small(work: Path, device: str) -> None:
     """Train entities_en_small on gold documents and labelled texts; write WORK/small/bundle."""
-    prepared = Prepared.read(work)
-    tagger = _new_small(prepared).move_to(device)
-    times = {name: _GOLD_TIMES * _TIMES.get(name, 1.0) for name in prepared.train}
+    prepared, tagger = Prepared.read(work), widened(EARLIER_SMALL, device)
+    times = {name: _STAGE_ONE_EPOCHS * _TIMES.get(name, 1.0) for name in prepared.train}
     texts = _with_soft_labels(flat(prepared.texts), _load(work / "labels.pt"))
     documents = [[sentence] for sentence in [*repeated(prepared.train, times), *texts]]
-    folder = work / "small"
-    config = FitConfig.from_mapping({**_SMALL, "epochs": _STUDENT_EPOCHS, "seed": 1})
-    result = fit(tagger, documents, list(prepared.dev.values()), config, folder)
-    _finish(folder / "bundle", work)
+    result = fit(tagger, documents, list(prepared.dev.values()), FitConfig.from_mapping(_SMALL), work / "small")
     click.echo(json.dumps({"small": result.best.dev_f1}))
 
 
 @main.command("stage-two")
 @WORK
+@click.argument("variant", type=click.Choice(list(VARIANTS)))
 @click.argument("seed", type=int)
-@click.option("--texts", "words", default=0, show_default=True, help="Words of labelled texts to learn from besides.")
 @DEVICE
-def train_stage_two(work: Path, seed: int, words: int, device: str) -> None:
-    """Train stage two on gold documents and its own drafts; write WORK/stage-two-SEED/bundle and result.json."""
+def train_stage_two(work: Path, variant: str, seed: int, device: str) -> None:
+    """Train stage two on gold documents and drafts; write WORK/VARIANT-SEED/bundle and result.json."""
     prepared = Prepared.read(work)
-    started = time.monotonic()
-    tagger = new_tagger(prepared, device, seed=seed)
+    started, (kind, memory) = time.monotonic(), VARIANTS[variant]
+    tagger = wide_tagger(device, memory)
     tagger.draft_network.load_state_dict(_load(work / "stage-one.pt"))
     tagger.draft_network.requires_grad_(False)
     _keep_states(work, prepared, tagger)
-    labelled = _draw_labelled(work, prepared, tagger, words) if words else []
+    drafts = Features(prepared.sentences("train"), _load(work / "drafts.pt")) if kind == "held_out" else None
     documents = [
-        document for name, corpus in prepared.train.items() for document in [*corpus] * int(_TIMES.get(name, 1))
+        [replace(one, drafts=None if drafts is None else drafts.of(one).numpy()) for one in document]
+        for name, corpus in prepared.train.items()
+        for document in [*corpus] * int(_TIMES.get(name, 1))
     ]
     config = FitConfig.from_mapping({**_STAGE_TWO, "seed": seed})
-    folder = work / f"stage-two-{seed}"
-    fit(tagger, [*documents, *labelled], list(prepared.dev.values()), config, folder)
-    _finish(folder / "bundle", work)
+    folder = work / f"{variant}-{seed}"
+    fit(tagger, documents, list(prepared.dev.values()), config, folder)
     result = _dev_results(load_tagger(folder / "bundle", device=device), prepared)
-    result |= {"seed": seed, "seconds": round(time.monotonic() - started, 1)}
+    result |= {"variant": variant, "seed": seed, "seconds": round(time.monotonic() - started, 1)}
     (folder / "result.json").write_text(json.dumps(result))
     click.echo(json.dumps({key: value for key, value in result.items() if key != "counts"}))
-
-
-def _finish(bundle: Path, work: Path) -> None:
-    """Store a bundle's weights in 16 bits, with its provenance."""
-    save_tagger(load_tagger(bundle), bundle, half=True)
-    shutil.copy(work / PROVENANCE_NAME, bundle)
 
 
 def _dev_results(tagger: Any, prepared: Prepared) -> dict[str, Any]:
@@ -330,24 +304,6 @@ def _keep_states(work: Path, prepared: Prepared, tagger: TwoStageTagger) -> None
         kept.update((sentence.words, states.of(sentence)) for sentence in states.sentences)
 
 
-def _draw_labelled(work: Path, prepared: Prepared, tagger: TwoStageTagger, words: int) -> list[list[Sentence]]:
-    """Return documents of labelled texts with about so many words, drawn at random, and keep the encoder's states."""
-    if tagger.config.encoder is None:
-        raise TypeError("expected a tagger with an encoder")
-    kept = load_encoder(tagger.config.encoder, tagger.device.type).kept
-    states = Features(prepared.sentences("texts"), _load(work / "encoder-texts.pt"))
-    sentences = iter(_with_soft_labels(states.sentences, _load(work / "labels.pt")))
-    labelled = [[next(sentences) for _ in document] for document in prepared.texts]
-    found: list[list[Sentence]] = []
-    for place in random.Random(3).sample(range(len(labelled)), len(labelled)):
-        if words <= 0:
-            break
-        found.append(labelled[place])
-        kept.update((sentence.words, states.of(sentence).float()) for sentence in prepared.texts[place])
-        words -= sum(len(sentence.words) for sentence in labelled[place])
-    return found
-
-
 def _with_soft_labels(sentences: Sequence[Sentence], labels: Mapping[str, Any]) -> list[Sentence]:
     """Return sentences with the labels of their words, which are numbered through all of them."""
     names, words = tuple(labels["names"]), labels["words"].numpy()
@@ -368,43 +324,46 @@ def _with_soft_labels(sentences: Sequence[Sentence], labels: Mapping[str, Any]) 
     ]
 
 
-def vocabulary_of(prepared: Prepared, *, most_words: int | None = None) -> Vocabulary:
-    """Return the vocabulary of the gold corpora, and with ``most_words`` of the texts as well."""
-    parts = ("train",) if most_words is None else ("train", "texts")
-    return Vocabulary.from_sentences(
-        (sentence for part in parts for sentence in prepared.sentences(part)),
-        scheme=BIOES,
-        lowercase=True,
-        most_words=most_words,
-        entity_types={*GOLD_TYPES, *TYPES},
-    )
+def wide_vocabulary(earlier: Path = EARLIER) -> Vocabulary:
+    """Return a bundled tagger's vocabulary with the labels of all types."""
+    vocabulary = Vocabulary.from_mapping(read_saved(earlier).vocabulary)
+    return replace(vocabulary, labels=vocabulary.scheme.label_set({*GOLD_TYPES, *TYPES}))
 
 
-def new_tagger(prepared: Prepared, device: str, *, seed: int = 1) -> DocUaNet:
-    """Return an untrained tagger."""
-    torch.manual_seed(seed)
-    tagger = DocUaNet(DocUaNetConfig.from_mapping(_model_of("entities_en")), vocabulary_of(prepared))
-    tagger.move_to(device)
+def wide_tagger(device: str, memory: Mapping[str, Any] | None = None) -> TwoStageTagger:
+    """Return the bundled tagger with the labels of all types and other settings of its memory."""
+    tagger = widened(EARLIER, device, memory)
+    if not isinstance(tagger, TwoStageTagger):
+        raise TypeError(f"{EARLIER}: expected a tagger of two stages, got {type(tagger)}")
     return tagger
 
 
-def _new_small(prepared: Prepared) -> Tagger:
-    """Return an untrained small tagger, whose form vectors are fitted."""
-    model = _model_of("entities_en_small")
-    torch.manual_seed(1)
-    tagger = build_tagger("bilstm_softmax", model, vocabulary_of(prepared, most_words=model["most_words"]))
-    words = [word for part in ("train", "texts") for sentence in prepared.sentences(part) for word in sentence.words]
-    for module in tagger.modules():
-        if isinstance(module, FormVectors):
-            module.fit(words)
+def widened(earlier: Path, device: str, memory: Mapping[str, Any] | None = None) -> Tagger:
+    """Return a bundled tagger with the labels of all types, without its first pass and its calibration.
+
+    What it has learned of a label stays; the weights of new labels are new.
+    """
+    bundled, vocabulary = load_tagger(earlier), wide_vocabulary(earlier)
+    config = bundled.config
+    if isinstance(config, DocUaNetConfig):
+        settings = config.memory.model_copy(update=dict(memory or {}))
+        config = config.model_copy(update={"first_pass": None, "memory": settings})
+    torch.manual_seed(36)
+    tagger = type(bundled)(config, vocabulary)
+    places = torch.tensor([vocabulary.labels.index(label) for label in bundled.vocabulary.labels])
+    state, known = tagger.state_dict(), bundled.state_dict()
+    tagger.load_state_dict({name: _widened(value, known.get(name), places) for name, value in state.items()})
+    tagger.eval().move_to(device)
     return tagger
 
 
-def _model_of(name: str) -> dict[str, Any]:
-    """Return the network of a configuration."""
-    values = yaml.safe_load((_CONF / f"{name}.yaml").read_text(encoding="utf-8"))
-    model: dict[str, Any] = values["profiles"]["small"]["model"]
-    return model
+def _widened(own: Tensor, earlier: Tensor | None, places: Tensor) -> Tensor:
+    """Return earlier weights; where there are more labels now, their rows are put in their places."""
+    if earlier is None or len(own) <= len(earlier):
+        return own if earlier is None else earlier
+    own = own.clone()
+    own[places] = earlier
+    return own
 
 
 def gold_targets(sentences: Sequence[Sentence], vocabulary: Vocabulary, device: str) -> Features:

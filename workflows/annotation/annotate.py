@@ -1,14 +1,14 @@
 """Annotation runs: ``concord annotate``, its dry run, and ``concord errors retry``."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-from concord.models.errors import ConcordError, ConfigError, ModelError
+from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.annotate import annotate, dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ResolvedTagger
@@ -23,6 +23,7 @@ from concord.workflows.annotation.job import (
     annotate_config,
     find_job_tagger,
     last_config,
+    names_model,
     with_settings_of_collection,
 )
 from concord.workflows.annotation.progress import RunProgress
@@ -30,6 +31,7 @@ from concord.workflows.annotation.summary import describe_changes, describe_comp
 from concord.workflows.annotation.tracking import log_run
 from concord.workflows.console import Answer, counted, info, plain, table, warn
 from concord.workflows.registry.model_versions import is_reference
+from concord.workflows.registry.resolve_tagger import FALLBACK
 
 SHOWN_DOCUMENTS = 10
 """Of each kind of change, in a dry run."""
@@ -39,7 +41,11 @@ def annotate_collection(config: AnnotateConfig) -> Answer:
     """Annotate everything that the output does not hold yet, with the collection's settings where none are given."""
     config, taken = _complete(config)
     _warn_of_ray_settings(config)
-    answer = _run(config, _find_tagger(config, taken))
+    tagger = find_job_tagger(config)
+    if tagger.name == FALLBACK and not names_model(config):
+        # Later runs keep to this tagger, whatever is installed then.
+        config = config.model_copy(update={"tagger": config.tagger.model_copy(update={"model": FALLBACK})})
+    answer = _run(config, tagger)
     return replace(answer, values={**answer.values, "taken": taken})
 
 
@@ -73,7 +79,7 @@ def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overr
 def preview(config: AnnotateConfig) -> Answer:
     """Report what a run would do, without writing anything."""
     config, taken = _complete(config)
-    tagger = _find_tagger(config, taken)
+    tagger = find_job_tagger(config)
     report = dry_run(config, tagger=tagger)
     executor = config.executor
     seconds = _expected_seconds(report)
@@ -118,20 +124,6 @@ def _complete(config: AnnotateConfig) -> tuple[AnnotateConfig, dict[str, Any]]:
         settings = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in taken.items())
         info(f"Settings of the collection: {', '.join(settings)}")
     return config, taken
-
-
-def _find_tagger(config: AnnotateConfig, taken: Mapping[str, Any]) -> ResolvedTagger:
-    """Find the tagger of a job; the error says where it comes from if the job does not name it."""
-    try:
-        return find_job_tagger(config)
-    except ModelError as error:
-        if "tagger.model" not in taken:
-            raise
-        raise ModelError(
-            f"{error}\n{config.tagger.model} is the tagger with which {config.output.path} was annotated last, since "
-            "the job names none. Name one in the job, as tagger.model: of the bundled taggers, `concord submit` sends "
-            "only the one that the job names, or that of an output which it sees."
-        ) from error
 
 
 def _run(config: AnnotateConfig, tagger: ResolvedTagger, *, retry: DeadLetterFilter | None = None) -> Answer:

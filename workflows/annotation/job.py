@@ -125,13 +125,13 @@ def annotate_config(
 
 
 def names_model(config: AnnotateConfig | TextConfig) -> bool:
-    """Return whether the job names its tagger."""
+    """Return whether the job names its tagger; otherwise the default may be replaced by its fallback."""
     return "model" in config.tagger.model_fields_set
 
 
 def find_job_tagger(config: AnnotateConfig | TextConfig) -> ResolvedTagger:
     """Find the tagger of a job; raises what ``find_entity_tagger`` raises."""
-    return find_entity_tagger(config.tagger.model)
+    return find_entity_tagger(config.tagger.model, named=names_model(config))
 
 
 def _absolute_components(config: AnnotateConfig | TextConfig) -> dict[str, Any]:

