@@ -17,8 +17,8 @@ class PredictOptions(Config):
 
     precision: Precision = "fp32"
     """bf16 computes networks in bfloat16, faster on some devices; on a CPU, a tagger of two stages computes its encoder
-    alone so. Probabilities, entropies and CRFs stay in fp32. A run then reports the share of labels that differ from
-    those of fp32."""
+    alone so, and products of an encoder in int8 stay in int8. Probabilities, entropies and CRFs stay in fp32. A run
+    then reports the share of labels that differ from those of fp32."""
     batch_words: Annotated[int, LabelNeutral] = Field(default=4096, ge=1)
     """Most words (padding included) in a batch of sentences, unless one sentence is longer."""
     samples: int | None = Field(default=None, ge=1)

@@ -1,6 +1,7 @@
 """BERT encoders without the library transformers, whose import takes longer than all else that a tagger needs.
 
-Words are split exactly as by its ``BertTokenizer``; states are those of its ``BertModel`` but for rounding.
+Words are split exactly as by its ``BertTokenizer``; states are those of its ``BertModel`` but for rounding, to int8
+where the encoder's precision says so.
 """
 
 import json
@@ -17,6 +18,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.functional import embedding, gelu, layer_norm, linear, scaled_dot_product_attention
 
+from concord.models.words.encoder_config import Precision
+from concord.models.words.int8 import Int8Linear
 from concord.models.words.subwords import SubwordTokenizer
 
 # Values of config.json that the network below has; a key that is missing has the same value.
@@ -29,9 +32,19 @@ Lengths = Sequence[tuple[int, int]]
 
 
 class Bert:
-    """The network of a BERT encoder for inference only, in float32; its products in bfloat16 where autocast is on."""
+    """The network of a BERT encoder for inference only, in float32 but for the products of its layers.
 
-    def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    These are in int8 or float32, as its precision says; where autocast is on, in bfloat16. In int8 on a CPU, which is
+    faster, autocast changes nothing.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        weights: Mapping[str, Tensor],
+        *,
+        precision: Precision,
+    ) -> None:
         """Store the weights, by their names in model.safetensors; the values are those of config.json."""
         self.width: int = config["hidden_size"]
         self.positions: int = config["max_position_embeddings"]
@@ -46,6 +59,13 @@ class Bert:
                 names = [f"encoder.layer.{layer}.attention.self.{stream}.{kind}" for stream in _STREAMS]
                 joined = torch.cat([self._weights.pop(name) for name in names])
                 self._weights[f"encoder.layer.{layer}.attention.self.{kind}"] = joined
+        self._products: dict[str, Int8Linear] = {}
+        if precision == "int8":
+            for name in self._product_names():
+                weight, bias = (self._weights[f"{name}.{kind}"] for kind in ("weight", "bias"))
+                self._products[name] = Int8Linear(weight, bias)
+                if self._device.type == "cpu":
+                    del self._weights[f"{name}.weight"]
 
     def states(self, rows: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the embeddings and the states of each layer, shape ``(N, width)``, float32.
@@ -53,6 +73,12 @@ class Bert:
         The rows are windows of subword numbers, N in all. Nothing is padded: only attention knows where a window ends,
         and it reads neighbouring windows of one length together.
         """
+        if self._products and self._device.type == "cpu":
+            with torch.autocast("cpu", enabled=False):
+                return self._compute(rows)
+        return self._compute(rows)
+
+    def _compute(self, rows: Sequence[Sequence[int]]) -> list[Tensor]:
         numbers = torch.tensor(list(chain.from_iterable(rows)), device=self._device)
         places = torch.cat([torch.arange(len(row), device=self._device) for row in rows])
         lengths = [(sum(1 for _ in windows), length) for length, windows in groupby(map(len, rows))]
@@ -84,17 +110,21 @@ class Bert:
         return torch.cat(attended)
 
     def _project(self, name: str, states: Tensor) -> Tensor:
-        weights = self._rounded if torch.is_autocast_enabled(self._device.type) else self._weights
+        is_rounded = torch.is_autocast_enabled(self._device.type)
+        if name in self._products and not is_rounded:
+            return self._products[name](states)
+        weights = self._rounded if is_rounded else self._weights
         return linear(states, weights[f"{name}.weight"], weights[f"{name}.bias"])
 
     @cached_property
     def _rounded(self) -> dict[str, Tensor]:
         """The weights of products in bfloat16, which autocast would round in every pass."""
-        return {
-            name: value.bfloat16()
-            for name, value in self._weights.items()
-            if name.startswith("encoder.") and "LayerNorm" not in name
-        }
+        names = [f"{name}.{kind}" for name in self._product_names() for kind in ("weight", "bias")]
+        return {name: self._weights[name].bfloat16() for name in names}
+
+    def _product_names(self) -> list[str]:
+        parts = ("attention.self", "attention.output.dense", "intermediate.dense", "output.dense")
+        return [f"encoder.layer.{layer}.{part}" for layer in range(self._layers) for part in parts]
 
     def _normalize(self, name: str, states: Tensor) -> Tensor:
         weight, bias = (self._weights[f"{name}.LayerNorm.{kind}"] for kind in ("weight", "bias"))
@@ -102,7 +132,12 @@ class Bert:
 
 
 def read_bert(
-    folder: Path, *, weights_name: str, device: str, replaced: Mapping[str, Tensor] | None = None
+    folder: Path,
+    *,
+    weights_name: str,
+    precision: Precision,
+    device: str,
+    replaced: Mapping[str, Tensor] | None = None,
 ) -> tuple[Bert, SubwordTokenizer] | None:
     """Read a Hugging Face folder; None if it has another network or tokenizer, which transformers has to read.
 
@@ -122,7 +157,7 @@ def read_bert(
         return None
     weights = load_file(folder / weights_name, device=device)
     weights |= {name: value.to(device) for name, value in (replaced or {}).items()}
-    return Bert(config, {name: weights[name] for name in names}), tokenizer
+    return Bert(config, {name: weights[name] for name in names}, precision=precision), tokenizer
 
 
 def _read_tokenizer(folder: Path) -> SubwordTokenizer | None:

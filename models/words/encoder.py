@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -60,18 +60,30 @@ def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
     return LoadedEncoder(folder=folder, network=network.eval(), reader=reader, width=width)
 
 
-def read_frozen_encoder(config: EncoderConfig, *, device: str) -> tuple[NetworkStates, SubwordReader, int]:
-    """Read an encoder's folder for inference; return its network, the reader that splits words for it, and its width.
+class FrozenNetwork(NamedTuple):
+    """An encoder for inference, and the reader that splits words for it."""
 
-    A BERT is read without transformers, with the same states and several times as fast. Errors are as those of
-    ``read_encoder``.
+    states: NetworkStates
+    reader: SubwordReader
+    width: int
+    """Dimensions of the states."""
+    is_exact: bool = False
+    """Whether a window's states are the same bits whatever is read with it, even where autocast is on."""
+
+
+def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
+    """Read an encoder's folder for inference.
+
+    A BERT is read without transformers, and computes several times as fast. Errors are as those of ``read_encoder``.
     """
     folder = _checked_folder(config)
     from concord.models.words.bert import read_bert
 
     try:
         replaced = read_difference(config)
-        bert = read_bert(folder, weights_name=WEIGHTS_NAME, device=device, replaced=replaced)
+        bert = read_bert(
+            folder, weights_name=WEIGHTS_NAME, precision=config.precision, device=device, replaced=replaced
+        )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _unreadable(folder, error) from error
     if bert is not None:
@@ -79,7 +91,8 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> tuple[NetworkS
         reader = SubwordReader(
             tokenizer, capacity=network.positions - SPECIAL_TOKENS, overlap_words=config.overlap_words
         )
-        return network.states, reader, network.width
+        is_exact = config.precision == "int8" and device == "cpu"
+        return FrozenNetwork(network.states, reader, network.width, is_exact)
     loaded = read_encoder(config)
     loaded.network.load_state_dict(replaced, strict=False)
     frozen = loaded.network.requires_grad_(False).to(device)
@@ -88,7 +101,7 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> tuple[NetworkS
         numbers, attention = (tensor.to(device) for tensor in loaded.reader.pad(rows))
         return [states[attention.bool()] for states in layer_states(frozen, numbers, attention)]
 
-    return states, loaded.reader, loaded.width
+    return FrozenNetwork(states, loaded.reader, loaded.width)
 
 
 def read_difference(config: EncoderConfig) -> dict[str, Tensor]:
@@ -129,7 +142,12 @@ def layer_states(network: Any, numbers: Tensor, attention: Tensor) -> Sequence[T
 
 def mean_states(states: Sequence[Tensor], *, last: int) -> Tensor:
     """Return the mean of the states of an encoder's last layers, float32, in the shape of one layer's states."""
-    return torch.stack(list(states[-last:])).mean(dim=0).float()
+    first, *others = states[-last:]
+    # Added one by one: a sum over a dimension may add in an order that depends on the number of words.
+    total = first
+    for layer in others:
+        total = total + layer
+    return (total / (1 + len(others))).float()
 
 
 def _checked_folder(config: EncoderConfig) -> Path:

@@ -2,7 +2,7 @@
 
 import importlib.util
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,8 @@ ENCODER_NAME = "encoder"
 """Folder of a saved tagger for its own encoder: a whole one, with ``model.safetensors``, or what differs from one."""
 DIFFERENCE_NAME = "difference.safetensors"
 
+Precision = Literal["int8", "float32"]
+
 
 class EncoderConfig(Config):
     """Which encoder to use, and how."""
@@ -24,6 +26,8 @@ class EncoderConfig(Config):
     """Digest of model.safetensors; None for no check."""
     last_layers: int = Field(default=4, ge=1)
     """A word's vector is the mean over its subwords and over this many last layers."""
+    precision: Precision = "float32"
+    """Of the products of a frozen BERT; int8 is faster on a CPU. A GPU rounds alike, and multiplies in float32."""
     overlap_words: int = Field(default=32, ge=0)
     """Words shared by neighbouring windows of a sentence that has more subwords than the encoder takes."""
     tuned: bool = False
@@ -50,6 +54,8 @@ class FormVectorConfig(Config):
     """Digest of model.safetensors; None for no check."""
     last_layers: int = Field(default=4, ge=1)
     """A form's states are the mean over its subwords and over this many last layers."""
+    precision: Precision = "float32"
+    """As that of an encoder."""
     dimension: int = Field(default=128, ge=1)
     """Dimensions to which PCA reduces the encoder's states."""
     table_forms: int = Field(default=20_000, ge=0)
@@ -60,7 +66,9 @@ class FormVectorConfig(Config):
     @property
     def encoder(self) -> EncoderConfig:
         """The encoder that reads the forms."""
-        return EncoderConfig(source=self.source, sha256=self.sha256, last_layers=self.last_layers)
+        return EncoderConfig(
+            source=self.source, sha256=self.sha256, last_layers=self.last_layers, precision=self.precision
+        )
 
 
 def find_encoder(source: str) -> Path:

@@ -69,10 +69,13 @@ class FormVectors(nn.Module):
         self.mean = states.mean(dim=0)
         variances, axes = torch.linalg.eigh((states - self.mean).double().T.cov(correction=0))
         largest = variances[-self._config.dimension :].flip(0)
-        self.projection = (axes[:, -self._config.dimension :].flip(1) / largest.mean().sqrt()).float()
+        # Contiguous, as it is once loaded: a product has other last bits where its factor lies otherwise in memory.
+        projection = axes[:, -self._config.dimension :].flip(1) / largest.mean().sqrt()
+        self.projection = projection.float().contiguous()
         vectors = self._project(states)
         self._most_kept = max(self._most_kept, len(forms))
-        self._kept = dict(zip(forms, vectors, strict=True))
+        # Not these vectors: a tagger that is saved and loaded computes those of the other forms anew, one by one.
+        self._kept = {}
         frequent = forms[: self._config.table_forms]
         self.table = vectors[: len(frequent)].clone()
         self.spellings = torch.frombuffer(bytearray("\n".join(frequent).encode()), dtype=torch.uint8)
@@ -106,9 +109,11 @@ class FormVectors(nn.Module):
         if len(self._kept) + len(new) > self._most_kept:
             # A new table instead of an emptied one, which another thread may be reading.
             new, self._kept = list(forms), {}
+        encoder = load_encoder(self._config.encoder, self.mean.device.type)
+        read = self._read(new) if encoder.is_exact else [self._read([form])[0] for form in new]
         # One by one: a product of another number of rows has other last bits, which what is kept would carry on, so
         # that a run that was killed and resumed would write other bytes than an undisturbed one.
-        self._kept.update((form, self._project(self._read([form]))[0]) for form in new)
+        self._kept.update((form, self._project(states[None])[0]) for form, states in zip(new, read, strict=True))
 
     def _read(self, forms: Sequence[str]) -> Tensor:
         """Return the encoder's states of forms, each read alone, shape ``(len(forms), E)``."""

@@ -18,13 +18,20 @@ _ROUNDED_PASS = 4
 
 
 class FrozenEncoder:
-    """Computes features of words; its weights get no gradient and are in no checkpoint."""
+    """Computes features of words; its weights get no gradient and are in no checkpoint.
+
+    Attributes:
+        width: dimensions of a word's features.
+        is_exact: whether these are the same bits whatever else is encoded with the sentence.
+    """
 
     def __init__(self, config: EncoderConfig, *, device: str = "cpu", pass_subwords: int = _PASS_SUBWORDS) -> None:
         self._config = config
         self._device = device
         self._pass_subwords = pass_subwords
-        self._states, self._reader, self.width = read_frozen_encoder(config, device=device)
+        self._network = read_frozen_encoder(config, device=device)
+        self.width = self._network.width
+        self.is_exact = self._network.is_exact
         self.kept: dict[tuple[str, ...], Tensor] = {}
         """The features that ``cache`` keeps, by the words of their sentence."""
 
@@ -46,9 +53,10 @@ class FrozenEncoder:
     @torch.inference_mode()
     def _encode(self, sentences: Sequence[tuple[str, ...]]) -> list[Tensor]:
         features = [torch.empty(len(words), self.width) for words in sentences]
-        subwords = self._pass_subwords * (_ROUNDED_PASS if torch.is_autocast_enabled(self._device) else 1)
-        for windows in pack_passes(self._reader.windows(sentences), subwords=subwords):
-            layers = self._states(self._reader.rows(windows))
+        is_rounded = torch.is_autocast_enabled(self._device) and not self.is_exact
+        subwords = self._pass_subwords * (_ROUNDED_PASS if is_rounded else 1)
+        for windows in pack_passes(self._network.reader.windows(sentences), subwords=subwords):
+            layers = self._network.states(self._network.reader.rows(windows))
             states = mean_states(layers, last=self._config.last_layers).cpu()
             for window, vectors in zip(windows, _word_means(states, windows), strict=True):
                 begin, end = window.keep
@@ -56,7 +64,7 @@ class FrozenEncoder:
         return features
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def load_encoder(config: EncoderConfig, device: str) -> FrozenEncoder:
     """Load an encoder; the taggers of a process share one."""
     return FrozenEncoder(config, device=device)

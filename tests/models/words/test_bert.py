@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from concord.models.words.bert import Bert, read_bert
-from concord.models.words.encoder_config import WEIGHTS_NAME, EncoderConfig, encoder_available, find_encoder
+from concord.models.words.encoder_config import WEIGHTS_NAME, Precision
 from concord.models.words.subwords import SubwordTokenizer
 
 ODD_WORDS = ["", " ", "\x00", "[SEP]", "[CLS]x", "\u200d", "\U0001f469\u200d\U0001f680", "e\u0301", "\u4e2d\u6587"]
@@ -25,8 +25,8 @@ def folder(tiny_encoder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_encoder, tmp_path / "encoder"))
 
 
-def read(folder: Path) -> tuple[Bert, SubwordTokenizer] | None:
-    return read_bert(folder, weights_name=WEIGHTS_NAME, device="cpu")
+def read(folder: Path, *, precision: Precision = "float32") -> tuple[Bert, SubwordTokenizer] | None:
+    return read_bert(folder, weights_name=WEIGHTS_NAME, precision=precision, device="cpu")
 
 
 def check_against_transformers(folder: Path, *, vocabulary: int, longest: int) -> None:
@@ -60,9 +60,45 @@ def test_states_and_subwords_are_those_of_transformers(tiny_encoder: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not encoder_available(EncoderConfig()), reason="the encoder is not installed")
-def test_states_and_subwords_of_the_default_encoder_are_those_of_transformers() -> None:
-    check_against_transformers(find_encoder(EncoderConfig().source), vocabulary=30_000, longest=200)
+def test_states_of_a_larger_encoder_are_those_of_transformers(folder: Path) -> None:
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(3)
+    size = len((folder / "vocab.txt").read_text(encoding="utf-8").splitlines())
+    config = BertConfig(
+        vocab_size=size,
+        hidden_size=96,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        intermediate_size=200,
+        max_position_embeddings=256,
+    )
+    BertModel(config).save_pretrained(folder)
+    check_against_transformers(folder, vocabulary=size, longest=254)
+
+
+def test_states_in_int8_are_close_to_those_in_float32_and_depend_on_their_row_alone(tiny_encoder: Path) -> None:
+    exact, rounded = read(tiny_encoder), read(tiny_encoder, precision="int8")
+    assert exact is not None
+    assert rounded is not None
+    rows = [[5, 6, 7, 8], [9, 10], [11, 12, 13], [5, 6, 7, 9]]
+    with torch.inference_mode():
+        expected, found = exact[0].states(rows), rounded[0].states(rows)
+        alone = [rounded[0].states([row])[-1] for row in rows]
+    assert torch.equal(found[0], expected[0])
+    assert not torch.equal(found[-1], expected[-1])
+    assert float(torch.cosine_similarity(found[-1], expected[-1], dim=1).min()) > 0.99
+    assert torch.equal(found[-1], torch.cat(alone))
+
+
+def test_autocast_changes_nothing_in_int8(tiny_encoder: Path) -> None:
+    found = read(tiny_encoder, precision="int8")
+    assert found is not None
+    with torch.inference_mode():
+        expected = found[0].states([[5, 6, 7, 8]])[-1]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded = found[0].states([[5, 6, 7, 8]])[-1]
+    assert torch.equal(rounded, expected)
 
 
 def test_states_in_bfloat16_are_close_to_those_in_float32(folder: Path) -> None:

@@ -22,12 +22,18 @@ WORDS = ("ada", "laughed", "letters", "paris", "unheardof")
 
 @pytest.fixture(scope="module")
 def config(encoder_values: Mapping[str, Any]) -> EncoderConfig:
-    return EncoderConfig.from_mapping(encoder_values)
+    return EncoderConfig.from_mapping({**encoder_values, "precision": "int8"})
 
 
 @pytest.fixture(scope="module")
 def encoder(config: EncoderConfig) -> FrozenEncoder:
     return FrozenEncoder(config)
+
+
+@pytest.fixture(scope="module")
+def exact(config: EncoderConfig) -> FrozenEncoder:
+    """Return the encoder in float32, as transformers computes it."""
+    return FrozenEncoder(config.model_copy(update={"precision": "float32"}))
 
 
 @torch.inference_mode()
@@ -52,7 +58,7 @@ def direct_features(folder: Path, words: tuple[str, ...], *, last_layers: int) -
 def test_word_is_the_mean_of_its_subwords_over_the_last_layers(
     config: EncoderConfig, tiny_encoder: Path, last_layers: int
 ) -> None:
-    encoder = FrozenEncoder(config.model_copy(update={"last_layers": last_layers}))
+    encoder = FrozenEncoder(config.model_copy(update={"last_layers": last_layers, "precision": "float32"}))
     (found,) = encoder.features([WORDS])
     assert encoder.width == 16
     assert found.dtype == torch.float32
@@ -65,14 +71,14 @@ def test_sentences_in_a_batch_are_independent(encoder: FrozenEncoder) -> None:
     together = encoder.features([WORDS, ("paris",), (), ("ada", "laughed")])
     assert [len(vectors) for vectors in together] == [5, 1, 0, 2]
     for words, vectors in zip([WORDS, ("paris",), (), ("ada", "laughed")], together, strict=True):
-        assert torch.allclose(encoder.features([words])[0], vectors, atol=1e-5)
+        assert torch.equal(encoder.features([words])[0], vectors)
 
 
 @pytest.mark.encoder
-def test_sentence_longer_than_the_capacity_is_read_in_windows(encoder: FrozenEncoder, tiny_encoder: Path) -> None:
+def test_sentence_longer_than_the_capacity_is_read_in_windows(exact: FrozenEncoder, tiny_encoder: Path) -> None:
     """The encoder takes 14 subwords; windows share 4 words, so they start at words 0, 10, 20 and 30."""
     sentence = ("ada", "king", "met", "ford", "in", "paris", "river", ".") * 5
-    (found,) = encoder.features([sentence])
+    (found,) = exact.features([sentence])
     assert found.shape == (40, 16)
     assert bool(found.isfinite().all())
     for first, last, kept in ((0, 14, range(12)), (10, 24, range(12, 22)), (20, 34, range(22, 32))):
@@ -119,16 +125,16 @@ def test_features_are_the_same_in_passes_of_any_size(encoder: FrozenEncoder, con
     for subwords in (1, 5, 12):
         features = FrozenEncoder(config, pass_subwords=subwords).features(sentences)
         for left, right in zip(features, expected, strict=True):
-            assert torch.allclose(left, right, atol=1e-5)
+            assert torch.equal(left, right)
 
 
 @pytest.mark.encoder
 def test_an_encoder_that_only_transformers_can_read_has_the_same_features(
-    encoder: FrozenEncoder, config: EncoderConfig, monkeypatch: pytest.MonkeyPatch
+    exact: FrozenEncoder, config: EncoderConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sentences = [WORDS, ("paris",), (), ("ada", "laughed"), WORDS[2:] * 9]
     monkeypatch.setattr("concord.models.words.bert.read_bert", lambda *arguments, **options: None)
-    for left, right in zip(FrozenEncoder(config).features(sentences), encoder.features(sentences), strict=True):
+    for left, right in zip(FrozenEncoder(config).features(sentences), exact.features(sentences), strict=True):
         assert torch.allclose(left, right, atol=1e-5)
 
 
@@ -138,7 +144,15 @@ def test_forgotten_subwords_are_read_again(config: EncoderConfig, monkeypatch: p
     monkeypatch.setattr("concord.models.words.subwords._KNOWN_WORDS", 1)
     encoder = FrozenEncoder(config)
     for words, vectors in zip([WORDS, ("paris", "ada")], expected, strict=True):
-        assert torch.allclose(encoder.features([words])[0], vectors, atol=1e-5)
+        assert torch.equal(encoder.features([words])[0], vectors)
+
+
+@pytest.mark.encoder
+def test_features_in_int8_are_close_to_those_in_float32(encoder: FrozenEncoder, exact: FrozenEncoder) -> None:
+    sentences = [WORDS, ("paris",), ("ada", "laughed"), WORDS[2:] * 9]
+    for left, right in zip(encoder.features(sentences), exact.features(sentences), strict=True):
+        assert not torch.equal(left, right)
+        assert float(torch.cosine_similarity(left, right, dim=1).min()) > 0.999
 
 
 @pytest.mark.encoder
@@ -155,7 +169,7 @@ def test_cached_features_equal_computed_ones(config: EncoderConfig) -> None:
     fresh = encoder.features([WORDS, ("paris",)])
     encoder.cache([WORDS, ("paris",), ("ada", "laughed"), (), WORDS])
     for left, right in zip(encoder.features([WORDS, ("paris",)]), fresh, strict=True):
-        assert torch.allclose(left, right, atol=1e-5)
+        assert torch.equal(left, right)
 
 
 @pytest.mark.encoder
@@ -177,6 +191,7 @@ def test_weights_with_another_digest_are_rejected(tiny_encoder: Path, tmp_path: 
         FrozenEncoder(config)
 
 
+@pytest.mark.encoder
 def test_features_are_padded_with_zeros(config: EncoderConfig) -> None:
     sentences = [Sentence(words=("ada", "laughed")), Sentence(words=("paris",))]
     vocabulary = Vocabulary.from_sentences([Sentence(words=("ada",), labels=("B-PER",))])

@@ -1,0 +1,220 @@
+"""Int8 products: exact sums on every processor, and rows that depend on nothing but themselves."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+import torch
+from concord_testing.checkout import CHECKOUT
+from torch import Tensor
+
+from concord.models.words import int8
+from concord.models.words.int8 import (
+    Int8Linear,
+    Product,
+    fastest_product,
+    fbgemm_product,
+    float_product,
+    onednn_product,
+)
+
+Make = Callable[[Tensor], Product]
+PRODUCTS: tuple[Make, ...] = (onednn_product, fbgemm_product, float_product)
+# The child process compares every product that this build of torch has with sums in float64.
+CHECK = """
+import torch
+from concord.models.words.int8 import fastest_product, fbgemm_product, float_product, onednn_product
+
+torch.set_num_threads(1)
+generator = torch.Generator().manual_seed(2)
+for inner in (384, 1536):
+    rows = torch.randint(-127, 128, (40, inner), generator=generator).float()
+    weight = torch.randint(-64, 65, (48, inner), generator=generator, dtype=torch.int8)
+    rows[:6], weight[:6], weight[6:12] = 127, 64, -64
+    rows[6:9] = -127
+    exact = rows.double() @ weight.double().t()
+    found = []
+    for make in (onednn_product, fbgemm_product, float_product):
+        try:
+            sums = make(weight)(rows)
+        except (RuntimeError, AttributeError):
+            continue
+        found.append(f"{make.__name__}={torch.equal(sums.double(), exact)}")
+    found.append(f"fastest={torch.equal(fastest_product()(weight)(rows).double(), exact)}")
+    print(*found)
+"""
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """Let the fastest product be looked for again, before and after the test."""
+    fastest_product.cache_clear()
+    yield
+    fastest_product.cache_clear()
+
+
+def make_available(make: Make, weight: Tensor) -> Product:
+    """Return a product; skip the test where this build of torch does not have it."""
+    try:
+        product = make(weight)
+        product(torch.zeros(1, weight.shape[1]))
+    except (RuntimeError, AttributeError) as error:
+        pytest.skip(f"this build of torch has no {make.__name__}: {error}")
+    return product
+
+
+def draw_integers(generator: torch.Generator, rows: int, inner: int, *, outer: int = 24) -> tuple[Tensor, Tensor]:
+    """Draw rows and a weight of whole numbers, of which the first ones have the largest possible sums."""
+    left = torch.randint(-127, 128, (rows, inner), generator=generator).float()
+    right = torch.randint(-64, 65, (outer, inner), generator=generator, dtype=torch.int8)
+    left[::3], right[:3], right[3:6] = 127, 64, -64
+    left[1::5] = -127
+    return left, right
+
+
+@pytest.mark.parametrize("inner", [384, 1536, 2064, 5000])
+@pytest.mark.parametrize("make", PRODUCTS)
+def test_products_are_exact(make: Make, inner: int) -> None:
+    generator = torch.Generator().manual_seed(inner)
+    _, weight = draw_integers(generator, 1, inner)
+    product = make_available(make, weight)
+    for rows in (1, 2, 3, 7, 16, 33, 64, 70):
+        left, _ = draw_integers(generator, rows, inner)
+        exact = left.double() @ weight.double().t()
+        # Sums of more than 24 bits are rounded once.
+        assert torch.equal(product(left), exact.float())
+
+
+def test_partial_sums_in_float32_stay_exact_up_to_the_largest_part() -> None:
+    columns = int8._EXACT_COLUMNS
+    assert 127 * 64 * columns <= 2**24 < 127 * 64 * (columns + 1)
+    rows, weight = torch.full((1, columns), 127.0), torch.full((1, columns), 64, dtype=torch.int8)
+    rows[0, -1], weight[0, -1] = 1, 1
+    assert float_product(weight)(rows).item() == 127 * 64 * (columns - 1) + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE", None])
+def test_products_are_exact_with_the_instructions_of_other_processors(isa: str | None) -> None:
+    """Without VNNI, oneDNN adds pairs of products in 16 bits."""
+    variables = {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"}
+    if isa is not None:
+        variables["ONEDNN_MAX_CPU_ISA"] = isa
+    command = [sys.executable, "-c", CHECK]
+    child = subprocess.run(
+        command, cwd=CHECKOUT, env=variables, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert child.returncode == 0, child.stderr
+    lines = child.stdout.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        answers = dict(answer.split("=") for answer in line.split())
+        assert answers.keys() >= {"float_product", "fastest"}
+        assert set(answers.values()) == {"True"}, line
+
+
+def wrong_product(weight: Tensor) -> Product:
+    """Return a product whose sums saturate."""
+    return lambda rows: float_product(weight)(rows).clamp(-(2**20), 2**20)
+
+
+def missing_product(weight: Tensor) -> Product:
+    raise RuntimeError("not compiled with this engine")
+
+
+def product_failing_later(weight: Tensor) -> Product:
+    def multiply(rows: Tensor) -> Tensor:
+        raise RuntimeError("not implemented for 'Char'")
+
+    return multiply
+
+
+def undefined_product(weight: Tensor) -> Product:
+    raise AttributeError("module 'torch' has no attribute '_int_mm'")
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("fake", [wrong_product, missing_product, product_failing_later, undefined_product])
+def test_products_that_are_wrong_or_missing_are_not_used(fake: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int8, "onednn_product", fake)
+    monkeypatch.setattr(int8, "fbgemm_product", fake)
+    seconds = count()
+    monkeypatch.setattr(int8, "_seconds", lambda product, rows: float(next(seconds)))  # earlier ones seem faster
+    assert fastest_product() is float_product
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_products_are_compared_where_autocast_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int8, "onednn_product", missing_product)
+    monkeypatch.setattr(int8, "fbgemm_product", missing_product)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert fastest_product() is float_product
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_the_fastest_product_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([5.0, 3.0, 4.0, 2.0, 9.0, 2.5, 8.0, 8.0, 8.0])
+    monkeypatch.setattr(int8, "_seconds", lambda product, rows: next(seconds))
+    first, second = (lambda weight: float_product(weight) for _ in range(2))
+    monkeypatch.setattr(int8, "onednn_product", first)
+    monkeypatch.setattr(int8, "fbgemm_product", second)
+    assert fastest_product() is second
+
+
+def test_the_engine_of_quantized_products_is_left_as_it_was() -> None:
+    before = torch.backends.quantized.engine
+    make_available(fbgemm_product, torch.ones(4, 4, dtype=torch.int8))
+    assert torch.backends.quantized.engine == before
+
+
+@pytest.mark.parametrize("shape", [(24, 384), (384, 96), (7, 130), (5, 3)])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_row_does_not_depend_on_the_others(shape: tuple[int, int], threads: int) -> None:
+    generator = torch.Generator().manual_seed(5)
+    layer = Int8Linear(torch.randn(shape, generator=generator), torch.randn(shape[0], generator=generator))
+    rows = torch.randn(300, shape[1], generator=generator) * torch.rand(300, 1, generator=generator).exp2()
+    expected = layer(rows)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for count in (1, 1, 2, 3, 5, 16, 31, 64, 100, 257, 300):
+            chosen = torch.randperm(300, generator=generator)[:count]
+            assert torch.equal(layer(rows[chosen]), expected[chosen])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_all_products_have_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(6)
+    weight, bias = torch.randn(48, 384, generator=generator), torch.randn(48, generator=generator)
+    rows = torch.randn(20, 384, generator=generator)
+    found = []
+    for make in PRODUCTS:
+        monkeypatch.setattr(int8, "fastest_product", lambda make=make: make)
+        try:
+            found.append(Int8Linear(weight, bias)(rows))
+        except (RuntimeError, AttributeError):
+            continue
+    assert all(torch.equal(other, found[-1]) for other in found)
+
+
+def test_layer_is_close_to_the_one_in_float32() -> None:
+    generator = torch.Generator().manual_seed(7)
+    weight, bias = torch.randn(96, 384, generator=generator), torch.randn(96, generator=generator)
+    rows = torch.randn(50, 384, generator=generator)
+    exact = torch.nn.functional.linear(rows, weight, bias)
+    found = Int8Linear(weight, bias)(rows)
+    assert found.dtype == torch.float32
+    assert float((found - exact).abs().max()) < 0.05 * float(exact.abs().max())
+    assert float(torch.cosine_similarity(found, exact, dim=1).min()) > 0.999
+
+
+def test_rows_and_weights_of_zeros_yield_the_bias() -> None:
+    weight, bias = torch.tensor([[0.0, 0.0], [1.0, -2.0]]), torch.tensor([0.5, -0.25])
+    layer = Int8Linear(weight, bias)
+    assert layer(torch.zeros(1, 2)).tolist() == [[0.5, -0.25]]
+    assert layer(torch.tensor([[3.0, 0.0]]))[0, 0] == 0.5
+    assert layer(torch.zeros(0, 2)).shape == (0, 2)
