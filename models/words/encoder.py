@@ -144,10 +144,10 @@ def mean_states(states: Sequence[Tensor], *, last: int) -> Tensor:
     """Return the mean of the states of an encoder's last layers, float32, in the shape of one layer's states."""
     first, *others = states[-last:]
     # Added one by one: a sum over a dimension may add in an order that depends on the number of words.
-    total = first
+    total = first.clone()
     for layer in others:
-        total = total + layer
-    return (total / (1 + len(others))).float()
+        total += layer
+    return total.div_(1 + len(others)).float()
 
 
 def _checked_folder(config: EncoderConfig) -> Path:
