@@ -3,8 +3,9 @@
 Command: python benchmarks/bench_encoder.py --corpora ../shared/data/labelled --rounds 3 \
     --summary benchmarks/results/encoder_cpu_202611.json
 
-- `precision`: the dev parts of five corpora are tagged with one thread, by each precision in turns. Types are those of
-  bench_calibration.py, scores F1 in percent, times microseconds of processor time a word.
+- `precision`: the dev parts of five corpora are tagged with one thread, by each precision in turns. It replaces those
+  that tagger.json names: that of the encoder, of form vectors, or both. Types are those of bench_calibration.py, scores
+  F1 in percent, times microseconds of processor time a word.
 - `encoder`: words a second of the encoder alone, on 600 sentences of the first part, in the same turns.
 - `processors`: the labels and probabilities of the first part by child processes that are held to fewer vector
   instructions (torch's ATEN_CPU_CAPABILITY, oneDNN's ONEDNN_MAX_CPU_ISA), against those of this processor.
@@ -28,6 +29,7 @@ from typing import Any
 
 import torch
 from bench_calibration import PARTS
+from bench_precision import in_turns
 from english_types import TYPES, scored
 from environment import environment, quartiles
 
@@ -63,7 +65,7 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def copy_with(precision: Precision, folder: Path, target: Path) -> Path:
-    """Copy a tagger whose encoders compute in a precision."""
+    """Copy a tagger in which a precision replaces those that it names."""
     for path in shutil.copytree(folder, target).rglob("tagger.json"):
         text = path.read_text(encoding="utf-8")
         path.write_text(re.sub(r'"precision": "\w+"', f'"precision": "{precision}"', text), encoding="utf-8")
@@ -75,15 +77,14 @@ def compare(folders: Mapping[Precision, Path], path: Path, *, rounds: int) -> di
     documents = read_corpora([str(path)], labels=TYPES)
     gold = [sentence.labels or () for sentence in chain.from_iterable(documents)]
     words = sum(map(len, gold))
-    labels: dict[str, list[tuple[str, ...]]] = {}
-    times: defaultdict[str, list[float]] = defaultdict(list)
-    for number in range(rounds):
-        for precision in PRECISIONS if number % 2 == 0 else reversed(PRECISIONS):
-            tagger = load_tagger(folders[precision])
-            predict(tagger, documents[:1])
-            found, seconds = timed(partial(predict, tagger, documents))
-            labels[precision] = [one.labels for one in found]
-            times[precision].append(1e6 * seconds / words)
+
+    def tag(precision: Precision) -> tuple[list[tuple[str, ...]], float]:
+        tagger = load_tagger(folders[precision])
+        predict(tagger, documents[:1])
+        found, seconds = timed(partial(predict, tagger, documents))
+        return [one.labels for one in found], seconds
+
+    labels, times = in_turns(PRECISIONS, tag, rounds=rounds, words=words)
     pairs = zip(chain.from_iterable(labels["int8"]), chain.from_iterable(labels["float32"]), strict=True)
     report: dict[str, object] = {"words": words, "labels_changed": sum(one != other for one, other in pairs)}
     ratios = [exact / rough for exact, rough in zip(times["float32"], times["int8"], strict=True)]

@@ -11,10 +11,11 @@ import argparse
 import json
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from bench_calibration import PARTS
@@ -30,6 +31,7 @@ from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.registry.resolve_tagger import find_tagger
 
 WAYS = ("fp32", "bf16", "medium")
+Way = TypeVar("Way", bound=str)
 
 
 def label(tagger: Tagger, documents: Sequence[Sequence[Sentence]], way: str) -> tuple[list[tuple[str, ...]], float]:
@@ -41,17 +43,25 @@ def label(tagger: Tagger, documents: Sequence[Sequence[Sentence]], way: str) -> 
     return [found.labels for found in chain.from_iterable(predictions)], time.process_time() - started
 
 
+def in_turns(
+    ways: Sequence[Way], tag: Callable[[Way], tuple[list[tuple[str, ...]], float]], *, rounds: int, words: int
+) -> tuple[dict[Way, list[tuple[str, ...]]], dict[Way, list[float]]]:
+    """Tag in every way, in an order that is turned round each time; return labels, and microseconds a word."""
+    labels: dict[Way, list[tuple[str, ...]]] = {}
+    times: dict[Way, list[float]] = {way: [] for way in ways}
+    for number in range(rounds):
+        for way in ways if number % 2 == 0 else reversed(ways):
+            labels[way], seconds = tag(way)
+            times[way].append(1e6 * seconds / words)
+    return labels, times
+
+
 def measure(tagger: Tagger, path: Path, *, rounds: int) -> dict[str, object]:
     """Tag one corpus in every way, in turns."""
     documents = read_corpora([str(path)], labels=TYPES)
     gold = [sentence.labels or () for sentence in chain.from_iterable(documents)]
     words = sum(map(len, gold))
-    labels: dict[str, list[tuple[str, ...]]] = {}
-    times: defaultdict[str, list[float]] = defaultdict(list)
-    for number in range(rounds):
-        for way in WAYS if number % 2 == 0 else reversed(WAYS):
-            labels[way], seconds = label(tagger, documents, way)
-            times[way].append(1e6 * seconds / words)
+    labels, times = in_turns(WAYS, partial(label, tagger, documents), rounds=rounds, words=words)
     report: dict[str, object] = {"words": words}
     for way in WAYS:
         changed = sum(
