@@ -177,6 +177,11 @@ def tagger_input(pieces: Sequence[Sequence[ParsedWord | TokenRow]]) -> Sentence:
     )
 
 
+def tagged_sentences(document: CollectedDocument) -> list[Sentence]:
+    """Return what a tagger reads of a document; the pieces of an over-long sentence are one, each with its own root."""
+    return [tagger_input([piece.tokens for piece in pieces]) for pieces in whole_sentences(document)]
+
+
 def sentence_offsets(document: CollectedDocument) -> Iterator[list[tuple[int, int]]]:
     """Yield the offsets of the words of each sentence; the pieces of an over-long sentence are one."""
     for pieces in whole_sentences(document):

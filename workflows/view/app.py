@@ -55,7 +55,7 @@ _PAGES: Mapping[str, Callable[[Viewer, Query], Page]] = {
     "/why": attention.attention,
     "/review": reviewing.review,
 }
-_CORRECTING_PAGES = {"/everywhere": correcting.everywhere, "/moves": correcting.moves}
+_CORRECTING_PAGES = {"/everywhere": correcting.everywhere}
 _FORMS: Mapping[str, Callable[[Viewer, forms.Form], None]] = {
     "/correct": forms.correct,
     "/correct-places": forms.correct_places,

@@ -135,20 +135,7 @@ class FakeTagger:
         return [[_predict(sentence, threshold, noise=noise) for sentence in document] for document in documents]
 
 
-class SuggestibleTagger(FakeTagger):
-    """Finds no entity besides those of certain words once a word is certain."""
-
-    def predict_documents(
-        self, documents: Sequence[Sequence[Sentence]], options: PredictOptions = DEFAULT_OPTIONS, **call: Any
-    ) -> list[list[Prediction]]:
-        [certain] = call["certain"]
-        if not certain:
-            return super().predict_documents(documents, options)
-        silent = [[Sentence(words=tuple(word.lower() for word in sentence.words)) for sentence in documents[0]]]
-        return super().predict_documents(silent, options)
-
-
-class AttentiveTagger(SuggestibleTagger):
+class AttentiveTagger(FakeTagger):
     """Attends from each word to the first word of the document with 0.7 and to the last with 0.3."""
 
     def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:

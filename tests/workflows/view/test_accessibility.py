@@ -52,7 +52,6 @@ CORRECTING = (
     "/review?rank=7",
     "/everywhere?text=Baxter&label=PER",
     "/corrections",
-    "/moves?id=yard",
 )
 SIZES: tuple[tuple[int, Literal["light", "dark"]], ...] = ((1200, "light"), (1920, "dark"), (360, "light"))
 OTHER = {**viewing.NEWS, "fair": ("Goole|B-PER|||0.99 waits ~.", "People came to Goole|B-LOC ~.")}
@@ -109,18 +108,15 @@ def open_page(visit: Visit, path: str) -> Page:
 def test_pages_for_reading_are_accessible(
     window: BrowserContext, sides: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collection_tagger, "_load", lambda plan: (fakes.AttentiveTagger(), None))
+    monkeypatch.setattr(collection_tagger, "_load", lambda plan: fakes.AttentiveTagger())
     with viewing.served(sides[1], tmp_path, against=sides[0]) as url:
         visit = Visit(window, url)
         for path in READING:
             check(open_page(visit, path), path)
 
 
-def test_pages_for_correcting_are_accessible(
-    window: BrowserContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_for_correcting_are_accessible(window: BrowserContext, tmp_path: Path) -> None:
     output = finished_runs.write_run(tmp_path / "out", viewing.NEWS, keep_text=True)
-    monkeypatch.setattr(collection_tagger, "_load", lambda plan: (fakes.AttentiveTagger(), None))
     with viewing.served(output, tmp_path / "cache", who="ada") as url:
         visit = Visit(window, url)
         open_page(visit, "/review")

@@ -23,8 +23,7 @@ from starlette.testclient import TestClient
 from concord.models import checkpoint, saved_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
-from concord.models.options import DEFAULT_OPTIONS, PredictOptions
-from concord.models.outputs import AttentionMap, Prediction
+from concord.models.outputs import AttentionMap
 from concord.pipeline.corrections.correction import current_corrections
 from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.output.collection import open_collection
@@ -350,62 +349,34 @@ def test_a_label_that_a_person_gave_reads_corrected_on_every_page(tmp_path: Path
     assert "Bob Roe. ORG corrected" in Window(client, "/name?name=met").words.replace(" .", ".")
 
 
-def test_what_stage_two_would_move_is_shown_and_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = runs.write_collection(tmp_path / "in.jsonl", documents=0, extra=("Anna met Bob here.",))
-    runs.run_job(runs.job(source, tmp_path / "out"))
-    monkeypatch.setattr(collection_tagger, "_load", lambda plan: (fakes.SuggestibleTagger(), None))
-    client = viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada")
-    assert "Nothing is corrected in this document yet" in Window(client, "/moves?id=d0").words
-    window = Window(client, "/document?id=d0")
-    before = [entity for entity in window.entities if entity[2]]
-    window.correct(*before[0])
-    window.open("/moves?id=d0")
-    assert f"Stage two would change {len(before) - 1} more" in window.words
-    ticked = window.ticked
-    window.send("/correct-places", change=ticked)
-    assert actions(tmp_path / "out") == ["accept"] + ["drop"] * (len(before) - 1)
-    assert "would change nothing else" in Window(client, "/moves?id=d0").words
-    assert client.get("/moves?id=nothing").status_code == 404
+class CountingTagger(fakes.AttentiveTagger):
+    """Counts how often it is asked."""
 
-
-class CountingTagger(fakes.SuggestibleTagger):
-    """Counts what it is asked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[str] = []
-
-    def predict_documents(
-        self, documents: Sequence[Sequence[Sentence]], options: PredictOptions = DEFAULT_OPTIONS, **call: Any
-    ) -> list[list[Prediction]]:
-        self.asked.append("moves")
-        return super().predict_documents(documents, options, **call)
+    asked = 0
 
     def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:
-        self.asked.append("why")
-        return [{} for _ in document]
+        self.asked += 1
+        return super().attention_maps(document)
 
 
 def test_another_generation_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = runs.write_collection(tmp_path / "in.jsonl", documents=0, extra=("Anna met Bob here.",))
     runs.run_job(runs.job(source, tmp_path / "out"))
     tagger = CountingTagger()
-    monkeypatch.setattr(collection_tagger, "_load", lambda plan: (tagger, None))
+    monkeypatch.setattr(collection_tagger, "_load", lambda plan: tagger)
     client = viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada")
     window = Window(client, "/document?id=d0")
     window.correct(*window.entities[0])
     for _ in range(2):
-        for path in ("/moves?id=d0", "/why?id=d0&name=Anna"):
-            window.open(path)
-    assert tagger.asked == ["moves", "moves", "why"]
+        window.open("/why?id=d0&name=Anna")
+    assert tagger.asked == 1
     runs.run_job(runs.job(source, tmp_path / "out"))
     monkeypatch.setattr("concord.workflows.view.index.opened._LOOK_SECONDS", -1.0)
-    for path in ("/moves?id=d0", "/why?id=d0&name=Anna"):
-        for _ in range(200):
-            if client.get(path).status_code == 200:
-                break
-        window.open(path)
-    assert tagger.asked == ["moves", "moves", "why"] * 2
+    for _ in range(200):
+        if client.get("/why?id=d0&name=Anna").status_code == 200:
+            break
+    window.open("/why?id=d0&name=Anna")
+    assert tagger.asked == 2
 
 
 def test_the_tagger_is_loaded_again_for_another_plan_and_after_a_failure(
@@ -413,7 +384,7 @@ def test_the_tagger_is_loaded_again_for_another_plan_and_after_a_failure(
 ) -> None:
     plan = open_collection(output).plan
     loaded: list[Any] = []
-    answers: list[Any] = [UnavailableError("gone"), (fakes.FakeTagger(), None), (fakes.FakeTagger(), None)]
+    answers: list[Any] = [UnavailableError("gone"), fakes.FakeTagger(), fakes.FakeTagger()]
 
     def load(plan: Any) -> Any:
         loaded.append(plan)
@@ -427,7 +398,7 @@ def test_the_tagger_is_loaded_again_for_another_plan_and_after_a_failure(
     with pytest.raises(UnavailableError, match="gone"):
         tagger.load(plan)
     assert tagger.load(plan) is tagger.load(plan) is answers[1]
-    other = plan.model_copy(update={"tagger": plan.tagger.model_copy(update={"terms": "f" * 64})})
+    other = plan.model_copy(update={"tagger": plan.tagger.model_copy(update={"digest": "f" * 64})})
     assert tagger.load(other) is answers[2]
 
 
@@ -456,14 +427,13 @@ def test_pages_are_served_without_torch_until_the_tagger_is_asked() -> None:
 def test_a_tagger_that_is_gone_is_named(client: TestClient) -> None:
     window = Window(client, "/document?id=yard")
     window.correct(0, 6, "ORG")
-    for path in ("/moves?id=yard", "/why?id=yard&name=Baxter"):
-        assert "tagger of this collection cannot be loaded" in Window(client, path).words
+    assert "tagger of this collection cannot be loaded" in Window(client, "/why?id=yard&name=Baxter").words
 
 
 def test_the_weights_behind_a_name_are_shown(output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = viewing.open_client(output, tmp_path / "cache")
     assert "/why?id=yard&amp;name=Alan+Baxter" in Window(client, "/document?id=yard&name=Alan+Baxter").page
-    monkeypatch.setattr(collection_tagger, "_load", lambda plan: (fakes.AttentiveTagger(), None))
+    monkeypatch.setattr(collection_tagger, "_load", lambda plan: fakes.AttentiveTagger())
     words = Window(client, "/why?id=yard&name=Alan+Baxter").words
     assert words.count("decided by stage one") == 2
     assert "Baxter decided by stage one 0.70 Baxter closes the yard . B-PER \u2192 B-ORG 0.30 Nobody called" in words
@@ -480,7 +450,7 @@ def test_a_tagger_without_a_memory_has_no_weights(
     client = viewing.open_client(output, tmp_path / "cache")
     plain = fakes.FakeTagger()
     monkeypatch.setattr(plain, "attention_maps", lambda document: [{} for _ in document], raising=False)
-    monkeypatch.setattr(collection_tagger, "_load", lambda plan: (plain, None))
+    monkeypatch.setattr(collection_tagger, "_load", lambda plan: plain)
     assert "has no document memory" in Window(client, "/why?id=yard&name=Baxter").words
 
 
@@ -718,7 +688,6 @@ def test_markup_in_words_ids_and_labels_is_corrected_like_any_other(tmp_path: Pa
     for path in (
         "/corrections",
         f"/everywhere?text={urllib.parse.quote(viewing.SCRIPT)}&label=LOC",
-        f"/moves?id={doc_id}",
     ):
         assert not re.search(r"<(img|marquee|script)\b", Window(client, path).page)
 

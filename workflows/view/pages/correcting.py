@@ -1,4 +1,4 @@
-"""The pages of corrections: all places of some words, the log, and what stage two would find differently."""
+"""The pages of corrections: all places of some words, and the log."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,10 +9,8 @@ from concord.pipeline.corrections.fitting import Place, find_places
 from concord.workflows.corrections.corrections import NO_DOCUMENT, fit_statuses
 from concord.workflows.view.correcting.correction_log import Change, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument
-from concord.workflows.view.index.document import read_document
 from concord.workflows.view.index.finding import (
     PAGE_ROWS,
-    IndexedDocument,
     documents_with,
     find_document,
     get_document,
@@ -108,22 +106,6 @@ def corrections(viewer: Viewer, query: Query) -> Page:
     return Page("corrections.html.j2", values)
 
 
-def moves(viewer: Viewer, query: Query) -> Page:
-    """Show what stage two would find differently in the rest of a document, to be accepted."""
-    state = viewer.log.state()
-    obstacle, places = "", list[ListedPlace]()
-    with viewer.opened.index.reading() as index:
-        row = get_document(index, query.text("id"))
-        labels = viewer.types(index, state)
-        try:
-            document = viewer.log.read(index, row, state)
-            places = list(_ripple(viewer, index, row, document))
-        except UnavailableError as error:
-            obstacle = str(error)
-    values = {"document": row, "obstacle": obstacle, "places": places, "labels": labels, "seen": len(state.lines)}
-    return Page("moves.html.j2", values)
-
-
 def correction_values(
     viewer: Viewer, document: CurrentDocument | None, state: LogState, *, doc_id: str, at: str
 ) -> Mapping[str, Any]:
@@ -161,19 +143,6 @@ def _places(document: CurrentDocument, title: str, surface: str, label: str | No
         # Without an entity there is nothing to change to no entity.
         if document.holds(place) and (label or place.found) and not document.is_corrected(place, label):
             yield _listed_place(document, title, place, label)
-
-
-def _ripple(
-    viewer: Viewer, index: sqlite3.Connection, row: IndexedDocument, document: CurrentDocument
-) -> Iterator[ListedPlace]:
-    """Yield the places that would change, but for those whose entity is already what stage two finds."""
-    collection = viewer.opened.snapshot.collection
-    for old, new in viewer.tagger.ripple(collection, document, lambda: read_document(viewer.opened, index, row)):
-        mark = new or old
-        if mark is not None:
-            place = document.place(mark.start, mark.end)
-            if place.found != (() if new is None else (new,)):
-                yield _listed_place(document, row.heading, place, None if new is None else new.type)
 
 
 def _listed_place(document: CurrentDocument, title: str, place: Place, label: str | None) -> ListedPlace:

@@ -294,19 +294,4 @@
     if (at >= 0) next?.focus({ preventScroll: true });
     scrollTo({ top, behavior: "instant" });
   }
-
-  const moves = document.getElementById("moves");
-  if (moves && "ask" in moves.dataset) {
-    fetch(moves.dataset.href)
-      .then((answer) => answer.text())
-      .then((html) => {
-        const template = document.createElement("template");
-        template.innerHTML = html;
-        const found = template.content.getElementById("moved");
-        const back = found?.querySelector("[name=back]");
-        if (back) back.value = location.pathname + location.search;
-        if (found) moves.replaceChildren(...found.childNodes);
-      })
-      .catch(() => {});
-  }
 })();
