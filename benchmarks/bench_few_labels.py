@@ -145,8 +145,6 @@ def _score(name: str, size: int, seed: int, work: Path, outside: float | None) -
         "fit.patience": 8,
         "fit.batch_sentences": 8,
         "fit.seed": seed,
-        # Few documents leave stage ones without a part too little to learn from.
-        "fit.draft_folds": 0,
         **changes,
     }
     if outside is not None:

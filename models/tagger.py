@@ -73,7 +73,6 @@ class Call:
     """What one call of ``predict_documents`` asks for."""
 
     options: PredictOptions
-    certain: Sequence[Mapping[int, str]] | None = None
     on_batch: OnBatch | None = None
 
 
@@ -95,7 +94,7 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
 
     name: ClassVar[str]
     config_class: ClassVar[type[TaggerConfig]]
-    learns_from_documents: bool = False
+    learns_from_documents: ClassVar[bool] = False
     needs_trees: ClassVar[bool] = False
     has_scores: ClassVar[bool] = True
 
@@ -163,25 +162,21 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
         documents: Sequence[Sequence[Sentence]],
         options: PredictOptions = DEFAULT_OPTIONS,
         *,
-        certain: Sequence[Mapping[int, str]] | None = None,
         candidates: bool = False,
         on_batch: OnBatch | None = None,
     ) -> list[list[Prediction]]:
         """Label documents, each a sequence of sentences of any length; return one prediction per sentence, by document.
 
         Args:
-            certain: labels that a person has confirmed, for each document by the number of the word in it, from 0; in
-                BIO2. They are kept, and stage two reads other occurrences of these words again; only for a tagger of
-                two stages.
             candidates: whether to return the other spans that the calibration's guarantee says to show; ConfigError if
                 it has none.
             on_batch: called before each batch and after the last; what it raises ends the call.
         """
         if not candidates:
-            return self.tabulate(documents, options, certain=certain, on_batch=on_batch).predictions(self.vocabulary)
+            return self.tabulate(documents, options, on_batch=on_batch).predictions(self.vocabulary)
         if self.calibration is None or self.calibration.guarantee is None:
             raise ConfigError(f"{self.name}: expected a tagger with a guarantee (concord calibrate --recall)")
-        table = self.tabulate(documents, options, keep="distributions", certain=certain, on_batch=on_batch)
+        table = self.tabulate(documents, options, keep="distributions", on_batch=on_batch)
         return table.predictions(self.vocabulary, candidates_from=self.calibration.guarantee.threshold)
 
     def tabulate(
@@ -191,18 +186,15 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
         *,
         keep: Literal["labels", "distributions"] = "labels",
         calibrated: bool = True,
-        certain: Sequence[Mapping[int, str]] | None = None,
         on_batch: OnBatch | None = None,
     ) -> TokenTable:
         """Do the work of ``predict_documents`` and return the table, whose labels are in the tagger's own scheme.
 
         ``keep="distributions"`` also stores the whole label distribution of each word; ``calibrated=False`` leaves the
-        tagger's calibration aside. A tagger in training mode raises ValueError, as does one of one stage with certain
-        labels; one without scores raises ConfigError where distributions are asked for.
+        tagger's calibration aside. A tagger in training mode raises ValueError; one without scores raises ConfigError
+        where distributions are asked for.
         """
         self._check_mode("predict_documents")
-        if certain is not None and self.threshold is None:
-            raise ValueError(f"certain: expected a tagger of two stages, got {self.name}")
         if keep == "distributions" and not self.has_scores:
             raise ConfigError(
                 f"{self.name}: expected a tagger that gives its labels probabilities; this one gives none that could "
@@ -213,7 +205,7 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
         table = TokenTable.empty(documents, calibration=calibration, labels=labels, scored=self.has_scores)
         windows = cut_windows(documents, longest=self.config.window_words, overlap=self.config.window_overlap)
         with torch.inference_mode():
-            self.fill(table, windows, Call(options=options, certain=certain, on_batch=on_batch))
+            self.fill(table, windows, Call(options=options, on_batch=on_batch))
         return table
 
     def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:

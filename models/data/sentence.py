@@ -1,11 +1,8 @@
 """Sentences: the words that taggers read, with gold labels and dependency trees if known."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
-
-import numpy as np
-from numpy.typing import NDArray
 
 from concord.models.data.soft_labels import SoftLabels
 from concord.models.data.visible import visible
@@ -33,14 +30,11 @@ class Sentence:
     """What training reads in place of the gold labels: probabilities of labels, or the labels that words may have."""
     terms: tuple[str, ...] | None = None
     """Labels by a list of terms, in BIO2; None where it has no match."""
-    drafts: NDArray[np.float16] | None = field(default=None, compare=False, repr=False)
-    """The probabilities of all labels, by a stage one that has not learned from the sentence: shape ``(words, L)``. In
-    training, stage two reads them in place of its own stage one's; None where it reads those."""
 
     def __post_init__(self) -> None:
         # All words that consist of nothing else are the same word.
         object.__setattr__(self, "words", tuple(visible(word) or "\u200b" for word in self.words))
-        for name in ("labels", "known", "tags", "heads", "relations", "terms", "drafts"):
+        for name in ("labels", "known", "tags", "heads", "relations", "terms"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.words):
                 raise ValueError(f"Sentence.{name}: expected {len(self.words)} entries, got {len(values)}")
@@ -60,7 +54,6 @@ class Sentence:
             relations=self.relations and self.relations[span],
             soft=self.soft and self.soft.part(start, end),
             terms=self.terms and self.terms[span],
-            drafts=None if self.drafts is None else self.drafts[span],
         )
 
 

@@ -30,4 +30,4 @@ class DocUaNet(TwoStageTagger):
 
     name: ClassVar[str] = "doc_uanet"
     config_class: ClassVar[type[TaggerConfig]] = DocUaNetConfig
-    learns_from_documents = True
+    learns_from_documents: ClassVar[bool] = True

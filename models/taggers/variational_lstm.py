@@ -5,7 +5,7 @@ the mean of the logits, since the mean of M CRFs is not a CRF.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from pydantic import Field
 from typing_extensions import override
@@ -19,7 +19,6 @@ from concord.models.layers.variational_lstm import VariationalLstmConfig
 from concord.models.one_stage import OneStageTagger
 from concord.models.tagger import Call, TaggerConfig
 from concord.models.token_table import TokenTable
-from concord.models.two_stage.config import TwoStageConfig
 from concord.models.two_stage.draft_network import DraftNetwork
 from concord.models.words.representation import WordRepresentationConfig
 
@@ -34,13 +33,6 @@ class VariationalLstmTaggerConfig(TaggerConfig):
     sample_seed: int = 20210823
     """Seed from which the weight samples of a model are drawn once."""
     decoder: DecoderName = "softmax"
-
-    @classmethod
-    def of_stage_one(cls, config: TwoStageConfig) -> Self:
-        """Return the configuration of a tagger that is the stage one of another."""
-        shared = {name: getattr(config, name) for name in TaggerConfig.model_fields}
-        own = {name: getattr(config, name) for name in ("lstm", "samples", "sample_seed")}
-        return cls(**shared, **own, representation=config.draft_representation)
 
 
 class VariationalLstmTagger(OneStageTagger[VariationalLstmTaggerConfig]):

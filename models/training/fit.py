@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -62,22 +62,11 @@ class FitConfig(Config):
     patience: int | None = Field(default=None, ge=1)
     """Epochs without a better dev score after which training stops, once there was one above 0; None trains all
     epochs."""
-    draft_folds: int = Field(default=0, ge=0)
-    """For a tagger of two stages: cut the training documents into this many parts, train a stage one without each, and
-    have stage two learn from its drafts of that part, which are as good as those of new text; its own stage one knows
-    the labels. With 0 stage two learns from its own stage one's drafts."""
     case_noise: CaseNoise | None = None
     """Sentences to read in another case, chosen again in every epoch, so that a tagger does not rely on it."""
     precision: Precision = "fp32"
     """bf16 computes networks in bfloat16, several times as fast on a processor that has it, and refused on others;
     weights and optimizers stay in fp32, and so do probabilities and CRFs."""
-
-    @field_validator("draft_folds")
-    @classmethod
-    def _leave_some_to_train_on(cls, folds: int) -> int:
-        if folds == 1:
-            raise ValueError("expected 2 or more, or 0 for none")
-        return folds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

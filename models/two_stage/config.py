@@ -32,14 +32,6 @@ class MemoryConfig(Config):
     value_gradient: Form = "paper"
     """Whether training reaches the label embedding through the drafts in memory, as in the `paper`; in the `released`
     code the memory holds them detached, so that only the sentence's own drafts train it. Labels are the same."""
-    by_name: bool = False
-    """Whether a word first reads occurrences that are part of a name which stands in its place too, then those in other
-    names, and learns how each slot matches and how uncertain its draft is."""
-    certain_slots: float = Field(default=0.0, ge=0, le=1)
-    """Share of the words that hold their gold labels in memory in training, in half of the documents, as if a person
-    had confirmed them: so that a word learns to follow a slot without entropy."""
-    hidden_drafts: float = Field(default=0.0, ge=0, le=1)
-    """Share of the recurring words whose own drafts are hidden in training, so that a word learns to read its slots."""
 
 
 class FirstPassConfig(Config):

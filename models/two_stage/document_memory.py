@@ -4,7 +4,6 @@ Words of a document that share a key read each other: hidden states serve as key
 word reads its own slot or another document.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,11 +11,7 @@ import torch
 from torch import Tensor
 
 from concord.models.data.vocabulary import normalize_digits
-from concord.models.two_stage.config import MemoryConfig, MemoryKey
-from concord.models.two_stage.name_slots import NameSlots
-
-# Slots by name are chosen from so many times as many occurrences of the word.
-_SLOTS_TO_CHOOSE_FROM = 4
+from concord.models.two_stage.config import MemoryKey
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,8 +24,6 @@ class MemoryContents:
     """Stage one's mean probabilities, shape ``(N, L)``."""
     slots: Tensor
     """The rows of these two that each word reads, shape ``(B, T, S)``, int64, -1 for an empty slot."""
-    marks: Tensor | None = None
-    """How the slots match, as ``NameSlots`` tells, shape ``(B, T, S, MARKS)``, bool; None for slots by word."""
 
 
 class DocumentMemory:
@@ -39,27 +32,12 @@ class DocumentMemory:
     Words are addressed by row: their number counted through all documents.
     """
 
-    def __init__(
-        self,
-        groups: Tensor,
-        config: MemoryConfig,
-        *,
-        hidden: int,
-        labels: int,
-        device: torch.device,
-        first: Sequence[int] = (),
-        names: NameSlots | None = None,
-    ) -> None:
+    def __init__(self, groups: Tensor, *, slots: int, hidden: int, labels: int, device: torch.device) -> None:
         """Index words, given by their ``number_words``, and allocate memory for states of ``hidden`` dimensions.
 
-        ``labels`` is the number of labels. The words of the rows ``first`` are read before other occurrences; ``names``
-        are those of slots by name, which are chosen from several times as many.
+        ``labels`` is the number of labels.
         """
-        self._names, self._most = names, config.slots
-        slots = config.slots * (1 if names is None else _SLOTS_TO_CHOOSE_FROM)
         self.index = occurrence_index(groups, slots=slots)
-        if first:
-            _read_first(self.index, groups, first)
         # Only words that another word can read are stored.
         readable = torch.zeros(len(self.index), dtype=torch.bool)
         readable[self.index[self.index >= 0]] = True
@@ -70,8 +48,6 @@ class DocumentMemory:
 
     def write(self, rows: Tensor, hidden: Tensor, probabilities: Tensor) -> None:
         """Store words by row, ``(K,)``, int64, on the CPU: their states ``(K, H)`` and probabilities ``(K, L)``."""
-        if self._names is not None:
-            self._names.write(rows, probabilities)
         places = self._places[rows]
         stored = (places >= 0).to(hidden.device)
         places = places[places >= 0].to(hidden.device)
@@ -80,16 +56,11 @@ class DocumentMemory:
 
     def slots(self, rows: Tensor) -> Tensor:
         """Return the rows that words read; shape ``(B, T)`` to ``(B, T, S)``, int64, -1 for padding and empty slots."""
-        return self._choose(rows)[0]
-
-    def _choose(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the slots that words read, and their marks."""
-        slots = self.index[rows.clamp(min=0)].masked_fill(rows[..., None] < 0, -1)
-        return (slots, None) if self._names is None else self._names.choose(rows, slots, most=self._most)
+        return self.index[rows.clamp(min=0)].masked_fill(rows[..., None] < 0, -1)
 
     def read(self, rows: Tensor) -> MemoryContents:
         """Return what a batch of words may read; rows ``(B, T)``, int64, -1 where padded, on the CPU."""
-        slots, marks = self._choose(rows)
+        slots = self.slots(rows)
         read, compact = torch.unique(slots[slots >= 0], return_inverse=True)
         slots[slots >= 0] = compact
         places = self._places[read].to(self._hidden.device)
@@ -97,7 +68,6 @@ class DocumentMemory:
             hidden=self._hidden[places],
             probabilities=self._probabilities[places],
             slots=slots.to(self._hidden.device),
-            marks=None if marks is None else marks.to(self._hidden.device),
         )
 
 
@@ -126,18 +96,6 @@ def occurrence_index(groups: Tensor, *, slots: int) -> Tensor:
     heads[groups[early], places[early]] = early
     columns = torch.arange(slots)
     return heads[groups[:, None], columns + (columns >= places[:, None])]
-
-
-def _read_first(index: Tensor, groups: Tensor, first: Sequence[int]) -> None:
-    """Put some rows before the others that the same words read, in an index of shape ``(N, slots)``."""
-    by_group: defaultdict[int, list[int]] = defaultdict(list)
-    for row in first:
-        by_group[int(groups[row])].append(row)
-    for group, own in by_group.items():
-        for row in (groups == group).nonzero()[:, 0].tolist():
-            slots = [slot for slot in dict.fromkeys([*own, *index[row].tolist()]) if slot not in (row, -1)]
-            slots = slots[: index.shape[1]]
-            index[row] = torch.tensor([*slots, *[-1] * (index.shape[1] - len(slots))])
 
 
 def number_words(documents: Sequence[Sequence[str]], key: MemoryKey) -> Tensor:

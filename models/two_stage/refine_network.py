@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.distribution import entropy
 from concord.models.decoders.softmax import SoftmaxOrCrf
 from concord.models.layers.relative_transformer import (
     LayeredTwoStreamEncoder,
@@ -19,7 +18,6 @@ from concord.models.layers.relative_transformer import (
 )
 from concord.models.two_stage.config import TwoStageConfig
 from concord.models.two_stage.document_memory import MemoryContents
-from concord.models.two_stage.name_slots import MARKS
 from concord.models.words.representation import WordRepresentation
 
 
@@ -59,7 +57,6 @@ class RefineNetwork(nn.Module):
                 dropout=memory.dropout,
                 contexts=memory.contexts,
                 labels=memory.labels,
-                by_name=memory.by_name,
             )
             joins_labels = memory.labels and config.sentence_labels
             if config.label_stream == "paper":
@@ -121,14 +118,7 @@ class RefineNetwork(nn.Module):
         drafts = self.embed_drafts(memory.probabilities) if self.reader.reads_labels else None
         if drafts is not None and self._detaches_values:
             drafts = drafts.detach()
-        marks = None
-        if memory.marks is not None:
-            uncertainty = entropy(memory.probabilities)[memory.slots.clamp(min=0)] if len(memory.hidden) else 0.0
-            marks = nn.functional.pad(memory.marks.float(), (0, 1))
-            marks[..., -1] = uncertainty
-        found: tuple[Tensor | None, Tensor | None] = self.reader(
-            words, memory.hidden.detach(), drafts, memory.slots, marks
-        )
+        found: tuple[Tensor | None, Tensor | None] = self.reader(words, memory.hidden.detach(), drafts, memory.slots)
         return found
 
     def embed_drafts(self, probabilities: Tensor) -> Tensor:
@@ -156,16 +146,7 @@ class MemoryReader(nn.Module):
     whichever the label stream.
     """
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        hidden: int,
-        dropout: float,
-        contexts: bool = True,
-        labels: bool = True,
-        by_name: bool = False,
-    ) -> None:
+    def __init__(self, *, width: int, hidden: int, dropout: float, contexts: bool = True, labels: bool = True) -> None:
         """Build the projections from stage one's states, ``hidden`` wide, to streams and drafts, ``width`` wide."""
         super().__init__()
         self.reads_contexts, self.reads_labels = contexts, labels
@@ -179,13 +160,9 @@ class MemoryReader(nn.Module):
         if labels:
             self.default_label = nn.Parameter(torch.randn(width))
         self._scale = width**0.5
-        if by_name:
-            # Zeros: a reader begins as one of slots by word.
-            self.mark_scores = nn.Parameter(torch.zeros(MARKS + 1))
-            self.mark_values = nn.Parameter(torch.zeros(MARKS + 1, width))
 
     def forward(
-        self, states: Tensor, hidden: Tensor, drafts: Tensor | None, slots: Tensor, marks: Tensor | None = None
+        self, states: Tensor, hidden: Tensor, drafts: Tensor | None, slots: Tensor
     ) -> tuple[Tensor | None, Tensor | None]:
         """Read the memory; return contexts and labels, each ``(B, T, width)``, or None where it is not read.
 
@@ -194,7 +171,6 @@ class MemoryReader(nn.Module):
             hidden: stage one's states of the N words in memory, shape ``(N, hidden)``; N may be 0.
             drafts: their embedded drafts, shape ``(N, width)``; None if labels are not read.
             slots: rows to read for each word, shape ``(B, T, S)``, int64, -1 for an empty slot.
-            marks: of slots by name and, last, the uncertainty of their drafts in nats, shape ``(B, T, S, MARKS + 1)``.
         """
         keys, values = self.key(hidden), self.value(drafts) if drafts is not None else None
         present = slots >= 0
@@ -206,12 +182,9 @@ class MemoryReader(nn.Module):
             slot_keys = keys[rows]
             query = self.query(states[known])
             scores = (slot_keys @ query[:, :, None])[:, :, 0] / self._scale
-            if marks is not None:
-                scores = scores + marks[known] @ self.mark_scores
             weights = self.dropout(scores.masked_fill(~present[known], float("-inf")).softmax(dim=-1))
             if context is not None:
                 context[known] = (weights[:, None, :] @ slot_keys)[:, 0].to(context.dtype)
             if label is not None and values is not None:
-                slot_values = values[rows] if marks is None else values[rows] + marks[known] @ self.mark_values
-                label[known] = (weights[:, None, :] @ slot_values)[:, 0].to(label.dtype)
+                label[known] = (weights[:, None, :] @ values[rows])[:, 0].to(label.dtype)
         return context, label

@@ -32,12 +32,10 @@ from concord.models.outputs import AttentionWeights, Draft, Refined
 from concord.models.tagger import Call, Tagger
 from concord.models.terms.contradictions import find_contradictions, leave_matches_to_stage_two
 from concord.models.token_table import KeptWords, TokenTable
-from concord.models.two_stage.certain_labels import CertainLabels
 from concord.models.two_stage.config import FirstPassConfig, TwoStageConfig
 from concord.models.two_stage.document_memory import DocumentMemory, number_words, word_rows
 from concord.models.two_stage.draft_network import DraftNetwork
 from concord.models.two_stage.first_pass import FirstPass, windows_with_missed_names
-from concord.models.two_stage.name_slots import NameSlots
 from concord.models.two_stage.refine_network import RefineNetwork
 
 # Stage two trains on groups of sentences: a group ends once it has this many and more than this share is padding.
@@ -127,16 +125,12 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
     def loss(self, batch: Batch) -> Tensor:
         """Return the negative log-likelihoods of both stages, summed over words, divided by the number of sentences.
 
-        A tuned encoder learns from stage one alone; stage two reads its features detached. It also reads the drafts of
-        stage one, except in sentences that have drafts already.
+        A tuned encoder learns from stage one alone; stage two reads its features detached, and the drafts of stage one.
         """
         features = self.encoder_features(batch)
         logits, hidden = self.draft_network(batch, features)
-        probabilities = _with_held_out_drafts(batch, logits.detach().float().softmax(dim=-1))
-        memory = self._fill_memory(batch, hidden, self._with_certain_slots(batch, probabilities))
-        rows = _batch_rows(batch)
-        if memory is not None:
-            probabilities = self._hide_some(batch, probabilities, memory)
+        probabilities = logits.detach().float().softmax(dim=-1)
+        memory, rows = self._fill_memory(batch, hidden, probabilities), _batch_rows(batch)
         total = _cross_entropy(logits, batch)
         for group in _groups_by_length(batch.lengths):
             part = batch.part(group)
@@ -171,28 +165,22 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
 
     @override
     def fill(self, table: TokenTable, windows: Sequence[Window], call: Call) -> None:
-        options, memory = call.options, self.config.document_memory
-        key = None if memory is None else memory.key
-        certain = CertainLabels.of(table.documents, call.certain, self.vocabulary, key)
+        """Draft the windows that no first pass is sure of, remember all, and refine those with an uncertain word."""
+        threshold = call.options.threshold
         work = _Work(
             table=table,
-            options=options,
-            threshold=self.threshold if options.threshold is None else options.threshold,
-            memory=self._empty_memory(table.documents, first=() if certain is None else certain.rows),
-            certain=certain,
+            options=call.options,
+            threshold=self.threshold if threshold is None else threshold,
+            memory=self._empty_memory(table.documents),
             on_batch=call.on_batch,
         )
         unsure, sure = self._pass_first(work, windows)
-        if certain is not None:
-            concerned = [window for window in sure if certain.concerns(window)]
-            table.clear(concerned)
-            unsure, sure = [*unsure, *concerned], [window for window in sure if not certain.concerns(window)]
-        uncertain = self._draft_windows(work, unsure)
+        uncertain = self._draft_and_remember(work, unsure)
         if sure and self.vocabulary.scheme.has_entities:
             missed = windows_with_missed_names(table, drafted=unsure, passed=sure)
             table.clear(missed)
-            uncertain += self._draft_windows(work, missed)
-        self._refine_windows(work, uncertain, words=sum(len(window.sentence.words) for window in windows))
+            uncertain += self._draft_and_remember(work, missed)
+        self._refine(work, uncertain, words=sum(len(window.sentence.words) for window in windows))
 
     def _pass_first(self, work: "_Work", windows: Sequence[Window]) -> tuple[Sequence[Window], list[Window]]:
         """Label the windows that the first pass is sure of; return those for both stages, and those."""
@@ -223,9 +211,9 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
                 (passed if passes else unsure).append(window)
         return unsure, passed
 
-    def _draft_windows(self, work: "_Work", windows: Sequence[Window]) -> list["_UncertainWindow"]:
-        """Draft windows and return those that stage two must read."""
-        options, table, memory, certain = work.options, work.table, work.memory, work.certain
+    def _draft_and_remember(self, work: "_Work", windows: Sequence[Window]) -> list["_UncertainWindow"]:
+        """Draft windows, store them in the memory, and return those that stage two must read."""
+        options, table, memory = work.options, work.table, work.memory
         uncertain: list[_UncertainWindow] = []
         for part, batch in self.batches(windows, batch_words=options.batch_words, on_batch=work.on_batch):
             with self.autocast(options.precision):
@@ -233,12 +221,8 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             with self._small_networks(options.precision):
                 draft = self._draft(batch, features, samples=options.samples)
             words = KeptWords.of(part, batch.mask.shape[1])
-            if certain is not None:
-                draft = certain.hold(draft, _window_rows(part, batch))
             table.write_labels(words, draft.labels, probabilities=draft.probabilities, uncertainty=draft.uncertainty)
             draft = leave_matches_to_stage_two(draft, find_contradictions(batch, draft.labels, self.vocabulary))
-            if certain is not None:
-                draft = certain.leave_to_stage_two(draft, _window_rows(part, batch))
             if memory is not None:
                 hidden, probabilities = draft.hidden.flatten(0, 1), draft.probabilities.flatten(0, 1)
                 memory.write(words.rows, hidden[words.cells], probabilities[words.cells])
@@ -257,7 +241,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             ]
         return uncertain
 
-    def _refine_windows(self, work: "_Work", uncertain: Sequence["_UncertainWindow"], *, words: int) -> None:
+    def _refine(self, work: "_Work", uncertain: Sequence["_UncertainWindow"], *, words: int) -> None:
         """Run stage two on the uncertain windows of a call with this many words; overwrite their uncertain labels."""
         table, threshold, memory = work.table, work.threshold, work.memory
         by_first = {item.window.first: item for item in uncertain}
@@ -305,27 +289,18 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             drawn = self._drawn = (samples, weights), fresh
         return drawn[1]
 
-    def _empty_memory(
-        self, documents: Sequence[Sequence[Sentence]], first: Sequence[int] = ()
-    ) -> DocumentMemory | None:
+    def _empty_memory(self, documents: Sequence[Sequence[Sentence]]) -> DocumentMemory | None:
         """Allocate a memory for the words of documents; None for a tagger without one."""
         config = self.config.document_memory
         if config is None:
             return None
         words = [[word for sentence in document for word in sentence.words] for document in documents]
-        groups, names = number_words(words, config.key), None
-        if config.by_name and self.vocabulary.scheme.has_entities:
-            lengths = torch.tensor([len(sentence.words) for document in documents for sentence in document])
-            sentences = torch.arange(len(lengths)).repeat_interleave(lengths)
-            names = NameSlots(groups, sentences, self.vocabulary.labels, first)
         return DocumentMemory(
-            groups,
-            config,
+            number_words(words, config.key),
+            slots=config.slots,
             hidden=2 * self.config.lstm.hidden,
             labels=len(self.vocabulary.labels),
             device=self.device,
-            first=first,
-            names=names,
         )
 
     def _fill_memory(self, batch: Batch, hidden: Tensor, probabilities: Tensor) -> DocumentMemory | None:
@@ -338,30 +313,6 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             memory.write(torch.arange(int(batch.lengths.sum())), hidden[batch.mask], probabilities[batch.mask])
         return memory
 
-    def _with_certain_slots(self, batch: Batch, probabilities: Tensor) -> Tensor:
-        """Return probabilities of which some, in half of the documents of a training batch, are those of gold labels.
-
-        Words whose gold labels are open stay as they are.
-        """
-        config = self.config.document_memory
-        if not self.training or config is None or not config.certain_slots:
-            return probabilities
-        gold, is_gold = _gold_distributions(batch, probabilities.shape[-1])
-        _, document = torch.unique(batch.documents, return_inverse=True)
-        has_some = (torch.rand(int(document.max()) + 1) < 0.5)[document].to(self.device)
-        chosen = is_gold & has_some[:, None] & (torch.rand_like(probabilities[..., 0]) < config.certain_slots)
-        return torch.where(chosen[..., None], gold, probabilities)
-
-    def _hide_some(self, batch: Batch, probabilities: Tensor, memory: DocumentMemory) -> Tensor:
-        """Return probabilities in which some recurring words of a training batch may have any label."""
-        config = self.config.document_memory
-        if not self.training or config is None or not config.hidden_drafts:
-            return probabilities
-        recurs = torch.zeros_like(batch.mask)
-        recurs[batch.mask] = (memory.index >= 0).any(dim=1).to(self.device)
-        hidden = recurs & (torch.rand_like(probabilities[..., 0]) < config.hidden_drafts)
-        return probabilities.masked_fill(hidden[..., None], 1 / probabilities.shape[-1])
-
 
 def _cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     """Return the negative log-likelihood of a batch's labels under a softmax of logits ``(B, T, L)``, a scalar."""
@@ -370,22 +321,6 @@ def _cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     return nn.functional.cross_entropy(
         logits.flatten(0, 1).float(), batch.gold.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
     )
-
-
-def _with_held_out_drafts(batch: Batch, probabilities: Tensor) -> Tensor:
-    """Return the probabilities, ``(B, T, L)``, with those of the sentences that have drafts in place of their own."""
-    for row, sentence in enumerate(batch.sentences):
-        if sentence.drafts is not None:
-            probabilities[row, : len(sentence.words)] = torch.from_numpy(sentence.drafts)
-    return probabilities
-
-
-def _gold_distributions(batch: Batch, labels: int) -> tuple[Tensor, Tensor]:
-    """Return the distributions of gold labels, ``(B, T, L)``, and for which words there are any, ``(B, T)``, bool."""
-    if batch.targets is not None:
-        weights = batch.targets.weights
-        return weights, (weights == 1).any(dim=-1) & (weights.sum(dim=-1) == 1)
-    return nn.functional.one_hot(batch.gold.clamp(min=0), labels).float(), batch.mask
 
 
 def merge_stages(
@@ -428,7 +363,6 @@ class _Work:
     threshold: float
     """Nats above which stage two decides."""
     memory: DocumentMemory | None
-    certain: CertainLabels | None
     on_batch: OnBatch | None
 
 

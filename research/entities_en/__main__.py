@@ -8,8 +8,7 @@
     python -m research.entities_en labels WORK
     python -m research.entities_en stage-one WORK
     python -m research.entities_en small WORK
-    python -m research.entities_en drafts WORK
-    python -m research.entities_en stage-two WORK own 1 (and others: VARIANTS, other seeds)
+    python -m research.entities_en stage-two WORK 1 (and other seeds)
     concord cascade, concord calibrate (conf/train/entities_en.yaml)
 
 WORK is a folder of what was made. SOFT is a soft corpus that `concord distil` wrote, by any tagger, of which only the
@@ -58,14 +57,6 @@ _STAGE_ONE_EPOCHS = 2.0
 _KEPT_PROBABILITY = 0.01
 _TEACHERS = {"tuned": (TunedTeacher, 3), "frozen": (FrozenTeacher, 5)}
 """The kinds of teachers and how many epochs they train."""
-VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "held_out": ("held_out", {"certain_slots": 0.5, "hidden_drafts": 0.4}),
-    "own": ("own", {"certain_slots": 0.5, "hidden_drafts": 0.4}),
-    "held_out_plain": ("held_out", {"certain_slots": 0.0, "hidden_drafts": 0.0}),
-    "own_plain": ("own", {"certain_slots": 0.0, "hidden_drafts": 0.0}),
-    "own_by_name": ("own", {"certain_slots": 0.5, "hidden_drafts": 0.4, "by_name": True}),
-}
-"""Stage two's drafts in training and the settings of its memory."""
 _STAGE_TWO = {
     "epochs": 2,
     "batch_sentences": 32,
@@ -202,23 +193,6 @@ def train_stage_one(work: Path, device: str) -> None:
     torch.save({name: value.cpu() for name, value in tagger.draft_network.state_dict().items()}, work / "stage-one.pt")
 
 
-@main.command("drafts")
-@WORK
-@click.option("--folds", default=3, show_default=True)
-@DEVICE
-def make_drafts(work: Path, folds: int, device: str) -> None:
-    """Draft the gold documents by stage ones that have not read them."""
-    prepared, tagger = Prepared.read(work), wide_tagger(device)
-    targets, features = _to_learn(work, prepared, tagger, device)
-    drafts = student.held_out_drafts(
-        tagger, prepared.train, flat(prepared.texts), targets, features, folds=folds, times=_TIMES
-    )
-    torch.save(drafts, work / "drafts.pt")
-    gold = targets.rows[: len(drafts)].argmax(dim=-1).cpu()
-    right = (drafts.argmax(dim=-1) == gold)[gold != 0].float()
-    click.echo(json.dumps({"right words of names": round(float(right.mean()), 4)}))
-
-
 @main.command("small")
 @WORK
 @DEVICE
@@ -234,28 +208,24 @@ def train_small(work: Path, device: str) -> None:
 
 @main.command("stage-two")
 @WORK
-@click.argument("variant", type=click.Choice(list(VARIANTS)))
 @click.argument("seed", type=int)
 @DEVICE
-def train_stage_two(work: Path, variant: str, seed: int, device: str) -> None:
-    """Train stage two on gold documents and drafts; write WORK/VARIANT-SEED/bundle and result.json."""
+def train_stage_two(work: Path, seed: int, device: str) -> None:
+    """Train stage two on gold documents; write WORK/stage-two-SEED/bundle and result.json."""
     prepared = Prepared.read(work)
-    started, (kind, memory) = time.monotonic(), VARIANTS[variant]
-    tagger = wide_tagger(device, memory)
+    started = time.monotonic()
+    tagger = wide_tagger(device)
     tagger.draft_network.load_state_dict(_load(work / "stage-one.pt"))
     tagger.draft_network.requires_grad_(False)
     _keep_states(work, prepared, tagger)
-    drafts = Features(prepared.sentences("train"), _load(work / "drafts.pt")) if kind == "held_out" else None
     documents = [
-        [replace(one, drafts=None if drafts is None else drafts.of(one).numpy()) for one in document]
-        for name, corpus in prepared.train.items()
-        for document in [*corpus] * int(_TIMES.get(name, 1))
+        document for name, corpus in prepared.train.items() for document in [*corpus] * int(_TIMES.get(name, 1))
     ]
     config = FitConfig.from_mapping({**_STAGE_TWO, "seed": seed})
-    folder = work / f"{variant}-{seed}"
+    folder = work / f"stage-two-{seed}"
     fit(tagger, documents, list(prepared.dev.values()), config, folder)
     result = _dev_results(load_tagger(folder / "bundle", device=device), prepared)
-    result |= {"variant": variant, "seed": seed, "seconds": round(time.monotonic() - started, 1)}
+    result |= {"seed": seed, "seconds": round(time.monotonic() - started, 1)}
     (folder / "result.json").write_text(json.dumps(result))
     click.echo(json.dumps({key: value for key, value in result.items() if key != "counts"}))
 
@@ -330,15 +300,15 @@ def wide_vocabulary(earlier: Path = EARLIER) -> Vocabulary:
     return replace(vocabulary, labels=vocabulary.scheme.label_set({*GOLD_TYPES, *TYPES}))
 
 
-def wide_tagger(device: str, memory: Mapping[str, Any] | None = None) -> TwoStageTagger:
-    """Return the bundled tagger with the labels of all types and other settings of its memory."""
-    tagger = widened(EARLIER, device, memory)
+def wide_tagger(device: str) -> TwoStageTagger:
+    """Return the bundled tagger with the labels of all types."""
+    tagger = widened(EARLIER, device)
     if not isinstance(tagger, TwoStageTagger):
         raise TypeError(f"{EARLIER}: expected a tagger of two stages, got {type(tagger)}")
     return tagger
 
 
-def widened(earlier: Path, device: str, memory: Mapping[str, Any] | None = None) -> Tagger:
+def widened(earlier: Path, device: str) -> Tagger:
     """Return a bundled tagger with the labels of all types, without its first pass and its calibration.
 
     What it has learned of a label stays; the weights of new labels are new.
@@ -346,8 +316,7 @@ def widened(earlier: Path, device: str, memory: Mapping[str, Any] | None = None)
     bundled, vocabulary = load_tagger(earlier), wide_vocabulary(earlier)
     config = bundled.config
     if isinstance(config, DocUaNetConfig):
-        settings = config.memory.model_copy(update=dict(memory or {}))
-        config = config.model_copy(update={"first_pass": None, "memory": settings})
+        config = config.model_copy(update={"first_pass": None})
     torch.manual_seed(36)
     tagger = type(bundled)(config, vocabulary)
     places = torch.tensor([vocabulary.labels.index(label) for label in bundled.vocabulary.labels])

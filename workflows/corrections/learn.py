@@ -249,8 +249,7 @@ def _fit_values(earlier: TrainJob | None, tagger: Tagger) -> dict[str, Any]:
         name: config.model_copy(update={"learning_rate": rate * config.learning_rate})
         for name, config in configs.items()
     }
-    # In few epochs, at low rates, no stage one would learn enough from the start for its drafts to teach anything.
-    changes = {"epochs": EPOCHS, "patience": None, "draft_folds": 0, "optimizers": optimizers}
+    changes = {"epochs": EPOCHS, "patience": None, "optimizers": optimizers}
     return fit.model_copy(update=changes).model_dump(mode="json")
 
 

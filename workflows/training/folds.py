@@ -1,19 +1,11 @@
-"""Trainings that leave a part of the documents out.
-
-They choose the epoch and the threshold of a training where there is no dev corpus, and make drafts for its stage two.
-"""
+"""Trainings that leave a part of the documents out, to choose epoch and threshold where there is no dev corpus."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import repeat
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
-
-import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
+from typing import Any
 
 from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
@@ -27,8 +19,6 @@ from concord.workflows.corpora.corpora import Documents
 
 FOLDS_NAME = "folds"
 """The folder of the trainings that are scored on the part they leave out, in that of a training."""
-DRAFTS_NAME = "drafts"
-"""The folder of the trainings that draft the part they leave out, in that of a training."""
 
 _Words = tuple[tuple[str, ...], ...]
 """The words of a document, by sentence."""
@@ -53,7 +43,6 @@ def choose_by_folds(
     folder: Path,
     *,
     folds: int,
-    add_drafts: Callable[[Documents, Path], Documents],
     resume: bool = True,
     on_batch: Callable[[EpochProgress], None] | None = None,
 ) -> FoldChoice:
@@ -61,14 +50,12 @@ def choose_by_folds(
 
     Args:
         build: makes an untrained tagger for training documents.
-        add_drafts: returns training documents with the drafts to learn from, if any; takes the folder of the training.
         folder: takes one folder for each part; with ``resume`` what is in them is continued.
     """
     histories, curves = [], []
     for number, (train, held_out) in enumerate(cut_folds(documents, folds, seed=config.seed), 1):
         part = folder / f"{number}"
-        drafted = add_drafts(train, part)
-        result = fit(build(train), drafted, [held_out], config, part, resume=resume, on_batch=on_batch)
+        result = fit(build(train), train, [held_out], config, part, resume=resume, on_batch=on_batch)
         best = result.best
         info(f"part {number} of {folds}: epoch {best.epoch}, {best.measure} {best.dev_score:.2f}")
         histories.append(result.epochs)
@@ -81,62 +68,19 @@ def choose_by_folds(
     return FoldChoice(epoch=epoch, threshold=threshold, scores=scores)
 
 
-def draft_by_folds(
-    build: Callable[[Documents], Tagger],
-    documents: Documents,
-    config: FitConfig,
-    folder: Path,
-    *,
-    last_epoch: int | None = None,
-    resume: bool = True,
-    on_batch: Callable[[EpochProgress], None] | None = None,
-) -> Documents:
-    """Return documents with drafts by a stage one that learned from other documents; errors as in ``cut_folds``.
-
-    Documents that every training reads, since ``cut_folds`` puts them in no part, have no drafts.
-
-    Args:
-        build: makes an untrained stage one, a tagger of its own, for training documents.
-        config: of the training of both stages.
-        folder: as in ``choose_by_folds``. What is finished there drafts its part again, with the same result.
-    """
-    stages = {"stage_one": "tagger", "encoder": "encoder"}
-    optimizers = {stages[name]: value for name, value in config.optimizers.items() if name in stages}
-    alone = config.model_copy(update={"draft_folds": 0, "optimizers": optimizers})
-    drafts: dict[_Words, list[NDArray[np.float16]]] = {}
-    parts = cut_folds(documents, config.draft_folds, seed=config.seed, setting="fit.draft_folds")
-    for number, (train, held_out) in enumerate(parts, 1):
-        tagger = build(train)
-        fit(tagger, train, [], alone, folder / f"{number}", last_epoch=last_epoch, resume=resume, on_batch=on_batch)
-        probabilities = cast(Tensor, tagger.eval().tabulate(held_out, keep="distributions").distributions)
-        rows = iter(probabilities.half().split([len(sentence.words) for document in held_out for sentence in document]))
-        drafts |= {_words(document): [next(rows).numpy() for _ in document] for document in held_out}
-        info(f"part {number} of {config.draft_folds} is drafted")
-    return [
-        [
-            replace(sentence, drafts=own)
-            for sentence, own in zip(document, drafts.get(_words(document), repeat(None)), strict=False)
-        ]
-        for document in documents
-    ]
-
-
-def cut_folds(
-    documents: Documents, folds: int, *, seed: int, setting: str = "data.folds"
-) -> list[tuple[Documents, Documents]]:
+def cut_folds(documents: Documents, folds: int, *, seed: int) -> list[tuple[Documents, Documents]]:
     """Return for each part the documents of the others, to train on, and its own, to score on.
 
     A document that is read several times, which a weight asks for, is in one part with all its copies and scored once.
     Documents without gold labels, or with incomplete ones, are in no part: every training reads them.
 
     Raises:
-        ConfigError: when there are fewer different documents with gold labels than parts; the message begins with
-            ``setting``, the key that has their number.
+        ConfigError: when there are fewer different documents with gold labels than parts.
     """
     whole = {_words(document): document for document in documents if _is_gold(document)}
     if len(whole) < folds:
         raise ConfigError(
-            f"{setting}: expected {folds} or more different training documents with gold labels, got {len(whole)}"
+            f"data.folds: expected {folds} or more different training documents with gold labels, got {len(whole)}"
         )
     keys = list(whole)
     random.Random(seed).shuffle(keys)

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,10 +21,7 @@ from concord.models.registry import tagger_class
 from concord.models.saved_tagger import tagger_digest
 from concord.models.schemes import label_scheme
 from concord.models.tagger import Tagger, TaggerConfig
-from concord.models.taggers.variational_lstm import VariationalLstmTagger, VariationalLstmTaggerConfig
 from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
-from concord.models.training.optim import build_optimizers
-from concord.models.two_stage.config import TwoStageConfig
 from concord.models.words.form_vectors import FormVectors
 from concord.models.words.representation import WordRepresentation
 from concord.models.words.word_vectors import read_word_vectors
@@ -38,7 +34,7 @@ from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger, wri
 from concord.workflows.evaluation.plots import draw_curves
 from concord.workflows.registry.model_versions import check_name
 from concord.workflows.registry.outbox import Registration, TrackedRun, describe_dataset, start_run
-from concord.workflows.training.folds import DRAFTS_NAME, FOLDS_NAME, FoldChoice, choose_by_folds, draft_by_folds
+from concord.workflows.training.folds import FOLDS_NAME, FoldChoice, choose_by_folds
 from concord.workflows.training.job import ProfileConfig, TrainConfig, TrainJob
 from concord.workflows.training.progress import TrainingProgress
 from concord.workflows.training.train_corpora import PARTS, datasets, read_train_corpora, trees_of
@@ -112,14 +108,13 @@ class Training:
         """Train the tagger, and write the bundle of the best epoch with its provenance."""
         on_batch = TrainingProgress() if shows_progress() else None
         choice = self._choose_by_folds(on_batch) if self.job.data.folds is not None else None
-        last_epoch = choice.epoch if choice is not None else None
         fitted = fit(
             self.tagger,
-            self._add_drafts(self.corpora["train"], self.folder, last_epoch=last_epoch, on_batch=on_batch),
+            self.corpora["train"],
             self.dev,
             self.config,
             self.folder,
-            last_epoch=last_epoch,
+            last_epoch=choice.epoch if choice is not None else None,
             on_epoch=lambda epoch: _report_epoch(epoch, self.config, run),
             resume=self.options.resume,
             on_batch=on_batch,
@@ -191,12 +186,11 @@ class Training:
     def _choose_by_folds(self, on_batch: TrainingProgress | None) -> FoldChoice:
         """Choose the epoch, and for a tagger of two stages its threshold, by cross-validation."""
         choice = choose_by_folds(
-            partial(self._build_for_part, self.job.tagger, self.model),
+            self._build_for_part,
             self.corpora["train"],
             self.config,
             self.folder / FOLDS_NAME,
             folds=self.job.data.folds or 0,
-            add_drafts=partial(self._add_drafts, on_batch=on_batch),
             resume=self.options.resume,
             on_batch=on_batch,
         )
@@ -204,33 +198,12 @@ class Training:
             self.tagger.set_threshold(choice.threshold)
         return choice
 
-    def _add_drafts(
-        self, documents: Documents, folder: Path, *, on_batch: TrainingProgress | None, last_epoch: int | None = None
-    ) -> Documents:
-        """Return training documents with drafts of stage ones that have not read them, if the job asks for that."""
-        if not self.config.draft_folds or not isinstance(self.model, TwoStageConfig):
-            return documents
-        # A mistake in them is found before the parts are trained.
-        build_optimizers(self.tagger.parameter_groups(), self.config.optimizers)
-        stage_one = VariationalLstmTaggerConfig.of_stage_one(self.model)
-        return draft_by_folds(
-            partial(self._build_for_part, VariationalLstmTagger.name, stage_one),
-            documents,
-            self.config,
-            folder / DRAFTS_NAME,
-            last_epoch=last_epoch,
-            resume=self.options.resume,
-            on_batch=on_batch,
-        )
-
-    def _build_for_part(self, name: str, model: TaggerConfig, documents: Documents) -> Tagger:
+    def _build_for_part(self, documents: Documents) -> Tagger:
         """Build an untrained tagger that learns from a part of the documents what the training's tagger learns."""
         # A part may lack a type, and the uncertainties that a threshold is chosen from depend on their number.
         vocabulary = self.tagger.vocabulary
         types = vocabulary.scheme.types(vocabulary.labels)
-        job = self.job.model_copy(update={"tagger": name})
-        tagger = _build_tagger(job, model, documents, self.config, types)
-        tagger.learns_from_documents = self.tagger.learns_from_documents
+        tagger = _build_tagger(self.job, self.model, documents, self.config, types)
         return tagger.move_to(pick_device(self.options.device))
 
     def _provenance(self) -> Provenance:
@@ -267,7 +240,7 @@ def prepare(job: TrainJob, options: TrainOptions) -> Training:
     folder = options.folder or default_folder(job)
     start = _load_start(job)
     model = start.config if start is not None else _model_config(job)
-    config = _fit_config(job, model)
+    config = FitConfig.from_mapping(job.fit, where="fit")
     corpora, dev = read_train_corpora(job, label_scheme(model.scheme), start)
     tagger = (start or _build_tagger(job, model, corpora["train"], config)).move_to(device)
     _claim_folder(folder, job, resume=options.resume)
@@ -285,7 +258,8 @@ def check(job: TrainJob, options: TrainOptions) -> None:
     """
     if options.tracked:
         check_name(job.register_as)
-    _fit_config(job, _model_config(job))
+    _model_config(job)
+    FitConfig.from_mapping(job.fit, where="fit")
     _claim_folder(options.folder or default_folder(job), job, resume=options.resume)
 
 
@@ -302,13 +276,6 @@ def evaluation_job(job: TrainJob, bundle: Path, data: Sequence[str]) -> Evaluate
 
 def _model_config(job: TrainJob) -> TaggerConfig:
     return tagger_class(job.tagger).config_class.from_mapping(job.model, where="model")
-
-
-def _fit_config(job: TrainJob, model: TaggerConfig) -> FitConfig:
-    config = FitConfig.from_mapping(job.fit, where="fit")
-    if config.draft_folds and not isinstance(model, TwoStageConfig):
-        raise ConfigError(f"fit.draft_folds: expected a tagger of two stages, got {job.tagger}; use fit.draft_folds=0")
-    return config
 
 
 def _load_start(job: TrainJob) -> Tagger | None:

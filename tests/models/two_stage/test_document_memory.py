@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.threshold_sweep import REFINE_ALL
 from concord.models.options import PredictOptions
-from concord.models.two_stage.config import MemoryConfig
 from concord.models.two_stage.document_memory import DocumentMemory, number_words, occurrence_index, word_rows
 from concord.models.two_stage.refine_network import MemoryReader
 
@@ -170,7 +169,7 @@ def test_set_memory_slots_rejects_a_tagger_without_memory(build: Callable[..., A
 
 def test_memory_returns_what_was_written_for_the_words_that_are_read() -> None:
     groups = number_words([["a", "b", "A"], ["a", "c", "c"]], "lower")
-    memory = DocumentMemory(groups, MemoryConfig(), hidden=2, labels=1, device=CPU)
+    memory = DocumentMemory(groups, slots=10, hidden=2, labels=1, device=CPU)
     hidden = torch.arange(12.0).view(6, 2)
     for rows in (torch.tensor([5, 0, 1]), torch.tensor([2, 3, 4])):
         memory.write(rows, hidden[rows], hidden[rows, :1])

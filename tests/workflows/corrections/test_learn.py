@@ -21,7 +21,6 @@ from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.corrections.log import append_to_log, log_path
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.provenance import find_overlap, read_provenance
-from concord.workflows.corrections.learn import continued_training
 from concord.workflows.corrections.rehearsal import Corpora, find_data
 from concord.workflows.registry import mlflow_client
 from concord.workflows.registry.model_versions import resolve
@@ -284,18 +283,6 @@ def test_an_epoch_chosen_by_folds_needs_other_corpora(tiny_bundle: Path) -> None
             ConfigError, match=rf"bilstm_crf: expected corpora that choose the epoch \(--dev\), got none: {reason}"
         ):
             find_data(Corpora(rehearse=None), known, find_tagger(str(tiny_bundle)))
-
-
-def test_learning_trains_no_stage_ones_for_its_drafts_unless_asked(tiny_bundle: Path) -> None:
-    data = DataConfig(train=[str(EXAMPLES / "train.conllu")], dev=str(DEV))
-    job = TrainJob(
-        tagger="bilstm_crf", profile="small", data=data, model={}, fit={"draft_folds": 5}, register_as="tiny"
-    )
-    for overrides, expected in (([], 0), (["fit.draft_folds=3"], 3)):
-        training = continued_training(
-            find_tagger(str(tiny_bundle)), load_tagger(tiny_bundle), job, data, name="tiny", overrides=overrides
-        )
-        assert training.fit["draft_folds"] == expected
 
 
 def test_changed_corpora_are_not_rehearsed(output: Path, store: Path, train_file: Path) -> None:
