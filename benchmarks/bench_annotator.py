@@ -38,6 +38,7 @@ from concord.workflows.corrections.rehearsal import Corpora, find_data, find_job
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.training import train
 from concord.workflows.training.job import TrainJob, read_train_job
+from concord.workflows.training.tracking import RESULT_NAME
 from research.entities_en.guideline import LABELS
 
 mpl.use("agg")
@@ -197,7 +198,7 @@ def learn(bundle: Path, folder: Path, documents: Sequence[GoldDocument], *, seed
 
 def trained(job: TrainJob, folder: Path) -> dict[str, float]:
     """Train unless the folder has the result, and return the strict F1 on both parts, in percent."""
-    path = folder / train.RESULT_NAME
+    path = folder / RESULT_NAME
     if not path.exists():
         train.train(job, train.TrainOptions(folder=folder, tracked=False, resume=True))
     result = json.loads(path.read_bytes())

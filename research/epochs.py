@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from safetensors import safe_open
 
-from concord.models.training.fit import STATE_NAME, EpochResult
+from concord.models.training.fit import STATE_NAME, EpochResult, read_history
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.options import FOLDER, verb
 from concord.workflows.console import Answer, table
@@ -44,8 +43,7 @@ def _history(folder: Path) -> list[EpochResult]:
     path = folder / STATE_NAME
     if not path.exists():
         raise InputError(f"{path}: expected the state of a training, found no such file")
-    with safe_open(path, framework="pt") as stored:
-        return [EpochResult(**entry) for entry in json.loads(stored.metadata()["history"])]
+    return read_history(path)
 
 
 @verb(example="python -m research.epochs runs/bilstm_lan runs/bilstm_crf --output out/epochs")

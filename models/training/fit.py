@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -28,6 +28,7 @@ from concord.models.evaluation.threshold_sweep import (
     sweep_threshold,
 )
 from concord.models.options import Precision, PredictOptions
+from concord.models.regular_files import check_regular
 from concord.models.saved_tagger import BUNDLE_NAME
 from concord.models.tagger import Tagger
 from concord.models.token_table import TokenTable
@@ -114,6 +115,9 @@ class EpochResult:
         return self.draft_f1 if self.draft_f1 is not None else self.draft_accuracy or 0.0
 
 
+_HISTORY = TypeAdapter(list[EpochResult])
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochProgress:
     """How far an epoch is."""
@@ -196,6 +200,15 @@ def fit(
             on_epoch(result)
     best = max(history, key=lambda entry: entry.dev_score) if dev and not keep_last else history[-1]
     return FitResult(best=best, epochs=tuple(history), bundle=folder / BUNDLE_NAME)
+
+
+def read_history(path: Path) -> list[EpochResult]:
+    """Return the epochs that the state of a training holds; ConfigError if it is none."""
+    try:
+        with safe_open(check_regular(path), framework="pt") as stored:
+            return _HISTORY.validate_json(stored.metadata()["history"])
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: expected the state of a training, got {error}") from error
 
 
 def _train_lstm_in_bf16(device: torch.device) -> None:

@@ -55,12 +55,18 @@ _Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 class GenerationStats(TypedDict, total=False):
-    """What ``stats.json`` says of a generation: ``finished`` and ``counts`` once a later one is about to replace it."""
+    """What ``stats.json`` says of a generation: all but its words and seconds once a later one is about to replace it.
+
+    ``plan`` is the digest of its plan, ``model`` its tagger as the job named it, and ``tagger`` the identity of this.
+    """
 
     words: _Count
     seconds: _Seconds
     finished: _Seconds
     counts: dict[str, _Count]
+    plan: str
+    model: str
+    tagger: dict[str, str | bool | None]
 
 
 class _Stats(TypedDict, total=False):

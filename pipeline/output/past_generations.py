@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from concord.pipeline.errors import IntegrityError
+from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.generations import generation_name
 from concord.pipeline.output.output_folder import GenerationStats, OutputFolder
 from concord.pipeline.output.shard_stats import CONFIDENCE, OF_TYPE, SCORED, collection_counts, total_counts
@@ -71,20 +71,25 @@ class PastGeneration:
 def past_generations(folder: OutputFolder) -> list[PastGeneration]:
     """Return every generation, the oldest first; those that are removed if ``stats.json`` has their counts."""
     recorded, current = folder.stats().get("generations", {}), folder.generations.current()
-    kept = {generation.name: generation for generation in folder.generations.history()}
-    kept |= {} if current is None else {current.name: current}
+    kept = {} if current is None else {current.name: current}
+    kept |= {generation.name: generation for generation in folder.generations.history()}
     removed = (number for number, stats in recorded.items() if "counts" in stats)
     found = {(number, 0): PastGeneration(name=generation_name(number), stats=recorded[number]) for number in removed}
     for name, generation in kept.items():
         stats = recorded.get(generation.number, GenerationStats()) | {"finished": generation.finished}
         try:
             if "counts" not in stats:
-                manifest = generation.manifest()
+                manifest, plan = generation.manifest(), generation.plan()
                 totals = {
                     key: count for key, count in total_counts(manifest.shards).items() if key.startswith(_COUNTED)
                 }
                 stats["counts"] = {"read": manifest.read, **collection_counts(manifest), **totals}
-        except IntegrityError:  # 'concord verify' explains what is broken
+                stats |= {
+                    "plan": manifest.plan,
+                    "model": plan.config.tagger.model,
+                    "tagger": plan.tagger.model_dump(mode="json"),
+                }
+        except (IntegrityError, PlanError):  # 'concord verify' explains what is broken
             pass
         found[generation.rank] = PastGeneration(name=name, stats=stats, is_kept=True)
     return [found[rank] for rank in sorted(found)]

@@ -26,6 +26,7 @@ from concord.workflows.environment import COMMIT_TAG, code_tags
 from concord.workflows.evaluation import evaluate
 from concord.workflows.training import train
 from concord.workflows.training.job import TrainJob, read_train_job
+from concord.workflows.training.tracking import JOB_NAME
 from research.grid.config import GridConfig, Run
 from research.grid.corpus_files import SPLITS, corpus_folder, split_file
 from research.grid.scores import counts_by_document, label_counts_by_document, lenient_scores
@@ -133,7 +134,7 @@ def read_features(encoder: FrozenEncoder, config: EncoderConfig, path: Path) -> 
 
 def _remove_other_training(folder: Path, job: TrainJob) -> None:
     """Remove a training of the run that an earlier configuration of the grid has started."""
-    path = folder / train.JOB_NAME
+    path = folder / JOB_NAME
     if path.exists() and json.loads(path.read_text(encoding="utf-8"))["digest"] != job.digest:
         info(f"{folder.name}: started with another configuration, starting again")
         shutil.rmtree(folder)

@@ -16,7 +16,8 @@ from concord.models.errors import ConcordError, ModelError
 from concord.models.saved_tagger import read_saved, tagger_digest
 from concord.workflows.bundles import check_bundle, copy_bundle, pack_bundle
 from concord.workflows.registry.model_versions import ModelVersion, fetch
-from concord.workflows.registry.outbox import find_entries, send
+from concord.workflows.registry.run_records import send
+from concord.workflows.training.tracking import read_training
 
 __all__ = ["tiny_bundle"]
 
@@ -155,32 +156,66 @@ def test_files_without_end_are_not_hashed(bundle: Path, tmp_path: Path, name: st
         tagger_digest(bundle)
 
 
-ENTRY = {"key": "k", "experiment": "e", "name": "n", "process": "p", "started_ms": 1, "parameters": {}, "tags": {}}
+RUN: dict[str, Any] = {
+    "key": "k",
+    "process": "p",
+    "started_ms": 1,
+    "ended_ms": 2,
+    "status": "FINISHED",
+    "sizes": {},
+    "tags": {},
+    "datasets": [],
+}
+JOB = {
+    "tagger": "bilstm_crf",
+    "profile": "small",
+    "data": {"train": "a", "dev": "b"},
+    "model": {},
+    "register_as": "tiny",
+}
 
 
-@pytest.mark.parametrize("name", ["/etc/hostname", "../../../secret", "link"])
-def test_files_elsewhere_are_not_sent_to_the_tracking_store(tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "out" / "_run" / "tracking" / "0"
-    folder.mkdir(parents=True)
-    (tmp_path / "secret").write_text("secret")
-    (folder / "link").symlink_to(tmp_path / "secret")
-    (folder / "tracking.json").write_text(json.dumps({**ENTRY, "files": [name]}))
-    assert find_entries([tmp_path / "out"]) == [folder]
-    with pytest.raises(ConcordError, match="found no such file in the folder"):
-        send(folder)
+@pytest.fixture
+def training(tmp_path: Path) -> Path:
+    """Return the folder of a training that has ended, to be attacked."""
+    folder = tmp_path / "training"
+    folder.mkdir()
+    result = {"best": {"epoch": 1, "dev_f1": 1.0, "dev_accuracy": None}, "epochs": 1, "folds": None, "refused": False}
+    for name, values in (("run.json", RUN), ("job.json", {"job": JOB}), ("result.json", result)):
+        (folder / name).write_text(json.dumps(values))
+    assert read_training(folder).files.keys() == {"job.json", "result.json"}
+    return folder
 
 
-@pytest.mark.parametrize("bundle_name", ["..", "../../bundle", "/etc", ""])
-def test_bundles_elsewhere_are_not_registered(tmp_path: Path, bundle_name: str) -> None:
-    registration = {"bundle": bundle_name, "name": "tiny"}
-    (tmp_path / "tracking.json").write_text(json.dumps({**ENTRY, "registration": registration}))
-    with pytest.raises(ConcordError, match=r"registration\.bundle"):
-        send(tmp_path)
+@pytest.mark.parametrize("name", ["/etc/hostname", "../secret", "evaluation/../../secret", ""])
+def test_trainings_name_files_of_their_own_alone(training: Path, name: str) -> None:
+    (training / "run.json").write_text(json.dumps({**RUN, "files": [name]}))
+    with pytest.raises(ConcordError, match=r"run\.json: files"):
+        read_training(training)
+
+
+@pytest.mark.parametrize("name", ["result.json", "curves.png", "evaluation/dev.csv", "evaluation"])
+def test_files_elsewhere_are_not_sent_to_the_tracking_store(training: Path, tmp_path: Path, name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "dev.csv").write_bytes((training / "result.json").read_bytes())
+    (training / name).unlink(missing_ok=True)
+    (training / name).parent.mkdir(exist_ok=True)
+    (training / name).symlink_to(elsewhere if name == "evaluation" else elsewhere / "dev.csv")
+    with pytest.raises(ConcordError, match="got a link that leads elsewhere"):
+        send(read_training(training))
+
+
+@pytest.mark.parametrize("alias", ["champion", "previous"])
+def test_trainings_of_others_move_no_champion(training: Path, alias: str) -> None:
+    (training / "run.json").write_text(json.dumps({**RUN, "alias": alias}))
+    with pytest.raises(ConcordError, match=r"run\.json: alias"):
+        read_training(training)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link_to_device", "deep", "number", "list"])
-def test_tracking_files_that_are_none_are_named(tmp_path: Path, kind: str) -> None:
-    hostile.replace(tmp_path / "tracking.json", kind, tmp_path)
-    with pytest.raises(ConcordError, match=r"tracking\.json"):
-        send(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["tracking.json"]
+@pytest.mark.parametrize("name", ["run.json", "job.json", "result.json", "state.safetensors"])
+def test_files_of_trainings_that_are_none_are_named(training: Path, tmp_path: Path, name: str, kind: str) -> None:
+    hostile.replace(training / name, kind, tmp_path)
+    with pytest.raises(ConcordError, match=name.replace(".", r"\.")):
+        read_training(training)

@@ -28,10 +28,11 @@ from concord.workflows.annotation.job import (
 )
 from concord.workflows.annotation.progress import RunProgress
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run
-from concord.workflows.annotation.tracking import log_run
+from concord.workflows.annotation.tracking import read_runs
 from concord.workflows.console import Answer, counted, info, plain, table, warn
 from concord.workflows.registry.model_versions import is_reference
 from concord.workflows.registry.resolve_tagger import FALLBACK
+from concord.workflows.registry.run_records import describe_sync, send_or_warn
 
 SHOWN_DOCUMENTS = 10
 """Of each kind of change, in a dry run."""
@@ -133,9 +134,9 @@ def _run(config: AnnotateConfig, tagger: ResolvedTagger, *, retry: DeadLetterFil
     manifest = collection.manifest
     if is_reference(config.tagger.model):
         try:
-            log_run(config, tagger, report, collection=collection)
+            send_or_warn(read_runs(report.output), report.output)
         except (OSError, ConcordError) as error:
-            warn(f"the run is complete, but it could not be recorded for MLflow: {error}")
+            warn(f"the run is complete, but MLflow could not record it: {error}\n  {describe_sync(report.output)}")
     steps = {name: step.name.lower() for name, step in backed_off(manifest.shards).items()}
     return Answer(
         values={

@@ -1,76 +1,75 @@
-"""Log an annotation run to MLflow, linked to the version of the model that it used."""
+"""Annotation runs as MLflow records them: the generations of a collection, linked to the version of the model used."""
 
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
-from concord.models.errors import ConfigError
-from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.output.collection import Collection
-from concord.pipeline.output.output_folder import CONFIG_NAME, STATS_NAME
+from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.output.generations import Generation
+from concord.pipeline.output.output_folder import CONFIG_NAME, STATS_NAME, OutputFolder
+from concord.pipeline.output.past_generations import PastGeneration, past_generations
 from concord.pipeline.output.shard_stats import total_counts
-from concord.pipeline.run_report import RunReport
-from concord.pipeline.storage.atomic_writes import write_atomically
-from concord.pipeline.storage.guarded import names_in, remove_tree
-from concord.pipeline.storage.output_paths import read_bytes, staging_folder
+from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.environment import code_tags
-from concord.workflows.registry import outbox
+from concord.workflows.registry.model_versions import is_reference
+from concord.workflows.registry.run_records import EXPERIMENT, Metrics, RunRecord
 from concord.workflows.yaml_values import flatten
 
 PLAN_TAG = "concord.plan"
-LOGGED_FILES = ("report.html", CONFIG_NAME, STATS_NAME)
+RECORDED_FILES = ("report.html", CONFIG_NAME, STATS_NAME)
 
 
-def log_run(config: AnnotateConfig, tagger: ResolvedTagger, report: RunReport, *, collection: Collection) -> None:
-    """Log a run, once; if the store is down, warn.
+def read_runs(output: OutputPath) -> Iterator[RunRecord]:
+    """Yield the records of a collection's runs with registered models, the newest first.
 
-    Raises:
-        ConfigError: when the output is not a local folder.
+    Of a generation that is removed, ``stats.json`` has the model, the times and some of the counts. The files are those
+    of the newest run.
     """
-    if not isinstance(report.output, Path):
-        # The outbox, which shows that a run was logged and waits for a server that is down, is a local folder.
-        raise ConfigError("runs are logged only if their output is a local folder, and this one is in a store")
-    manifest, metadata = collection.manifest, report.output / "_run"
-    place = report.output / outbox.COLLECTION_OUTBOX / str(manifest.generation)
-    existing = outbox.existing_entry(place)
-    if existing is not None and existing.tags.get(PLAN_TAG) == manifest.plan:
-        if not existing.sent:
-            outbox.send_or_warn(place)
-        return
-    # Copied, since the next run replaces these files and the store may be down until then.
-    files = [name for name in LOGGED_FILES if (metadata / name).exists()]
-    for name in files:
-        write_atomically(place / name, read_bytes(metadata / name), staging=staging_folder(report.output))
-    outbox.log_finished_run(
-        place,
-        experiment=outbox.EXPERIMENT,
-        name=report.output.name,
-        seconds=report.wall_seconds,
-        parameters=flatten(config.model_dump(mode="json")),
+    folder = OutputFolder(output)
+    kept = {generation.name: generation for generation in folder.generations.history()}
+    generations = past_generations(folder)
+    for past in reversed(generations):
+        if is_reference(past.stats.get("model", "")) and past.stats.get("finished"):
+            yield _record(folder, past, kept.get(past.name), is_newest=past is generations[-1])
+
+
+def _record(folder: OutputFolder, past: PastGeneration, kept: Generation | None, *, is_newest: bool) -> RunRecord:
+    stats = past.stats
+    tagger = ComponentIdentity.from_mapping(stats["tagger"], where=str(folder.metadata / STATS_NAME))
+    ended_ms = int(1000 * stats["finished"])
+    files = {name: folder.metadata / name for name in RECORDED_FILES if is_newest}
+    return RunRecord(
+        folder=folder.output,
+        # Equal plans have equal digests, wherever and whenever they are carried out.
+        key=f"{stats['plan']} {ended_ms}",
+        experiment=EXPERIMENT,
+        started_ms=ended_ms - int(1000 * stats.get("seconds", 0.0)),
+        ended_ms=ended_ms,
+        status="FINISHED",
+        parameters={} if kept is None else flatten(kept.plan().config.model_dump(mode="json")),
         tags={
             "concord.kind": "annotation",
             "concord.model": f"models:/{tagger.name}/{tagger.version}",
             "concord.digest": tagger.digest,
-            PLAN_TAG: manifest.plan,
-            **code_tags(),
+            PLAN_TAG: stats["plan"],
+            **(code_tags() if is_newest else {}),
         },
-        metrics=_metrics(report, collection),
-        files=files,
+        metrics=[Metrics(step=0, time_ms=ended_ms, values=_metrics(past, kept))],
+        files={name: path for name, path in files.items() if path.exists()},
     )
-    for name in names_in(place.parent):
-        if name != place.name and outbox.read_entry(place.parent / name).sent:
-            remove_tree(place.parent / name)
 
 
-def _metrics(report: RunReport, collection: Collection) -> dict[str, float]:
-    """Return outcome, changes and counts of the generation, and the rates of the call that finished it."""
-    manifest, plan = collection.manifest, collection.plan
-    outcome = {name: getattr(manifest, name) for name in ("read", "annotated", "unchanged", "dead_letters")}
-    seconds = {**report.seconds, "run": report.wall_seconds}
-    return {
-        **outcome,
-        "shards": len(plan.shards),
-        **({"dead_letter_share": manifest.dead_letters / manifest.read} if manifest.read else {}),
-        **{f"changes.{name}": number for name, number in plan.changes.model_dump().items()},
-        **{f"counts.{name}": count for name, count in total_counts(manifest.shards).items()},
-        **{f"words_per_second.{stage}": report.words / taken for stage, taken in seconds.items() if taken},
-    }
+def _metrics(past: PastGeneration, kept: Generation | None) -> dict[str, float]:
+    """Return outcome, changes and counts of a generation, and the words that it annotated in a second of work."""
+    known: dict[str, Any] = dict(past.stats.get("counts", {}))
+    metrics: dict[str, float] = {name: known.pop(name) for name in ("read", "dead_letters") if name in known}
+    if kept is not None:
+        manifest, plan = kept.manifest(), kept.plan()
+        metrics |= {"annotated": manifest.annotated, "unchanged": manifest.unchanged, "shards": len(plan.shards)}
+        metrics |= {f"changes.{name}": number for name, number in plan.changes.model_dump().items()}
+        known |= total_counts(manifest.shards)
+    if metrics.get("read"):
+        metrics["dead_letter_share"] = metrics["dead_letters"] / metrics["read"]
+    metrics |= {f"counts.{name}": count for name, count in known.items()}
+    if past.words_per_second is not None:
+        metrics["words_per_second.run"] = past.words_per_second
+    return metrics

@@ -69,8 +69,8 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
     With --set output.candidates=true the table of entities also holds candidates: spans that must be looked at so that
     few names are missed, as 'concord calibrate --recall' has found. Their source is candidate.
 
-    For a model from the registry (models:/...), counts, rates and the report are logged to MLflow at the end. If MLflow
-    is down, 'concord registry sync' sends them later.
+    For a model from the registry (models:/...), counts, rates and the report are recorded in MLflow at the end. If it
+    does not answer then, 'concord registry sync' on the output sends them later.
     """
     from concord.workflows.annotation.annotate import annotate_collection, preview
 

@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from concord.workflows.console import Answer, emit, report_errors
 
-GUARDED_ALIASES = ("champion", "previous")
 _ALIAS = re.compile(r"(?!(?:latest|v\d+)$)[\w-]{1,255}", re.IGNORECASE)
 MODELS = "A folder, a bundled tagger, models:/NAME@ALIAS, spacy:NAME or hf:FOLDER"
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -181,12 +180,16 @@ def alias_option(help_text: str) -> Callable[[Callable[..., Answer]], Callable[.
     """Return the ``--alias`` option; it refuses what MLflow cannot store, and aliases that only a promotion moves."""
 
     def check(_context: click.Context, _option: click.Parameter, alias: str | None) -> str | None:
+        if alias is None:
+            return None
+        from concord.workflows.registry.model_versions import GUARDED_ALIASES
+
         if alias in GUARDED_ALIASES:
             raise click.BadParameter(
                 f"{alias!r} is moved only by 'concord promote' and 'concord rollback', which check the gate and write "
                 "the ledger; promote the version afterwards, or choose another alias"
             )
-        if alias is not None and not _ALIAS.fullmatch(alias):
+        if not _ALIAS.fullmatch(alias):
             raise click.BadParameter(
                 f"expected at most 255 letters, digits, '_' and '-', got {alias!r}; the registry reserves 'latest' and "
                 "names such as 'v1'"

@@ -1,11 +1,12 @@
 """The verbs that promote versions of models, and the group ``concord registry``."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from concord.workflows.cli.options import (
+    COLLECTION,
     EXISTING_FOLDER,
     FILE,
     FOLDER,
@@ -16,6 +17,9 @@ from concord.workflows.cli.options import (
     verb,
 )
 from concord.workflows.console import Answer
+
+if TYPE_CHECKING:
+    from concord.pipeline.storage.output_paths import OutputPath
 
 
 @verb(example="concord bundle spacy:en_core_web_sm --output runs/spacy")
@@ -129,14 +133,15 @@ def register(bundle: Path, *, name: str, alias: str | None) -> Answer:
 
 
 @verb(example="concord registry sync runs out", group=registry)
-@click.argument("folders", nargs=-1, type=EXISTING_FOLDER)
-def sync(folders: tuple[Path, ...]) -> Answer:
-    """Send results to MLflow that could not be sent earlier.
+@click.argument("folders", nargs=-1, type=COLLECTION)
+def sync(folders: tuple["OutputPath", ...]) -> Answer:
+    """Send runs to MLflow that could not be recorded when they ended.
 
     FOLDERS are trainings or annotated collections, or folders that hold some.  [default: runs and out]
 
-    Results that were sent before are skipped, so the command can be run at any time.
+    Everything is read from what the runs have written there. What MLflow has is not sent again, so the command can be
+    run at any time.
     """
-    from concord.workflows.registry.commands import sync_command
+    from concord.workflows.training.sync import sync_command
 
     return sync_command(folders or (Path("runs"), Path("out")))

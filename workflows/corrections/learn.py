@@ -44,11 +44,12 @@ from concord.workflows.evaluation.compare import CompareJob
 from concord.workflows.evaluation.page import compare_command
 from concord.workflows.promotion.gate import DEFAULT_GATE, read_gate
 from concord.workflows.registry.model_versions import is_reference, resolve
-from concord.workflows.registry.outbox import EXPERIMENT
 from concord.workflows.registry.resolve_tagger import find_entity_tagger, find_tagger
+from concord.workflows.registry.run_records import EXPERIMENT
 from concord.workflows.training import train
 from concord.workflows.training.calibrate import CalibrateJob, calibrate_command
 from concord.workflows.training.job import DataConfig, TrainJob
+from concord.workflows.training.tracking import JOB_NAME
 from concord.workflows.training.train_result import TrainResult
 from concord.workflows.yaml_values import apply_overrides
 
@@ -128,7 +129,7 @@ def learn_command(job: LearnJob) -> Answer:
             contains another run.
         InputError: when there is nothing to learn from, or a corpus cannot be read.
         ModelError: when the tagger does not load, or is not one of entities.
-        TrackingError: when the tracking store cannot be reached.
+        TrackingError: when a registered tagger cannot be looked up, since MLflow does not answer.
     """
     # An alias may move meanwhile.
     version = resolve(job.model) if is_reference(job.model) else None
@@ -275,7 +276,7 @@ def _claim(folder: Path, key: str) -> Answer | None:
     """Mark a folder as that of a learning; return its answer if it is done."""
     path = folder / STATE_NAME
     if not path.exists():
-        if (folder / train.JOB_NAME).exists():
+        if (folder / JOB_NAME).exists():
             raise ConfigError(
                 f"{folder}: expected a new folder or that of a learning, got a training; choose another --output"
             )
@@ -335,8 +336,8 @@ def _learn(
         _fit_first_pass(job, data, fitted.bundle)
         _calibrate(job, tagger, data, fitted.bundle)
         comparison = _compare(job, champion, data, fitted.bundle, folder)
-        result = stages.score(fitted, run)
-    result = stages.register(result, run)
+        result = stages.score(fitted)
+    result = stages.register(result)
     registered = None if result.version is None else result.version.registered
     sentences, words = corrected.looked_at
     return LearnResult(

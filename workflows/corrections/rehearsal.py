@@ -18,7 +18,7 @@ from concord.workflows.corrections.corrected_corpus import CORPUS_NAME
 from concord.workflows.registry.mlflow_client import TrackingError, download
 from concord.workflows.registry.model_versions import is_reference, resolve
 from concord.workflows.training.job import DataConfig, TrainJob
-from concord.workflows.training.train import JOB_NAME
+from concord.workflows.training.tracking import JOB_NAME
 
 REHEARSED = 4
 LEAST_REHEARSED = 10_000

@@ -1,19 +1,17 @@
-"""``concord bundle``, and ``concord registry``: list, show and register models, and send what waits in outboxes."""
+"""``concord bundle``, and ``concord registry``: list, show and register models."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from concord.models.errors import ConfigError, ModelError
 from concord.models.saved_tagger import tagger_digest
-from concord.pipeline.errors import InputError
 from concord.workflows.bundles import copy_bundle, require_new_folder
-from concord.workflows.console import Answer, counted, info, plain, table, warn
+from concord.workflows.console import Answer, plain, table
 from concord.workflows.environment import code_tags
-from concord.workflows.registry.mlflow_client import REFUSAL, TrackingError, has_store, open_run, tracking_uri
+from concord.workflows.registry.mlflow_client import has_store, open_run, tracking_uri
 from concord.workflows.registry.model_versions import check_name, is_reference, model_names, register, resolve, versions
-from concord.workflows.registry.outbox import EXPERIMENT, find_entries, read_entry, send
 from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.registry.run_records import EXPERIMENT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,47 +100,8 @@ def register_command(bundle: Path, *, name: str, alias: str | None) -> Answer:
     return Answer.of(version, text="\n".join(lines))
 
 
-def sync_command(places: Sequence[Path]) -> Answer:
-    """Send trainings and annotations that are not in the store yet; exit code 1 if one cannot be sent."""
-    folders = find_entries(places)
-    outcomes: dict[str, list[dict[str, str | None]]] = {"sent": [], "at_work": [], "failed": []}
-    for folder in folders:
-        for outcome, details in _sync(folder).items():
-            outcomes[outcome].append({"folder": str(folder), **details})
-    sent, at_work, failed = outcomes.values()
-    rows = [(run["folder"], run["registered"]) for run in sent]
-    counts = f"{len(sent):,} sent, {len(at_work):,} still running, {len(failed):,} failed"
-    summary = f"{counted(len(folders), 'run')} in {', '.join(map(str, places))}: {counts}"
-    return Answer(
-        values={"store": tracking_uri(), "found": len(folders), **outcomes},
-        text=f"{table(rows, header=('sent', 'registered'))}\n\n{summary}" if rows else summary,
-        exit_code=1 if failed else 0,
-    )
-
-
 def _summary(name: str) -> ModelSummary:
     all_versions = versions(name)
     newest = all_versions[0].version if all_versions else None
     aliases = {alias: version.version for version in all_versions for alias in version.aliases}
     return ModelSummary(name=name, versions=len(all_versions), newest=newest, aliases=aliases)
-
-
-def _sync(folder: Path) -> dict[str, dict[str, str | None]]:
-    """Send the run of a folder, and return the outcome with its details: none if it was sent before.
-
-    A run that cannot be sent does not stop the others.
-    """
-    try:
-        entry = read_entry(folder)
-        if entry.is_in_progress:
-            return {"at_work": {}}
-        if entry.sent:
-            return {}
-        version = send(folder)
-        info(f"{folder}: sent")
-        return {"sent": {"registered": version.reference if version else None}}
-    except (ConfigError, InputError, ModelError, TrackingError) as error:
-        if isinstance(error, TrackingError) and error.code != REFUSAL:
-            raise
-        warn(f"{folder}: {error}")
-        return {"failed": {"error": str(error)}}

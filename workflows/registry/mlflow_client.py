@@ -168,7 +168,7 @@ def open_run(
         experiment_id = _experiment_id(client, experiment)
         _close_stale(client, experiment_id)
         tags = {**tags, PROCESS_TAG: process_name(), **({KEY_TAG: key} if key is not None else {})}
-        earlier = client.search_runs([experiment_id], f"tags.`{KEY_TAG}` = '{key}'", max_results=1) if key else []
+        earlier = _runs_with(client, experiment_id, key) if key else []
         run = earlier[0] if earlier else client.create_run(experiment_id, started_ms, tags=tags, run_name=name)
         run_id = run.info.run_id
         if earlier:
@@ -177,6 +177,15 @@ def open_run(
         _log_parameters(client, run_id, {key: parameters[key] for key in parameters if key not in run.data.params})
         _log_datasets(client, run_id, datasets)
     return Run(client, run_id)
+
+
+def has_ended_at(time_ms: int, *, experiment: str, key: str) -> bool:
+    """Return whether the store has the run with a key, closed at this time in milliseconds since 1970."""
+    client = open_client()
+    with mlflow_errors("the run could not be looked up"):
+        found = client.get_experiment_by_name(experiment)
+        runs = [] if found is None else _runs_with(client, found.experiment_id, key)
+        return any(run.info.status != "RUNNING" and run.info.end_time == time_ms for run in runs)
 
 
 def download(source: str, folder: Path) -> Path:
@@ -224,6 +233,10 @@ def _experiment_id(client: Any, name: str) -> str:
     # By default, MLflow puts artifacts into the current folder of the process, not beside the database.
     location = (database.absolute().parent / "mlruns").as_uri() if database is not None else None
     return str(client.create_experiment(name, artifact_location=location))
+
+
+def _runs_with(client: Any, experiment_id: str, key: str) -> list[Any]:
+    return list(client.search_runs([experiment_id], f"tags.`{KEY_TAG}` = '{key}'", max_results=1))
 
 
 def _close_stale(client: Any, experiment_id: str) -> None:

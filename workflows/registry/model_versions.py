@@ -32,6 +32,8 @@ from concord.workflows.registry.mlflow_client import (
 )
 
 DIGEST_TAG = "concord.digest"
+GUARDED_ALIASES = ("champion", "previous")
+"""Moved by promotions and rollbacks only."""
 MODEL = "model"
 DATA = f"data/{BUNDLE}"
 """Path of the bundle in an MLflow model."""

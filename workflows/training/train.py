@@ -1,13 +1,13 @@
 """Train a tagger on gold corpora, write its bundle, score it and register it, in stages.
 
-The bundle is on disk before it is registered. A tracking store that fails after the start of a training only causes a
-warning.
+Everything is on disk before MLflow gets it. An MLflow that does not answer only causes a warning.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,28 +25,31 @@ from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitR
 from concord.models.words.form_vectors import FormVectors
 from concord.models.words.representation import WordRepresentation
 from concord.models.words.word_vectors import read_word_vectors
-from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus
+from concord.pipeline.corpora.soft_corpus import is_soft_corpus
 from concord.workflows.console import info, plain, shows_progress
 from concord.workflows.corpora.corpora import Documents, label_types
 from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance
-from concord.workflows.environment import code_tags, describe_environment
+from concord.workflows.environment import describe_environment
 from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger, write_tables
 from concord.workflows.evaluation.plots import draw_curves
 from concord.workflows.registry.model_versions import check_name
-from concord.workflows.registry.outbox import Registration, TrackedRun, describe_dataset, start_run
+from concord.workflows.registry.run_records import LiveRecord, send_or_warn
+from concord.workflows.training import tracking
 from concord.workflows.training.folds import FOLDS_NAME, FoldChoice, choose_by_folds
 from concord.workflows.training.job import ProfileConfig, TrainConfig, TrainJob
 from concord.workflows.training.progress import TrainingProgress
-from concord.workflows.training.train_corpora import PARTS, datasets, read_train_corpora, trees_of
+from concord.workflows.training.tracking import (
+    CURVES_NAME,
+    ENVIRONMENT_NAME,
+    JOB_NAME,
+    RESOLVED_NAME,
+    RESULT_NAME,
+    TABLES,
+    read_training,
+)
+from concord.workflows.training.train_corpora import PARTS, read_train_corpora, trees_of
 from concord.workflows.training.train_result import RegisteredVersion, TrainResult
 from concord.workflows.yaml_values import flatten
-
-JOB_NAME = "job.json"
-RESULT_NAME = "result.json"
-RESOLVED_NAME = "config.resolved.yaml"
-ENVIRONMENT_NAME = "environment.json"
-CURVES_NAME = "curves.png"
-TABLES = "evaluation"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,11 +58,11 @@ class TrainOptions:
 
     Attributes:
         folder: takes checkpoints, bundle, curves and result; derived from the job if None.
-        tracked: log to the tracking store and register the bundle.
+        tracked: record the run in MLflow and register the bundle.
         forced: register the tagger even if it finds nothing.
         device: cpu, cuda, or auto for cuda where there is one; it changes the weights by rounding only.
-        tags: of the run in the tracking store, beside those of every training.
-        files: further files of the folder to upload, if they exist by then.
+        tags: of the run in MLflow, beside those of every training.
+        files: further files of the folder that MLflow gets, if they exist by then.
     """
 
     folder: Path | None = None
@@ -92,19 +95,25 @@ class Training:
     tagger: Tagger
 
     @contextmanager
-    def tracked(self) -> Iterator[TrackedRun | None]:
-        """Yield the run in the tracking store, None if it is not wanted; ``register`` ends it, or a failure here."""
-        run = None
-        if self.options.tracked:
-            run = _start_run(self.job, self.tagger, self.folder, tags=self.options.tags)
+    def tracked(self) -> Iterator[LiveRecord | None]:
+        """Yield the run's record in MLflow, None if it is not wanted; ``register`` ends it, or a failure here."""
+        if not self.options.tracked:
+            yield None
+            return
+        environment = json.dumps(describe_environment(), indent=2, sort_keys=True)
+        (self.folder / ENVIRONMENT_NAME).write_text(f"{environment}\n", encoding="utf-8")
+        options = self.options
+        tracking.start(self.folder, self.job, self.tagger, alias=options.alias, tags=options.tags, files=options.files)
+        run = LiveRecord(partial(read_training, self.folder))
+        run.update()
         try:
             yield run
         except BaseException as error:
-            if run is not None:
-                run.end("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED", files=self._files())
+            tracking.end(self.folder, "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
+            send_or_warn([run.read()], self.folder.absolute())
             raise
 
-    def fit(self, run: TrackedRun | None) -> FitResult:
+    def fit(self, run: LiveRecord | None) -> FitResult:
         """Train the tagger, and write the bundle of the best epoch with its provenance."""
         on_batch = TrainingProgress() if shows_progress() else None
         choice = self._choose_by_folds(on_batch) if self.job.data.folds is not None else None
@@ -123,7 +132,7 @@ class Training:
         write_provenance(fitted.bundle, self._provenance())
         return fitted if choice is None else replace(fitted, best=replace(fitted.best, **choice.scores))
 
-    def score(self, fitted: FitResult, run: TrackedRun | None) -> TrainResult:
+    def score(self, fitted: FitResult) -> TrainResult:
         """Score the bundle on dev and once on test, and write the result."""
         job, tagger = self.job, load_tagger(fitted.bundle)
         result = TrainResult(
@@ -148,22 +157,14 @@ class Training:
         text = json.dumps(plain(result), indent=2, sort_keys=True)
         (self.folder / RESULT_NAME).write_text(f"{text}\n", encoding="utf-8")
         draw_curves(fitted.epochs, self.folder / CURVES_NAME, title=f"{job.tagger}, {job.profile}")
-        if run is not None:
-            run.log_metrics(result.metrics, step=result.best.epoch)
         return result
 
-    def register(self, result: TrainResult, run: TrackedRun | None) -> TrainResult:
+    def register(self, result: TrainResult) -> TrainResult:
         """End the run, register the bundle unless it finds nothing, and return the result with its version."""
-        if run is None:
+        if not self.options.tracked:
             return result
-        registration = Registration(
-            bundle=result.bundle.name,
-            name=self.job.register_as,
-            alias=self.options.alias,
-            description=result.describe_version(self.job),
-            tags={name: f"{score:.2f}" for name, score in result.version_scores.items()},
-        )
-        version = run.end("FINISHED", files=self._files(), registration=None if result.refused else registration)
+        tracking.end(self.folder, "FINISHED")
+        version = send_or_warn([read_training(self.folder)], self.folder.absolute())
         if version is None:
             return result
         return replace(result, version=RegisteredVersion(registered=version.reference, alias=self.options.alias))
@@ -176,12 +177,6 @@ class Training:
         lacking = (corpus.lacks for corpus in self.job.data.train_corpora())
         dev = label_types(self.corpora.get("dev", ()), self.tagger.vocabulary.scheme)
         return set(self.job.further_types).union(*lacking) - dev
-
-    def _files(self) -> list[str]:
-        """Return the files of the folder that the run gets, as far as they exist."""
-        names = (ENVIRONMENT_NAME, JOB_NAME, RESOLVED_NAME, RESULT_NAME, CURVES_NAME, *self.options.files)
-        paths = [*(self.folder / name for name in names), *sorted((self.folder / TABLES).glob("*"))]
-        return [path.relative_to(self.folder).as_posix() for path in paths if path.is_file()]
 
     def _choose_by_folds(self, on_batch: TrainingProgress | None) -> FoldChoice:
         """Choose the epoch, and for a tagger of two stages its threshold, by cross-validation."""
@@ -224,12 +219,11 @@ def train(job: TrainJob, options: TrainOptions) -> TrainResult:
             contains another training, or there is no such device.
         InputError: when a corpus cannot be read, or those of training or dev have no sentence.
         ModelError: when the encoder is not installed.
-        TrackingError: when the tracking store cannot be reached before the training.
     """
     training = prepare(job, options)
     with training.tracked() as run:
-        result = training.score(training.fit(run), run)
-    return training.register(result, run)
+        result = training.score(training.fit(run))
+    return training.register(result)
 
 
 def prepare(job: TrainJob, options: TrainOptions) -> Training:
@@ -344,7 +338,6 @@ def _claim_folder(folder: Path, job: TrainJob, *, resume: bool) -> None:
             )
         if not resume:
             raise ConfigError(f"{folder}: contains this training already; --resume continues it, or scores it again")
-        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -382,28 +375,7 @@ def _write_resolved(job: TrainJob, model: TaggerConfig, config: FitConfig, folde
     (folder / RESOLVED_NAME).write_text(text, encoding="utf-8")
 
 
-def _start_run(job: TrainJob, tagger: Tagger, folder: Path, *, tags: Mapping[str, str]) -> TrackedRun:
-    """Open the run of a training, or that of an interrupted one again, and describe the machine in its folder."""
-    environment = json.dumps(describe_environment(), indent=2, sort_keys=True)
-    (folder / ENVIRONMENT_NAME).write_text(f"{environment}\n", encoding="utf-8")
-    sizes = {
-        "parameters": sum(weight.numel() for weight in tagger.parameters() if weight.requires_grad),
-        "threads": torch.get_num_threads(),
-    }
-    return start_run(
-        folder,
-        experiment=job.experiment,
-        name=folder.name,
-        parameters=flatten({**job.model_dump(mode="json", exclude={"experiment"}), **sizes}),
-        tags={"concord.kind": "training", "concord.job": job.digest, **code_tags(), **tags},
-        datasets=[
-            describe_dataset(f"{path}/{LABELLING_NAME}" if is_soft_corpus(path) else path, role)
-            for path, role in datasets(job)
-        ],
-    )
-
-
-def _report_epoch(epoch: EpochResult, config: FitConfig, run: TrackedRun | None) -> None:
+def _report_epoch(epoch: EpochResult, config: FitConfig, run: LiveRecord | None) -> None:
     parts = "" if epoch.dev_f1 is None else f"P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; "
     scores = f", dev {epoch.measure} {epoch.dev_score:.2f} ({parts}draft {epoch.draft_score:.2f})"
     info(
@@ -411,5 +383,4 @@ def _report_epoch(epoch: EpochResult, config: FitConfig, run: TrackedRun | None)
         f"{epoch.seconds + epoch.dev_seconds:.0f} s"
     )
     if run is not None:
-        numbers = {key: value for key, value in flatten(asdict(epoch)).items() if isinstance(value, int | float)}
-        run.log_metrics(numbers, step=epoch.epoch)
+        run.update()

@@ -7,10 +7,6 @@ from pathlib import Path
 from concord.models.training.fit import EpochResult
 from concord.workflows.console import INLINE, REFUSED, indented, table
 from concord.workflows.evaluation.evaluate import AnyEvaluation, EntityEvaluation, TokenEvaluation
-from concord.workflows.training.job import TrainJob
-
-METRICS = {"dev": "best_dev", "test": "test"}
-"""Part of the corpora -> prefix of its metrics; the bare ``dev`` is that of the epochs' metrics."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,38 +74,6 @@ class TrainResult:
     def exit_code(self) -> int:
         """That of ``concord train``."""
         return REFUSED if self.refused else 0
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The scores in percent, overall and by type, as metrics of the tracking store."""
-        metrics = {}
-        for part, evaluation in self.evaluations.items():
-            prefix = METRICS[part]
-            if isinstance(evaluation, TokenEvaluation):
-                metrics[f"{prefix}_accuracy"] = evaluation.accuracy
-                continue
-            for kind, scores in evaluation.scores.items():
-                suffix = "" if kind == "all" else f".{kind}"
-                metrics |= {f"{prefix}_{name}{suffix}": getattr(scores, name) for name in ("f1", "precision", "recall")}
-        return metrics
-
-    @property
-    def version_scores(self) -> dict[str, float]:
-        """The scores that a registered version shows, in percent: on dev or on folds, and on test."""
-        scores = {f"{part}_{evaluation.measure}": evaluation.score for part, evaluation in self.evaluations.items()}
-        if self.folds is not None:
-            of_folds = {"folds_f1": self.best.dev_f1, "folds_accuracy": self.best.dev_accuracy}
-            scores |= {name: score for name, score in of_folds.items() if score is not None}
-        return scores
-
-    def describe_version(self, job: TrainJob) -> str:
-        """Return the description of the version that a job registers."""
-        scores = [
-            f"{name.replace('_f1', ' F1').replace('_', ' ')} {score:.2f}" for name, score in self.version_scores.items()
-        ]
-        data = ", ".join(Path(path).name for path in job.data.paths("train"))
-        epoch = f"epoch {self.best.epoch} of {self.epochs}"
-        return f"{self.tagger} ({self.profile}), {epoch}, trained on {data}: {', '.join(scores)}"
 
 
 def _score_table(best: EpochResult, test: AnyEvaluation | None) -> str:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -24,10 +24,8 @@ from concord.pipeline.annotate import annotate as run_pipeline
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.run_report import Progress, RunReport
 from concord.workflows.annotation import annotate as runs
-from concord.workflows.registry import outbox as records
 from concord.workflows.registry.mlflow_client import tracking_uri
 from concord.workflows.registry.model_versions import resolve, set_alias
-from concord.workflows.registry.outbox import read_entry
 
 pytestmark = pytest.mark.slow
 
@@ -45,9 +43,9 @@ def collection(store: Path, tiny_bundle: Path) -> Path:
     return path
 
 
-def annotate(collection: Path, name: str = "out") -> Result:
-    shards = ("--set", "planning.shard_bytes=1")
-    return concord("annotate", collection, "-o", collection.parent / name, "-m", "models:/tiny@live", *shards)
+def annotate(collection: Path, name: str = "out", *, settings: Sequence[str] = ()) -> Result:
+    chosen = [part for setting in ("planning.shard_bytes=1", *settings) for part in ("--set", setting)]
+    return concord("annotate", collection, "-o", collection.parent / name, "-m", "models:/tiny@live", *chosen)
 
 
 def annotation_runs() -> list[Run]:
@@ -90,14 +88,18 @@ def test_a_run_with_an_unregistered_model_is_not_logged(collection: Path, tiny_b
     with store_down():
         done = concord("annotate", collection, "-o", collection.parent / "out", "-m", tiny_bundle)
     assert (done.exit_code, "Warning" in done.stderr) == (0, False), done.output
-    assert not (collection.parent / "out" / "_run" / "tracking").exists()
-
-
-def test_a_run_that_wrote_to_s3_is_complete_but_not_logged(collection: Path, s3_url: str) -> None:
-    result = concord("annotate", collection, "-o", f"{s3_url}/out", "-m", "models:/tiny@live")
-    assert result.exit_code == 0, result.output
-    assert "Warning: the run is complete, but it could not be recorded for MLflow" in result.stderr
+    assert "0 runs sent" in concord("registry", "sync", collection.parent).stdout
     assert annotation_runs() == []
+
+
+def test_a_run_that_wrote_to_s3_is_logged(collection: Path, s3_url: str) -> None:
+    result = concord("annotate", collection, "-o", f"{s3_url}/out", "-m", "models:/tiny@live")
+    assert (result.exit_code, "Warning" in result.stderr) == (0, False), result.output
+    (run,) = annotation_runs()
+    kept = {item.path for item in MlflowClient(tracking_uri()).list_artifacts(run.info.run_id)}
+    assert kept == {"report.html", "config.resolved.yaml", "stats.json"}
+    again = concord("registry", "sync", f"{s3_url}/out")
+    assert again.stdout == f"1 folder of runs in {s3_url}/out: 0 runs sent, 0 still running, 0 failed\n"
 
 
 def test_a_run_fails_within_seconds_when_the_store_is_down(collection: Path) -> None:
@@ -140,8 +142,7 @@ def test_a_store_that_goes_down_during_the_run_costs_one_warning(
     assert done.stdout.startswith("3 read = 3 annotated")
     warnings = [line for line in done.stderr.splitlines() if "Warning" in line]
     assert len(warnings) == 1
-    assert f"'concord registry sync {output}/_run/tracking/0' sends them later" in warnings[0]
-    assert not read_entry(output / "_run/tracking/0").sent
+    assert done.stderr.endswith(f"To send them later: concord registry sync {output}\n")
     assert concord("verify", output).exit_code == 0
     assert annotation_runs() == []
     for count in (1, 0):
@@ -150,31 +151,32 @@ def test_a_store_that_goes_down_during_the_run_costs_one_warning(
     assert len(annotation_runs()) == 1
 
 
-def test_an_outbox_that_cannot_be_written_costs_a_warning(collection: Path) -> None:
-    outbox = collection.parent / "out" / "_run" / "tracking"
-    outbox.parent.mkdir(parents=True)
-    outbox.write_text("in the way")
-    done = annotate(collection)
-    assert done.exit_code == 0, done.output
-    assert "Warning: the run is complete, but it could not be recorded for MLflow" in done.stderr
-
-
-def test_runs_stay_in_the_outbox_until_they_are_sent(collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outbox = collection.parent / "out" / "_run" / "tracking"
+def test_runs_are_sent_later_even_when_their_generations_are_removed(
+    collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(records, "send_or_warn", lambda place: None)
-        assert annotate(collection).exit_code == 0
-        with collection.open("a") as lines:
-            lines.write('{"text": "Ada slept."}\n')
-        assert annotate(collection).exit_code == 0
-    assert sorted(place.name for place in outbox.iterdir()) == ["0", "1"]
-    assert len(json.loads(concord("registry", "sync", collection.parent, "--json").stdout)["sent"]) == 2
-    assert [run.data.metrics["read"] for run in annotation_runs()] == [4, 3]
-    with collection.open("a") as lines:
-        lines.write('{"text": "Charles sang."}\n')
+        patch.setattr(runs, "send_or_warn", lambda *_: None)
+        for added in ("Ada slept.", "Charles sang.", "Zoë left."):
+            assert annotate(collection, settings=("output.grace_seconds=0",)).exit_code == 0
+            with collection.open("a") as lines:
+                lines.write(json.dumps({"text": added}) + "\n")
+    kept = {generation.number for generation in OutputFolder(collection.parent / "out").generations.history()}
+    assert kept == {2}
+    for count in (3, 0):
+        sent = json.loads(concord("registry", "sync", collection.parent, "--json").stdout)["sent"]
+        assert sent == count * [{"folder": str(collection.parent / "out"), "registered": None}]
+    logged = sorted(annotation_runs(), key=lambda run: run.info.start_time)
+    assert [run.data.metrics["read"] for run in logged] == [3, 4, 5]
+    assert {run.data.tags["concord.model"] for run in logged} == {"models:/tiny/1"}
+    assert all(run.data.metrics["counts.tokens"] > 0 for run in logged)
     assert annotate(collection).exit_code == 0
-    assert [place.name for place in outbox.iterdir()] == ["2"]
-    assert [run.data.metrics["changes.new"] for run in annotation_runs()] == [1, 1, 3]
+    assert [run.data.metrics["changes.new"] for run in annotation_runs()[:1]] == [1]
+
+
+def test_a_collection_that_was_moved_is_not_sent_again(collection: Path) -> None:
+    assert annotate(collection).exit_code == 0
+    (collection.parent / "out").rename(collection.parent / "moved")
+    assert json.loads(concord("registry", "sync", collection.parent / "moved", "--json").stdout)["sent"] == []
 
 
 def test_a_promotion_during_a_run_takes_effect_in_the_next(

@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -51,7 +51,7 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
     assert folder.parent == store / "runs"
     assert values["registered"] == "models:/tiny/1"
     files = {"curves.png", "job.json", "result.json", "config.resolved.yaml", "environment.json"}
-    assert {path.name for path in folder.iterdir()} >= {"bundle", "evaluation", "tracking.json", *files}
+    assert {path.name for path in folder.iterdir()} >= {"bundle", "evaluation", "run.json", *files}
     assert load_tagger(folder / "bundle").name == "bilstm_crf"
 
     client = MlflowClient(tracking_uri())
@@ -189,30 +189,92 @@ def test_an_alias_that_the_registry_cannot_store_is_refused_at_once(
     assert not (store / "runs").exists()
 
 
-def test_store_that_fails_during_training_causes_a_warning(
+@pytest.fixture
+def store_down(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Let no server answer; undoing the patch is the server's return."""
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+        patch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+        yield patch
+
+
+def sync(*places: object) -> list[dict[str, str | None]]:
+    result = concord("registry", "sync", *places, "--json")
+    assert result.exit_code == 0, result.output
+    sent: list[dict[str, str | None]] = json.loads(result.stdout)["sent"]
+    return sent
+
+
+def test_a_training_without_mlflow_is_recorded_and_registered_once_it_is_there(
+    store: Path, train_file: Path, store_down: pytest.MonkeyPatch
+) -> None:
+    folder = store / "runs" / "my run"
+    result = concord("train", train_file, "--force", "--alias", "late", "-o", folder, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout).get("registered") is None
+    assert result.stderr.count("Warning: MLflow does not answer; the run goes on") == 1
+    assert result.stderr.endswith(f"To send them later: concord registry sync '{folder}'\n")
+    assert concord("registry", "sync", folder).exit_code == 75
+    assert concord("train", train_file, "--no-tracking", "-o", "runs/untracked").exit_code == 0
+    store_down.undo()
+    assert sync() == [{"folder": "runs/my run", "registered": "models:/tiny/1"}]
+    assert sync(folder, folder.parent) == []
+    client = MlflowClient(tracking_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("concord").experiment_id])
+    assert (run.info.status, run.info.run_name) == ("FINISHED", "my run")
+    assert [item.step for item in client.get_metric_history(run.info.run_id, "loss")] == [1, 2]
+    assert {"best_dev_f1", "test_f1.PER"} <= run.data.metrics.keys()
+    assert (run.data.params["fit.epochs"], len(run.inputs.dataset_inputs)) == ("2", 2)
+    assert {item.path for item in client.list_artifacts(run.info.run_id)} >= {"model", "result.json", "evaluation"}
+    version = resolve("models:/tiny@late")
+    assert (version.version, version.run_id) == (1, run.info.run_id)
+    assert version.tags["dev_f1"] in version.description
+
+
+def test_a_store_that_fails_during_training_gets_what_it_lacks_when_the_training_ends(
     store: Path, train_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise TrackingError("the store is down")
+    logged = Run.log_metrics
+    calls = []
 
-    monkeypatch.setattr(Run, "log_metrics", fail)
+    def fail_once(self: Run, metrics: Mapping[str, float], *, step: int, time_ms: int) -> None:
+        calls.append(step)
+        if len(calls) == 2:
+            raise TrackingError("the store is down")
+        logged(self, metrics, step=step, time_ms=time_ms)
+
+    monkeypatch.setattr(Run, "log_metrics", fail_once)
     result = concord("train", train_file, "--force")
-    assert result.exit_code == 0, result.output
-    assert (
-        result.stderr.count(
-            "Warning: the tracking store does not answer; the run is sent when it ends. the store is down"
-        )
-        == 1
-    )
-    assert result.stderr.count("Warning: all results are on disk") == 1
-    assert "registered  no" in result.stdout
+    assert (result.exit_code, result.stderr.count("Warning")) == (0, 1), result.output
+    assert "registered  models:/tiny/1" in result.stdout
+    client = MlflowClient(tracking_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("concord").experiment_id])
+    assert [item.step for item in client.get_metric_history(run.info.run_id, "loss")] == [1, 2]
+    assert sync() == []
 
-    monkeypatch.undo()
-    monkeypatch.chdir(store)
-    for _ in range(2):
-        again = concord("train", train_file, "--resume", "--force", "--alias", "late")
-        assert "registered  models:/tiny/1" in again.stdout, again.output
-    assert resolve("models:/tiny@late").version == 1
+
+def test_a_killed_training_is_recorded_as_such_until_it_is_finished(
+    store: Path, train_file: Path, store_down: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    store_down.setattr(train, "draw_curves", interrupt)
+    assert concord("train", train_file, "-o", "runs/a").exit_code == 130
+    store_down.undo()
+    running = json.loads(Path("runs/a/run.json").read_text()) | {"status": None, "ended_ms": None}
+    Path("runs/a/run.json").write_text(json.dumps(running))
+    assert json.loads(concord("registry", "sync", "--json").stdout)["at_work"] == [{"folder": "runs/a"}]
+    host, pid, _ = running["process"].split(":")
+    Path("runs/a/run.json").write_text(json.dumps(running | {"process": f"{host}:{pid}:0"}))
+    assert [len(sync()) for _ in range(2)] == [1, 0]
+    client = MlflowClient(tracking_uri())
+    experiment = client.get_experiment_by_name("concord").experiment_id
+    (run,) = client.search_runs([experiment])
+    assert (run.info.status, run.data.metrics["epoch"]) == ("KILLED", 2)
+    assert concord("train", train_file, "-o", "runs/a", "--resume", "--force").exit_code == 0
+    (run,) = client.search_runs([experiment])
+    assert (run.info.status, sync(), model_names()) == ("FINISHED", [], ["tiny"])
 
 
 def test_resolved_job_repeats_the_training(store: Path, train_file: Path) -> None:
@@ -224,17 +286,6 @@ def test_resolved_job_repeats_the_training(store: Path, train_file: Path) -> Non
     assert config.profiles["small"].fit["epochs"] == 1
     again = train.train(read_train_job(resolved), TrainOptions(folder=store / "again", tracked=False))
     assert again.digest == first.digest
-
-
-def test_train_exits_with_75_when_the_store_is_down(
-    train_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    result = concord("train", train_file)
-    assert result.exit_code == 75
-    assert "http://127.0.0.1:1" in result.stderr
 
 
 def test_train_refuses_a_folder_with_another_training(train_file: Path, tmp_path: Path) -> None:
