@@ -19,7 +19,8 @@ from concord.models.saved_tagger import file_digest
 from concord.models.schemes import BIO, BIOES, TOKENS, LabelScheme
 from concord.models.tagger import ConfigT, Tagger, TaggerConfig
 
-_PREFIXED = re.compile(r"([BILUESMW])[-_](.+)")
+_PREFIXED = re.compile(r"(?P<part>[BILUESMW])[-_](?P<kind>.+)")
+_SUFFIXED = re.compile(r"(?P<kind>.+)[-_](?P<part>[BILUESMW])")
 _UNNAMED = re.compile(r"LABEL_\d+")
 _BIOES_PREFIXES = {"L": "E", "U": "S", "M": "I", "W": "S"}
 
@@ -86,7 +87,7 @@ class LabelMap:
         """Read the scheme off the labels of a model, in the order of their numbers.
 
         It is BIO, BIOES under any of its names (BILOU, BMES), IO with or without prefixes, or, for a model without
-        ``O``, one label for each word.
+        ``O``, one label for each word. What is a prefix (B-PER) may stand behind the type as well (PER-B).
 
         Raises:
             ModelError: if the labels have no names, or are of no scheme.
@@ -96,17 +97,17 @@ class LabelMap:
                 f"labels: expected names such as B-PER, got {unnamed}; give id2label and label2id of config.json the "
                 "names that the model was trained with"
             )
-        prefixed = {name: match for name in names if (match := _PREFIXED.fullmatch(name))}
+        prefixed = _split(names)
         if OUTSIDE not in names and not prefixed:
             labels = TOKENS.label_set(names)
             return cls(scheme=TOKENS, labels=labels, numbers=tuple(map(names.index, labels)), inside_alone=False)
-        kinds = {match[1] for match in prefixed.values()}
-        scheme = BIOES if kinds & {"E", "S", *_BIOES_PREFIXES} else BIO
-        inside_alone = kinds <= {"I"}
+        parts = {part for part, _ in prefixed.values()}
+        scheme = BIOES if parts & {"E", "S", *_BIOES_PREFIXES} else BIO
+        inside_alone = parts <= {"I"}
         found: dict[str, int] = {}
         for number, name in enumerate(names):
             if name in prefixed:
-                prefix, kind = prefixed[name].groups()
+                prefix, kind = prefixed[name]
                 label = f"{_BIOES_PREFIXES.get(prefix, prefix)}-{kind}"
             else:
                 label = name if name == OUTSIDE or prefixed else f"I-{name}"
@@ -117,3 +118,33 @@ class LabelMap:
                 found[f"B-{label[2:]}"] = number
         labels = scheme.label_set(scheme.types(found))
         return cls(scheme=scheme, labels=labels, numbers=tuple(map(found.get, labels)), inside_alone=inside_alone)
+
+
+def _split(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Split labels into the part of an entity that they stand for (B, I, ...) and its type; others are left out.
+
+    Types may end like parts of entities, as VITAMIN-B does: labels are split at their ends only where all of them are
+    of one scheme then.
+
+    Raises:
+        ModelError: if that cannot be told.
+    """
+    prefixed = {name: match.group("part", "kind") for name in names if (match := _PREFIXED.fullmatch(name))}
+    entities = set(names) - {OUTSIDE}
+    suffixed = {name: match.group("part", "kind") for name in entities if (match := _SUFFIXED.fullmatch(name))}
+    if prefixed.keys() == entities or not suffixed:
+        return prefixed
+    parts: dict[str, set[str]] = {}
+    for part, kind in suffixed.values():
+        parts.setdefault(kind, set()).add(part)
+    is_begun = any("B" in found and found & {"I", "M"} for found in parts.values())
+    is_inside = OUTSIDE in names and all(found == {"I"} for found in parts.values())
+    are_all = suffixed.keys() == entities
+    if are_all and (is_begun or is_inside):
+        return suffixed
+    if is_begun or (are_all and all("B" in found for found in parts.values())):
+        raise ModelError(
+            f"labels: expected O and labels of one scheme, such as B-PER or PER-B, got {', '.join(names)}; rename them "
+            "in id2label and label2id of config.json"
+        )
+    return prefixed

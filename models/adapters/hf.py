@@ -4,6 +4,7 @@ A word has the scores of its first subword. Its label is part of the best sequen
 probabilities are those among such sequences.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -23,6 +24,7 @@ from concord.models.errors import ModelError
 from concord.models.labels import split_label
 from concord.models.libraries import require_library
 from concord.models.one_stage import OneStageTagger
+from concord.models.regular_files import read_regular
 from concord.models.tagger import TaggerConfig
 from concord.models.words.subwords import SPECIAL_TOKENS, SubwordReader, SubwordTokenizer, SubwordWindow, cut_passes
 
@@ -30,10 +32,8 @@ from concord.models.words.subwords import SPECIAL_TOKENS, SubwordReader, Subword
 _FORBIDDEN = -60.0
 # Padded subwords per pass: on a CPU a pass should fit into the cache, on a GPU it should be large.
 _PASS_SUBWORDS = {"cpu": 256, "cuda": 8192}
-_FILES = (
-    *("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model", "spm.model"),
-)
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_SETTINGS = ("config.json", _TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json")
 
 
 class HfConfig(AdaptedConfig):
@@ -90,7 +90,10 @@ class HfTagger(OneStageTagger[HfConfig], AdaptedTagger[HfConfig]):
     @override
     @classmethod
     def source_files(cls, folder: Path) -> Sequence[Path]:
-        return [folder / name for name in _FILES if (folder / name).is_file()]
+        # Which files a tokenizer reads, only its own class knows. tokenizer.json may be one for a range of versions.
+        own = [*type(_tokenizer(folder)).vocab_files_names.values()]
+        versions = [path.name for path in folder.glob("tokenizer.*.json")]
+        return [folder / name for name in dict.fromkeys([*_SETTINGS, *own, *versions]) if (folder / name).is_file()]
 
     @override
     def distribution(self, batch: Batch) -> LabelDistribution:
@@ -132,17 +135,43 @@ def _read(folder: Path, auto_class: str, **options: Any) -> Any:
     logging.disable_progress_bar()
     try:
         return reader.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+    except (OSError, ValueError, LookupError, RuntimeError, ImportError, SafetensorError, TypeError) as error:
         raise ModelError(f"{folder}: expected a token-classification model with safetensors: {error}") from error
 
 
 def _label_map(model_config: Any) -> LabelMap:
-    return LabelMap.of([model_config.id2label[number] for number in range(len(model_config.id2label))])
+    """Return the labels of a model, which config.json must name for each of its outputs."""
+    names = model_config.id2label
+    for number in range(len(names)):
+        if not isinstance(names.get(number), str):
+            raise ModelError(
+                f"id2label of config.json: expected a name for each number from 0 to {len(names) - 1}, got "
+                f"{names.get(number, 'none')!r} for {number}; give it the names that the model was trained with"
+            )
+    return LabelMap.of([names[number] for number in range(len(names))])
+
+
+def _tokenizer(folder: Path) -> Any:
+    """Read the tokenizer of a folder; a ModelError says which of its files the folder lacks."""
+    try:
+        # Words are split one by one: those of a byte-level BPE then begin as they do within a text.
+        return _read(folder, "AutoTokenizer", add_prefix_space=True)
+    except ModelError as error:
+        try:
+            kind = json.loads(read_regular(folder / _TOKENIZER_CONFIG))["tokenizer_class"]
+            files = _library(kind).vocab_files_names
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise error from None
+        lacking = [name for name in files.values() if not (folder / name).is_file()]
+        if not lacking:
+            raise
+        raise ModelError(
+            f"{folder}: expected {', '.join(files.values())}, the files of a {kind}, found no {', '.join(lacking)}"
+        ) from error
 
 
 def _read_tokenizer(folder: Path, network: Any, *, overlap_words: int) -> SubwordReader:
-    # Words are split one by one: those of a byte-level BPE then begin as they do within a text.
-    tokenizer = _read(folder, "AutoTokenizer", add_prefix_space=True)
+    tokenizer = _tokenizer(folder)
     start, end = tokenizer.cls_token_id, tokenizer.sep_token_id
     numbers = tokenizer(["a"])["input_ids"][0]
     if start is None or end is None or (numbers[0], numbers[-1]) != (start, end):

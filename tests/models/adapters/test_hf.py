@@ -147,6 +147,64 @@ def test_a_bundle_needs_no_source_and_its_digest_is_of_weights_labels_and_tokeni
     assert names == set(load_file(folder / "model.safetensors"))
 
 
+def write_bpe(folder: Path) -> Path:
+    """Write a model whose tokenizer reads bpe.codes and has no tokenizer.json; return the folder."""
+    transformers = pytest.importorskip("transformers")
+    letters = "abdeimnoprstAB"
+    folder.mkdir()
+    pieces = [*letters, *(f"{letter}@@" for letter in letters)]
+    (folder / "vocab.txt").write_text("".join(f"{piece} 1\n" for piece in pieces))
+    (folder / "bpe.codes").write_text("A d 5\n")
+    tokenizer = transformers.BertweetTokenizer(str(folder / "vocab.txt"), str(folder / "bpe.codes"))
+    tokenizer.save_pretrained(folder)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    torch.manual_seed(5)
+    config = transformers.RobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=20, pad_token_id=1, **sizes)
+    config.id2label = {0: "O", 1: "B-PER", 2: "I-PER"}
+    transformers.RobertaForTokenClassification(config).save_pretrained(folder)
+    return folder
+
+
+def test_a_bundle_has_every_file_that_its_tokenizer_reads(tmp_path: Path) -> None:
+    folder = write_bpe(tmp_path / "model")
+    tagger = HfTagger.adapt(str(folder))
+    digest = HfTagger.model_digest(folder)
+    save_tagger(tagger, tmp_path / "bundle")
+    document = [Sentence(words=WORDS)]
+    before = tagger.predict_documents([document])
+    (folder / "bpe.codes").write_text("A d 5\nAd a 4\n")
+    assert HfTagger.model_digest(folder) != digest
+    (folder / "bpe.codes").unlink()
+    assert load_tagger(tmp_path / "bundle").predict_documents([document]) == before
+    with pytest.raises(
+        ModelError, match=r"expected vocab\.txt, bpe\.codes, the files of a BertweetTokenizer, found no bpe"
+    ):
+        HfTagger.adapt(str(folder))
+    with pytest.raises(ModelError, match=r"found no bpe\.codes"):
+        HfTagger.model_digest(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"0": "O", "1": "B-A", "3": "I-A"}, "for each number from 0 to 2, got 'none' for 2"),
+        ({"1": "O", "2": "B-A", "3": "I-A"}, "got 'none' for 0"),
+        ({"0": "O", "1": None, "2": "I-A"}, "got None for 1"),
+        ({"0": "O", "1": 7, "2": "I-A"}, "got 7 for 1"),
+    ],
+)
+def test_labels_without_a_name_are_refused(tmp_path: Path, names: dict[str, Any], message: str) -> None:
+    folder = write(tmp_path / "model", "O", "B-A", "I-A")
+    edit(folder / "config.json", id2label=names)
+    with pytest.raises(ModelError, match=f"id2label of config.json: expected a name .*{message}"):
+        HfTagger.adapt(str(folder))
+
+
+def test_types_before_parts_of_entities_are_types(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "O", "PER-B", "PER-I", "LOC-B", "LOC-I")
+    assert HfTagger.adapt(str(folder)).entity_types == ("LOC", "PER")
+
+
 def test_models_that_are_not_for_token_classification_or_not_safe_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"expected the folder of a model of transformers, with config\.json"):
         HfTagger.adapt(str(tmp_path))
