@@ -28,6 +28,7 @@ _HASH_DIGITS = 16
 _LINE_BREAK = re.compile(r"[^\S\n]*\n\s*")
 _NOT_IN_TYPE = re.compile(r"[^\w-]")
 _WHITE_SPACE = re.compile(r"\s")
+_EVENT = re.compile(r"E\d+\t[^\s:]+:(?P<trigger>T\d+)(?:\s.*)?")
 _ENTITY = re.compile(r"T\d+\t(?P<type>\S+) (?P<offsets>\d+ \d+(?:;\d+ \d+)*)(?:\t(?P<text>.*))?")
 
 
@@ -92,7 +93,8 @@ def type_name(label: str) -> str:
 def read_brat(folder: Path) -> Iterator[AnnotatedPassage]:
     """Yield the passages of a folder that was exported, in the order of its index.
 
-    The fragments of an entity are one span if only white space is between them; everything but entities is ignored.
+    The fragments of an entity are one span if only white space is between them. Everything but entities is ignored,
+    the words that trigger an event too.
 
     Raises:
         InputError: when the index is missing.
@@ -120,7 +122,13 @@ def read_brat(folder: Path) -> Iterator[AnnotatedPassage]:
         except (OSError, UnicodeDecodeError, InputError) as error:
             yield AnnotatedPassage.unread(where, f"expected its text and its annotations: {error}", doc_id)
             continue
-        spans = [_span(line, text, f"{path}: line {number}") for number, line in lines if line.startswith("T")]
+        triggers = {match["trigger"] for _, line in lines if (match := _EVENT.fullmatch(line))}
+        entities = ((number, line) for number, line in lines if line.startswith("T"))
+        spans = [
+            _span(line, text, f"{path}: line {number}")
+            for number, line in entities
+            if line.partition("\t")[0] not in triggers
+        ]
         yield AnnotatedPassage(where=str(path), doc_id=doc_id, spans=tuple(spans), start=start, text=text)
 
 

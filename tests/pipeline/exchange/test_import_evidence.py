@@ -347,6 +347,14 @@ def test_brat_fragments_with_white_space_between_them_are_one_entity(output: Pat
     assert (found(report), refused(report)) == ([], [])
 
 
+def test_triggers_of_brat_events_are_no_entities(output: Path, tmp_path: Path) -> None:
+    triggers = "T7\tMeeting 13 16\tsaw\nT8\tLooking 13 16;30 33\tsaw Bob\nT9\tPER 13 16\tsaw\n"
+    # An event may stand before its trigger, and have no arguments.
+    events = "E1\tMeeting:T7 Who:T1 Whom:T3\nE2\tLooking:T8\n"
+    report = brat(output, tmp_path, events + SOUND + triggers)
+    assert (found(report), refused(report)) == (["a: saw: added as PER"], [])
+
+
 @pytest.mark.parametrize("name", ["a.ann", "a.txt"])
 def test_brat_document_without_its_files_is_refused_and_the_rest_imported(
     output: Path, tmp_path: Path, name: str
