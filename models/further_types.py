@@ -37,10 +37,11 @@ def with_types(tagger: Tagger, types: Iterable[str]) -> Tagger:
     known = scheme.types(labels)
     vocabulary = replace(tagger.vocabulary, labels=scheme.label_set([*known, *types]))
     wider = type(tagger)(config, vocabulary)
-    weights, shapes = tagger.state_dict(), {name: value.shape for name, value in wider.state_dict().items()}
-    grown = {}
-    for name, shape in shapes.items():
-        old = weights[name].shape
+    # Not the trained weights: a table that is fitted has its size only once it is loaded.
+    shapes = {name: value.shape for name, value in type(tagger)(config, tagger.vocabulary).state_dict().items()}
+    weights, grown = tagger.state_dict(), {}
+    for name, value in wider.state_dict().items():
+        old, shape = shapes[name], value.shape
         dimensions = [number for number, size in enumerate(shape) if size != old[number]]
         if any((old[number], shape[number]) != (len(labels), len(vocabulary.labels)) for number in dimensions):
             raise ConfigError(

@@ -137,6 +137,14 @@ def has_unknown(documents: Documents) -> bool:
     return any(sentence.known is not None for document in documents for sentence in document)
 
 
+def require_entities(documents: Documents, paths: Iterable[str], scheme: LabelScheme) -> set[str]:
+    """Return the entity types of gold corpora to compare taggers on; InputError if they have no entity."""
+    found = label_types(documents, scheme)
+    if not found:
+        raise InputError(f"{', '.join(paths)}: expected a corpus with entities, got none")
+    return found
+
+
 def require_known(documents: Documents, paths: Iterable[str]) -> None:
     """Raise an InputError unless all gold labels of corpora are known, so that a tagger can be scored on them."""
     if has_unknown(documents):

@@ -36,7 +36,13 @@ from concord.pipeline.storage.file_locks import exclusive
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import INLINE, Answer, counted, plain, warn
-from concord.workflows.corpora.corpora import label_types, read_corpora, short_names
+from concord.workflows.corpora.corpora import (
+    label_types,
+    read_corpora,
+    require_entities,
+    require_known,
+    short_names,
+)
 from concord.workflows.corpora.provenance import Provenance, describe_part, find_overlap, read_provenance
 from concord.workflows.corrections.corrected_corpus import CORPUS_NAME, CorrectedCorpus, read_corrected
 from concord.workflows.corrections.rehearsal import Corpora, find_data, find_job, with_rehearsal
@@ -143,6 +149,11 @@ def learn_command(job: LearnJob) -> Answer:
     further = sorted(examples.keys() - set(tagger.entity_types))
     _check_unseen(job, champion, corrected, data)
     scheme = tagger.vocabulary.scheme
+    if test := data.paths("test"):
+        # What cannot be compared is found before the training.
+        documents = read_corpora(test, labels=data.labels, trees=tagger.needs_trees)
+        require_known(documents, test)
+        require_entities(documents, test, scheme)
     data = with_rehearsal(data, looked_at=corrected.looked_at[1], scheme=scheme, further_types=further)
     name = job.name or (version.name if version is not None else earlier.register_as if earlier else champion.name)
     training = continued_training(champion, tagger, earlier, data, name=name, overrides=job.overrides)

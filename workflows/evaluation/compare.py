@@ -12,7 +12,6 @@ from concord.models.evaluation.breakdown import known_names
 from concord.models.tagger import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument
-from concord.pipeline.errors import InputError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.corpora import corpora
@@ -60,6 +59,7 @@ class Comparison:
         documents: with gold labels.
         first, second: the labels predicted by A and by B.
         measure: of the scores: ``F1`` or ``accuracy``.
+        left_out: entity types of B alone that the corpora have no entity of; what B finds of them does not count.
         unit: of randomisation and resampling: ``document``, or ``sentence`` if the corpora mark no documents.
         lines: the overall line comes first.
         changes: the documents in which one is correct where the other is wrong, most changes first.
@@ -69,6 +69,7 @@ class Comparison:
     first: DocumentLabels
     second: DocumentLabels
     measure: str
+    left_out: Sequence[str]
     unit: str
     lines: Sequence[Line]
     changes: Sequence[DocumentChange]
@@ -82,34 +83,38 @@ class Comparison:
 def compare(job: CompareJob) -> Comparison:
     """Label the corpora with both taggers and test the difference of their scores.
 
+    B may know types that A lacks, as a tagger that has learned more does: A misses what the corpora have of them.
+
     Raises:
         ConfigError: when the taggers cannot be compared, or the corpora have no labels for them.
         ModelError: when a tagger does not load.
         InputError: when a corpus cannot be read or has no entity, or a slice is empty.
     """
     taggers = [load_tagger(resolved.folder, device=job.device) for resolved in (job.first, job.second)]
-    _check_comparable(*taggers, labels=job.labels)
+    further = _further_types(*taggers, labels=job.labels)
     scheme = taggers[0].vocabulary.scheme
     form = corpora.gold_format(job.form, scheme)
     trees = any(tagger.needs_trees for tagger in taggers)
     documents = corpora.read_documents(job.data, labels=job.labels, form=form, trees=trees)
     sentences = [list(document.sentences) for document in documents]
+    found = corpora.require_entities(sentences, job.data, scheme)
+    left_out = {kind for kind, shown in further.items() if shown not in found}
+    labels = {**job.labels, **dict.fromkeys(left_out)}
     for tagger in taggers:
-        corpora.check_gold(tagger, sentences, job.data, labels=job.labels)
-    if not any(scheme.scored_spans(sentence.labels or ()) for document in sentences for sentence in document):
-        raise InputError(f"{', '.join(job.data)}: expected a corpus with entities, got none")
+        corpora.check_gold(tagger, sentences, job.data, labels=labels)
     known = None
     if job.train:
         train = corpora.read_corpora(job.train, labels=job.labels, form=form)
         known = known_names((sentence for document in train for sentence in document), scheme=scheme)
     find_slices = slice_finder(job.slices, documents, known)
     check_not_empty(job.slices, documents, find_slices, scheme=scheme)
-    first, second = (_label(tagger, sentences, job.labels) for tagger in taggers)
+    first, second = (_label(tagger, sentences, labels) for tagger in taggers)
     return Comparison(
         documents=documents,
         first=first,
         second=second,
         measure=scheme.measure,
+        left_out=sorted({further[kind] for kind in left_out}),
         unit="sentence" if all(document.name is None for document in documents) else "document",
         lines=compare_labels(documents, first, second, procedure=job.procedure, find_slices=find_slices, scheme=scheme),
         changes=changed_documents(documents, first, second, scheme=scheme),
@@ -129,6 +134,7 @@ def evidence(job: CompareJob, comparison: Comparison) -> dict[str, Any]:
         "data": [{"path": path, "sha256": file_sha256(path)} for path in job.data],
         "train": [{"path": path, "sha256": file_sha256(path)} for path in job.train],
         "labels": dict(job.labels),
+        "left_out": comparison.left_out,
         "unit": comparison.unit,
         "units": len(documents),
         "sentences": sum(len(document.sentences) for document in documents),
@@ -149,19 +155,22 @@ def describe_tagger(tagger: ResolvedTagger) -> str:
     return " ".join(filter(None, (tagger.name, tagger.version and f"version {tagger.version}", tagger.digest[:12])))
 
 
-def _check_comparable(first: Tagger, second: Tagger, *, labels: Mapping[str, str | None]) -> None:
+def _further_types(first: Tagger, second: Tagger, *, labels: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the entity types that B knows and A lacks, each with its name here; ConfigError if A knows others too."""
     entities = [tagger.vocabulary.scheme.has_entities for tagger in (first, second)]
     if entities[0] != entities[1]:
         raise ConfigError("A and B: expected two entity taggers or two taggers of token labels, got one of each")
     if not entities[0]:
-        return
-    kinds = [{labels.get(kind, kind) for kind in tagger.entity_types} - {None} for tagger in (first, second)]
-    if kinds[0] != kinds[1]:
-        known = [", ".join(sorted(filter(None, found))) or "none" for found in kinds]
+        return {}
+    shown = [{kind: labels.get(kind, kind) for kind in tagger.entity_types} for tagger in (first, second)]
+    kinds = [{kind for kind in names.values() if kind is not None} for names in shown]
+    if not kinds[0] <= kinds[1]:
+        known = [", ".join(sorted(found)) or "none" for found in kinds]
         raise ConfigError(
-            f"A knows {known[0]}, B knows {known[1]}: expected the same types on both sides; "
+            f"A knows {known[0]}, B knows {known[1]}: expected the same types on both sides, or more of them in B; "
             "--labels GPE=LOC,MISC= maps or drops types of the corpus and of both taggers"
         )
+    return {kind: name for kind, name in shown[1].items() if name is not None and name not in kinds[0]}
 
 
 def _label(tagger: Tagger, documents: corpora.Documents, labels: Mapping[str, str | None]) -> DocumentLabels:

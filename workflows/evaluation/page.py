@@ -46,6 +46,7 @@ def render_page(job: CompareJob, comparison: Comparison) -> str:
         colours=type_colours(_entity_types(comparison)),
         documents=[_document_view(change, comparison) for change in shown],
         more=len(comparison.changes) - len(shown),
+        left_out=_left_out(comparison),
     )
 
 
@@ -58,6 +59,7 @@ def _describe(job: CompareJob, comparison: Comparison) -> str:
             f"A  {describe_tagger(job.first)}",
             f"B  {describe_tagger(job.second)}",
             f"on {', '.join(job.data)}: {size}{unit_note}",
+            *_left_out(comparison),
             "",
             comparison.verdict,
             "",
@@ -67,6 +69,12 @@ def _describe(job: CompareJob, comparison: Comparison) -> str:
             f"Holm: p corrected over {counted(len(comparison.lines), 'line')}",
         ]
     )
+
+
+def _left_out(comparison: Comparison) -> list[str]:
+    """Describe in a sentence the types that do not count, if there are some."""
+    names = ", ".join(comparison.left_out)
+    return [f"without {names}, which only B knows: the corpora have no entity of it"] if names else []
 
 
 def _row(line: Line) -> tuple[object, ...]:

@@ -124,7 +124,7 @@ def mlflow_errors(action: str) -> Iterator[None]:
     except MlflowException as error:
         kind = NotFoundError if error.error_code == "RESOURCE_DOES_NOT_EXIST" else TrackingError
         raise kind(f"{tracking_uri()}: {action}: {_reason(error)}", code=error.error_code) from error
-    except (OSError, sqlite3.Error, SQLAlchemyError) as error:
+    except (OSError, sqlite3.Error, SQLAlchemyError, ImportError) as error:  # a driver of a database may be missing
         raise TrackingError(f"{tracking_uri()}: {action}: {_reason(error)}; try again later") from error
 
 

@@ -16,6 +16,7 @@ def compared(job: CompareJob, documents: Sequence[GoldDocument], first: Predicti
         first=first,
         second=second,
         measure="F1",
+        left_out=(),
         unit="document",
         lines=compare_labels(documents, first, second, procedure=job.procedure),
         changes=changed_documents(documents, first, second),

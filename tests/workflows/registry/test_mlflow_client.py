@@ -138,3 +138,9 @@ def test_processes_can_create_a_store_concurrently(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert [process.wait(timeout=300) for process in processes] == [0, 0]
+
+
+def test_a_database_without_its_driver_is_a_store_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "oracle+oracledb://nobody@127.0.0.1:1/none")
+    with pytest.raises(TrackingError, match="oracledb"):
+        open_run(experiment="test", name="run", parameters={}, tags={})

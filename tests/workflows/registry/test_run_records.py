@@ -175,7 +175,7 @@ def test_a_run_in_progress_is_followed_until_the_store_fails(
 @pytest.mark.parametrize("place", ["gone", "link"])
 def test_files_outside_the_folder_are_not_sent(record: RunRecord, tmp_path: Path, place: str) -> None:
     (tmp_path / "secret").write_text("secret")
-    (tmp_path / record.folder / "link").symlink_to(tmp_path / "secret")
+    (tmp_path / str(record.folder) / "link").symlink_to(tmp_path / "secret")
     with pytest.raises(InputError, match=rf"{place}: expected a file"):
         send(replace(record, files={place: record.folder / place}))
     assert unsent([record]) == [record]

@@ -256,7 +256,7 @@ def test_a_store_that_fails_during_training_gets_what_it_lacks_when_the_training
 def test_a_killed_training_is_recorded_as_such_until_it_is_finished(
     store: Path, train_file: Path, store_down: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     store_down.setattr(train, "draw_curves", interrupt)
