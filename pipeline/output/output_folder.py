@@ -27,7 +27,7 @@ from concord.pipeline.output.manifest import (
     check_equation,
     read_commit_record,
 )
-from concord.pipeline.output.names import NAMED_COLUMNS, Places, tabulate_names
+from concord.pipeline.output.names import NAMED_COLUMNS, tabulate_names
 from concord.pipeline.output.parquet_parts import read_part, write_part
 from concord.pipeline.output.store_generations import StoreGenerations
 from concord.pipeline.output.tables import without_candidates
@@ -327,9 +327,9 @@ class OutputFolder:
             )
         manifest = Manifest.of(plan, reports.values(), read=plan.read)
         check_equation(manifest, where=str(self.output))
-        return replace(manifest, names=self._write_names(manifest, link=plan.config.output.places))
+        return replace(manifest, names=self._write_names(manifest))
 
-    def _write_names(self, manifest: Manifest, *, link: bool) -> PartFile:
+    def _write_names(self, manifest: Manifest) -> PartFile:
         """Write the table of names of a generation, unless its entities and their names are those of the current one.
 
         A lost table is written again with the same ids, but for those that a release with other rules gave.
@@ -342,15 +342,14 @@ class OutputFolder:
         with suppress(IntegrityError):  # a broken manifest or table is about to be replaced
             current = self.manifest()
             if current is not None and current.names is not None and self._has_part(current.names):
-                linked = self.plan(current.generation).config.output.places
-                if _filled(current.files("entities")) == parts and linked == link:
+                if _filled(current.files("entities")) == parts:
                     return current.names
                 previous = read_part(self.generations.find_part(current.names.path))
         paths = (self.generations.find_part(part.path) for part in parts)
         entities = (without_candidates(read_part(path, [*NAMED_COLUMNS, "source"])) for path in paths)
         write = partial(
             write_part,
-            tabulate_names(entities, previous, Places() if link else None),
+            tabulate_names(entities, previous),
             root=self.generations.pending,
             staging=self.staging,
             name="names",

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 OFFSET_UNIT = "code points of the raw text, half-open"
 ANNOTATED = "annotated"
 CANDIDATE = "candidate"
@@ -189,8 +189,6 @@ NAMES = _schema(
     _field("first_doc_id", pa.string(), "the first of them, in the order of the table documents"),
     _field("last_doc_id", pa.string(), "the last of them"),
     _field("variants", pa.list_(pa.string()), "its names as they are written, the most frequent first"),
-    _field("geonames_id", pa.int64(), "the place of GeoNames that it means, or null (output.places)", nullable=True),
-    _field("geonames_confidence", pa.float64(), "1, 0.9 or 0.8 by the rule that decided, or null", nullable=True),
 )
 
 TableName = Literal["documents", "sentences", "tokens", "entities", "errors"]

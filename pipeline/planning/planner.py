@@ -166,8 +166,7 @@ class Planner:
             return finished.model_copy(update={"changes": Changes(unchanged=unchanged), "reasons": ()})
         following = self._plan(finished.generation + 1, base=finished)
         reused = {(rows.shard, rows.generation) for rows in following.reused}
-        links = finished.config.output.places != self._config.output.places
-        if links or following.shards or reused != {(report.shard, report.generation) for report in existing.values()}:
+        if following.shards or reused != {(report.shard, report.generation) for report in existing.values()}:
             return following
         return finished.model_copy(
             update={"changes": following.changes, "named": following.named, "reasons": following.reasons}

@@ -50,8 +50,6 @@ def test_names_of_all_documents_are_grouped_by_label_and_canonical_name() -> Non
         "first_doc_id": "b",
         "last_doc_id": "c",
         "variants": ["Biden", "JOE BIDEN", "Joe Biden"],
-        "geonames_id": None,
-        "geonames_confidence": None,
     }
     assert {(row["canonical"], row["label"], row["mentions"]) for row in others} == {
         ("Paris", "LOC", 1),

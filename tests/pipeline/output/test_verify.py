@@ -149,7 +149,7 @@ def with_column(name: str, change: Callable[[list[object]], list[object]]) -> Ca
         ("names", lambda table: table.drop_columns(["variants"]), "its columns are not those"),
         ("documents", with_column("raw_text", lambda texts: ["other", *texts[1:]]), "does not match its SHA-256"),
         ("tokens", lambda table: table.drop_columns(["lemma"]), "its columns are not those"),
-        ("tokens", lambda table: table.replace_schema_metadata({}), "expected schema version 10, got None"),
+        ("tokens", lambda table: table.replace_schema_metadata({}), "expected schema version 11, got None"),
     ],
 )
 def test_verify_finds_inconsistent_tables(
