@@ -3,8 +3,7 @@
 The work "messages" times the scan against the tree reduction, which is never used on a CPU; its ratio is of the tree
 over the scan. Batches have sentences of 10, 40 or 100 words, of 10 to 100, or one of 100 and otherwise of 5.
 
-Command: PYTHONPATH=.:/tmp/pytorch_crf python benchmarks/bench_crf.py, after
-pip install --no-deps --target /tmp/pytorch_crf pytorch-crf==0.7.2
+Command: python benchmarks/bench_crf.py
 
 One thread, random scores. Times are processor times, since the machine may be shared. A ratio is the time of
 pytorch-crf over ours in the same turn: above 1 ours is faster. The order alternates, and the median over turns is what
@@ -21,7 +20,7 @@ from importlib.metadata import version
 
 import torch
 from environment import environment, spread
-from torchcrf import CRF  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from torchcrf import CRF
 
 from concord.models.decoders.crf.distribution import Crf
 from concord.models.decoders.crf.factors import Factors, Packing

@@ -25,19 +25,19 @@ from environment import environment, spread
 
 def write_copies(collection: Path, output: Path, *, copies: int) -> Path:
     """Write a collection that contains another one `copies` times, as far as readers can see."""
-    manifest = json.loads((collection / "_run" / "manifest.json").read_bytes())
+    shutil.copytree(collection, output, symlinks=True)
+    state, first = (folder / "current" for folder in (output, collection))
+    manifest = json.loads((first / "manifest.json").read_bytes())
     shards: list[dict[str, Any]] = []
     for copy in range(copies):
         for shard in manifest["shards"]:
             files = {}
             for name, part in shard["files"].items():
-                path = f"{name}/part-{len(shards):05d}-g0.parquet"
-                (output / name).mkdir(parents=True, exist_ok=True)
-                pq.write_table(_renamed(pq.read_table(collection / part["path"]), copy), output / path)
+                path = f"{name}/part-{len(shards):05d}-g0-{part['sha256'][:8]}.parquet"
+                pq.write_table(_renamed(pq.read_table(first / part["path"]), copy), state / path)
                 files[name] = part | {"path": path}
             shards.append(shard | {"shard": len(shards), "files": files})
-    shutil.copytree(collection / "_run" / "plans", output / "_run" / "plans")
-    (output / "_run" / "manifest.json").write_text(json.dumps(manifest | {"shards": shards}))
+    (state / "manifest.json").write_text(json.dumps(manifest | {"shards": shards}))
     return output
 
 

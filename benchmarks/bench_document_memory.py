@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from bench_samples import load_two_stages
 from english_types import TYPES, scored
 from environment import environment
 
+from concord.models.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.breakdown import co_occurrence_scores
 from concord.models.evaluation.metrics import gold_sequences, span_scores
@@ -24,10 +24,20 @@ from concord.models.labels import Span, decode_spans
 from concord.models.options import PredictOptions
 from concord.models.two_stage.tagger import TwoStageTagger
 from concord.workflows.corpora.corpora import read_corpora
+from concord.workflows.registry.resolve_tagger import find_tagger
 
 SETS = ("ewt_uner", "gum_ne_open", "wikigold", "litbank_prop", "btc")
 Labels = list[tuple[str, ...]]
 Documents = Sequence[Sequence[Sentence]]
+
+
+def load_two_stages(model: str) -> tuple[TwoStageTagger, str]:
+    """Return a tagger of two stages, and the digest of its bundle."""
+    resolved = find_tagger(model)
+    tagger = load_tagger(resolved.folder)
+    if not isinstance(tagger, TwoStageTagger):
+        raise SystemExit(f"{model}: expected a tagger of two stages, got {tagger.name}")
+    return tagger, resolved.digest
 
 
 def predict(tagger: TwoStageTagger, documents: Documents) -> tuple[Labels, Labels]:

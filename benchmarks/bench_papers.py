@@ -1,7 +1,6 @@
 """Time whole taggers at the papers' sizes, in turns, where the papers have tables of speed; and weight samples.
 
-Command: PYTHONPATH=.:/tmp/pytorch_crf python benchmarks/bench_papers.py, after
-pip install --no-deps --target /tmp/pytorch_crf pytorch-crf==0.7.2
+Command: python benchmarks/bench_papers.py
 
 Weights and words are random, since only speed counts: the taggers are the profiles `paper` of conf/train, untrained,
 those of one table with LSTMs of equal width. On a CPU there is one thread, and times are processor times, since the
@@ -22,9 +21,10 @@ from typing import Any
 import torch
 from environment import environment, quartiles
 from torch import Tensor, nn
-from torchcrf import CRF  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from torchcrf import CRF
 
 from concord.models.checkpoint import pick_device
+from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig, run_samples
@@ -82,6 +82,10 @@ class OtherDistribution:
         """Return the log-likelihood of label sequences, shape ``(B,)``."""
         found: Tensor = self._chain(self._emissions, labels.clamp(min=0), mask=self._mask, reduction="none")
         return found
+
+    def log_likelihood(self, batch: Batch) -> Tensor:
+        """Return the log-likelihood of a batch's gold labels, shape ``(B,)``."""
+        return self.log_prob(batch.gold)
 
     def mode(self) -> Tensor:
         """Return the best label sequences; all sentences have the same length."""

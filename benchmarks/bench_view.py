@@ -90,7 +90,7 @@ def server(output: Path, cache: Path) -> Iterator[Viewed]:
 
 def read_column(output: Path, table: str, column: str) -> list[Any]:
     """Return the values of a column."""
-    parts = [output / found["files"][table]["path"] for found in _shards(output)]
+    parts = [output / "current" / found["files"][table]["path"] for found in _shards(output)]
     return [value for part in parts for value in pq.read_table(part, columns=[column])[column].to_pylist()]
 
 

@@ -1,5 +1,6 @@
 """What all benchmarks report: where they ran, and how measured values spread."""
 
+import ast
 import os
 import platform
 import shlex
@@ -7,14 +8,25 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 
 
+BUNDLES = Path("models/pretrained")
+
+
 def environment(script: str) -> dict[str, object]:
-    """Return command, commit, hardware and versions."""
+    """Return what is measured, by the first sentence of the script, the bundled weights, and command, commit and place.
+
+    ``weights`` has the sha256, in hex, of the weights of each bundled tagger: a test holds the pages to those that ship.
+    """
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    described = ast.get_docstring(ast.parse((Path(__file__).parent / script).read_text(encoding="utf-8"))) or ""
+    bundles = BUNDLES.glob("*/weights.safetensors")
     return {
+        "measured": " ".join(described.split("\n\n")[0].split()),
+        "weights": {path.parent.name: sha256(path.read_bytes()).hexdigest() for path in bundles},
         "command": shlex.join(["python", f"benchmarks/{script}", *sys.argv[1:]]),
         "commit": commit.stdout.strip(),
         "hardware": {"cpu": _cpu_name(), "cores": os.cpu_count(), "gpu": None},

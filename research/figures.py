@@ -5,8 +5,8 @@ A figure that does not apply to the tagger is left out, and the answer says why.
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -90,7 +90,15 @@ def draw_figures(job: FiguresJob) -> Answer:
     """
     tagger = load_tagger(job.folder, device=job.device)
     documents = read_gold_for(tagger, job.data, labels=job.labels, form=job.form)
-    data = FigureData(tagger, documents, folder=job.folder, device=job.device, batch_words=job.batch_words)
+    left_out_types = {name for name, new in job.labels.items() if new is None}
+    data = FigureData(
+        tagger,
+        documents,
+        folder=job.folder,
+        device=job.device,
+        batch_words=job.batch_words,
+        left_out_types=left_out_types,
+    )
     for number in job.sentences:
         if not 1 <= number <= len(data.places):
             raise InputError(f"--sentence: expected a number from 1 to {len(data.places):,}, got {number}")
@@ -132,13 +140,26 @@ class FigureData:
     ``samples`` and ``length`` measure speed, so they must come first: the others let an encoder keep its features.
     """
 
-    def __init__(self, tagger: Tagger, documents: Documents, *, folder: Path, device: str, batch_words: int) -> None:
-        """Take a tagger with the folder and device it was loaded from and to, and documents with gold labels."""
+    def __init__(
+        self,
+        tagger: Tagger,
+        documents: Documents,
+        *,
+        folder: Path,
+        device: str,
+        batch_words: int,
+        left_out_types: Collection[str] = (),
+    ) -> None:
+        """Take a tagger with the folder and device it was loaded from and to, and documents with gold labels.
+
+        ``threshold`` counts names of the ``left_out_types`` as no names.
+        """
         self.tagger, self.scheme = tagger, tagger.vocabulary.scheme
         self.documents, self.plain, self.gold = documents, without_labels(documents), gold_sequences(documents)
         self.places = [(document, place) for document in self.plain for place in range(len(document))]
         """The document of each sentence, and the sentence's index there."""
         self._folder, self._device, self._batch_words = folder, device, batch_words
+        self._left_out_types = left_out_types
 
     @cached_property
     def predicted(self) -> list[Prediction]:
@@ -186,10 +207,12 @@ class FigureData:
         without stage two.
         """
         options = PredictOptions(batch_words=self._batch_words, threshold=REFINE_ALL, gate=0.0)
+        numbers = {label: number for number, label in enumerate(self.tagger.vocabulary.labels)}
+        scored = torch.tensor([numbers[self._scored(label)] for label in numbers])
         table = self.tagger.tabulate(self.plain, options)
+        table = replace(table, draft=scored[table.draft], label=scored[table.label])
         curve = sweep_threshold(table, self.documents, self.tagger.vocabulary)
         draft = curve[-1].score
-        numbers = {label: number for number, label in enumerate(self.tagger.vocabulary.labels)}
         gold = torch.tensor([numbers.get(name, -1) for labels in self.gold for name in self.scheme.from_gold(labels)])
         points = [
             {
@@ -209,6 +232,9 @@ class FigureData:
             "own": self.tagger.threshold,
             "points": points,
         }
+
+    def _scored(self, label: str) -> str:
+        return OUTSIDE if label.partition("-")[2] in self._left_out_types else label
 
     def memory(self) -> Values:
         """Measure the scores of all and of recurring names for each number of slots of the document memory."""

@@ -158,8 +158,6 @@ class GridConfig(Config):
     revisions: Mapping[str, RevisionConfig] = Field(default_factory=dict)
     """Tagger -> the revision of its code."""
     reproductions: tuple[ReproductionConfig, ...] = ()
-    draws: str | None = None
-    """A file of bench_draws.py: how much a draw of weight samples moves the score."""
     figures: str | None = None
     """A file with what research.figures and research.epochs measured: `gating`, `attended` and `epochs`."""
 
