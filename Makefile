@@ -16,7 +16,7 @@ export RAY_AUTH_MODE ?= disabled
 # A tagger of a test is so small that a second thread only waits.
 quick test coverage: export OMP_NUM_THREADS = 1
 
-.PHONY: help setup demo check docs quick test test-python coverage soak format bench grid clean
+.PHONY: help setup demo check smoke docs quick test test-python coverage soak format bench grid clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -40,11 +40,14 @@ $(STAMP): $(INSTALLED)
 demo: $(INSTALLED)  ## Annotate examples/news and show what came out
 	$(BIN)/concord annotate examples/news --output out/news
 
-check: $(STAMP) docs  ## Format, lint, types, import contracts, and the site of the documentation
+check: $(STAMP) docs smoke  ## Format, lint, types, import contracts, the site of the documentation, every benchmark
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+smoke: $(STAMP)  ## Run every benchmark on a tiny input
+	OMP_NUM_THREADS=1 PYTHONPATH=.:tests/support $(BIN)/python benchmarks/smoke.py
 
 docs: $(STAMP)  ## Build the site of the documentation in out/site; a dead link is an error
 	$(BIN)/properdocs build

@@ -12,7 +12,6 @@ from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 
-
 BUNDLES = Path("models/pretrained")
 
 

@@ -8,7 +8,7 @@ import yaml
 from research.grid.config import GridConfig, runs_of
 from research.grid.settings import settings_of
 
-GRID = {
+GRID: dict[str, Any] = {
     "corpora": {
         "ours": {"folder": "train", "floor": [50.0, None], "set": ["fit.epochs=3"]},
         "alone": {"folder": "train", "documents": False},

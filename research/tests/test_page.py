@@ -10,9 +10,10 @@ from concord_testing.checkout import CHECKOUT
 
 from concord.models.evaluation.significance import Difference
 from research.grid.claims import PooledAnswer, answer_claims
-from research.grid.config import GridConfig, ReproductionConfig
+from research.grid.config import GridConfig, ReproductionConfig, runs_of
 from research.grid.page import render_claims, render_page
-from research.tests.grids import record, small_grid
+from research.grid.settings import settings_of
+from research.tests.grids import GRID, record, small_grid
 
 MOST_BYTES = 15_000
 """Of the page of results, so that people read it."""
@@ -77,8 +78,8 @@ def test_page_begins_with_the_pooled_answers(grid: GridConfig) -> None:
 
 
 def test_figures_of_the_papers_are_in_one_table(grid: GridConfig) -> None:
-    table = page_of(grid, [record("wide", 1, [5])]).partition("## What the papers print")[2]
-    assert table.splitlines()[-3:] == ["| system | CoNLL-03 |", "| --- | --- |", "| wide | 91.2 |"]
+    table = claims_of(grid, [record("wide", 1, [5])]).partition("## What the papers print")[2].partition("\n## ")[0]
+    assert table.rstrip().splitlines()[-3:] == ["| system | CoNLL-03 |", "| --- | --- |", "| wide | 91.2 |"]
 
 
 def test_accuracy_of_words_that_occur_again_is_shown_with_that_of_drafts(grid: GridConfig) -> None:
@@ -116,15 +117,54 @@ def test_pages_of_current_records_say_nothing_of_what_is_left(grid: GridConfig) 
     assert "lack seeds" not in claims_of(alone, rows)
 
 
-def test_page_of_claims_lists_reproductions_and_draws(grid: GridConfig, tmp_path: Path) -> None:
-    path = tmp_path / "draws.json"
-    stages = {stage: {"mean": 77.1, "std": 0.126} for stage in ("final", "draft")}
-    found = {"command": "python bench.py", "tagger": "entities_en", "data": "dev", "draws": 4, "samples": {"8": stages}}
-    path.write_text(json.dumps(found))
+def test_page_of_claims_lists_reproductions(grid: GridConfig) -> None:
     item = ReproductionConfig(paper="A", item="Table 1", about="counts", status="not", where="no licence")
-    page = claims_of(grid.model_copy(update={"draws": str(path), "reproductions": (item,)}), [])
-    assert "| 8 | 77.10 ± 0.13 | 77.10 ± 0.13 |" in page
+    page = claims_of(grid.model_copy(update={"reproductions": (item,)}), [])
     assert "| A | Table 1 | counts | not | no licence |" in page
+
+
+def grid_of(*keys: tuple[str, str]) -> GridConfig:
+    """Return a grid of one table with these rows, by key and tagger."""
+    table = GRID["tables"]["main"] | {"rows": [{"key": key, "tagger": tagger} for key, tagger in keys]}
+    return GridConfig.from_mapping({**GRID, "tables": {"main": table}, "claims": [], "papers": {}})
+
+
+def records_of(grid: GridConfig, **values: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the records of runs, by key and in the order of the seeds, each with these values."""
+    triples = {key: [[10, 10, 9]] for key in ("all",)}
+    units = {name: {"final": triples, "draft": triples} for name in ("dev", "test")}
+    plain = {"best": {"threshold": None}, "units": units}
+    return {
+        run.name: {**plain, "run": run.name, "seed": run.seed, "settings": settings_of(run, grid), **found}
+        for run in runs_of(grid, ["main"])
+        for found in [values[run.row.own_key][run.seed - 1]]
+    }
+
+
+def test_page_shows_the_thresholds_with_a_memory_and_without() -> None:
+    grid = grid_of(("doc_uanet", "doc_uanet"), ("doc_no_memory", "doc_uanet"))
+    own, without = ([{"best": {"threshold": value}} for value in values] for values in ((0.2, 0.4), (0.9, 0.5)))
+    page = render_page(grid, records_of(grid, doc_uanet=own, doc_no_memory=without), [], picture="")
+    assert "It is so here in 1 of 1 tables" in page
+    assert line_of(page, "Ours") == "| Ours | 0.30 (0.20, 0.40) | 0.70 (0.90, 0.50) |"
+
+
+def test_page_shows_what_cross_and_att_gain_by_length_and_type() -> None:
+    grid = grid_of(("baseline_bilstm_cnn", "baseline_bilstm_cnn"), ("att_bilstm_cnn", "att_bilstm_cnn"))
+
+    def scored(f1: float) -> dict[str, Any]:
+        return {
+            "test": {
+                "by_mention_length": {key: {"f1": f1} for key in ("1", "2", "3", "4+")},
+                "scores": {"LOC": {"f1": f1}},
+            }
+        }
+
+    records = records_of(
+        grid, baseline_bilstm_cnn=[scored(40.0), scored(50.0)], att_bilstm_cnn=[scored(60.0), scored(31.5)]
+    )
+    page = render_page(grid, records, [], picture="")
+    assert "| Ours | att_bilstm_cnn | +0.8 | +0.8 | +0.8 | +0.8 | LOC +0.8 |" in page
 
 
 def test_pages_show_what_the_figures_of_the_papers_measured(grid: GridConfig, tmp_path: Path) -> None:
