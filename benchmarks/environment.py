@@ -18,7 +18,7 @@ BUNDLES = Path("models/pretrained")
 def environment(script: str) -> dict[str, object]:
     """Return what is measured, by the first sentence of the script, the bundled weights, and command, commit and place.
 
-    ``weights`` has the sha256, in hex, of the weights of each bundled tagger: a test holds the pages to those that ship.
+    ``weights`` has the sha256, in hex, of each bundled tagger's weights; a test holds the pages to those that ship.
     """
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     described = ast.get_docstring(ast.parse((Path(__file__).parent / script).read_text(encoding="utf-8"))) or ""

@@ -115,7 +115,7 @@ CASES: Mapping[str, Case] = {
     "bench_defaults": Case(options=f"{TO_FILE} {SMALL}", constants={"SUITE": ("ewt_uner",)}),
     "bench_delta": Case(options="--documents 3 --generations 2 --changed 1 --parts 101"),
     "bench_diff": Case(options="{collection} {collection} --copies 1 --repeats 1"),
-    "bench_disk_faults": Case(options="--stride 400"),
+    "bench_disk_faults": Case(options="--stride 1000"),
     "bench_document_memory": Case(options="--corpora {corpora}", constants={"SETS": ("ewt_uner",)}),
     "bench_encoder": Case(
         options="--corpora {corpora} --rounds 1 --model entities_en_small", constants=ONE_PART | {"PROCESSORS": {}}
@@ -146,7 +146,7 @@ CASES: Mapping[str, Case] = {
     "bench_scaling": Case(piece=measure_local_run),
     "bench_serving": Case(piece=lambda module, _: module.make_texts(2)),
     "bench_soak": Case(options="--seconds 0 --workers fake --executors local --documents 4 --words 20"),
-    "bench_store_faults": Case(options="--seeds 1", constants={"SCHEMES": ("s3",), "RUNS": 1}),
+    "bench_store_faults": Case(),
     "bench_submission": Case(
         piece=lambda module, paths: module.write_job(paths["out"], "job", documents=2, model="entities_en_small")
     ),

@@ -83,8 +83,8 @@ GATING_NOTE = (
 )
 THRESHOLDS_NOTE = (
     "The paper's document model has its best F1 at a smaller threshold than the model of sentences (Ye et al., Figure "
-    "6). It is so here in {fewer} of {tables} tables: the threshold in nats that is best on dev, mean and values of the "
-    "seeds."
+    "6). So it has here, in {fewer} of {tables} tables. Shown is the threshold in nats that is best on dev: the mean, "
+    "and the values of the seeds."
 )
 GAINS_NOTE = (
     "F1 less that of Baseline-BiLSTM-CNN on test, means over the seeds, by the number of words of a name (Li et al., "

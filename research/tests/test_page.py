@@ -145,7 +145,7 @@ def test_page_shows_the_thresholds_with_a_memory_and_without() -> None:
     grid = grid_of(("doc_uanet", "doc_uanet"), ("doc_no_memory", "doc_uanet"))
     own, without = ([{"best": {"threshold": value}} for value in values] for values in ((0.2, 0.4), (0.9, 0.5)))
     page = render_page(grid, records_of(grid, doc_uanet=own, doc_no_memory=without), [], picture="")
-    assert "It is so here in 1 of 1 tables" in page
+    assert "So it has here, in 1 of 1 tables" in page
     assert line_of(page, "Ours") == "| Ours | 0.30 (0.20, 0.40) | 0.70 (0.90, 0.50) |"
 
 
