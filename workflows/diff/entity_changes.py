@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from concord.models.labels import OUTSIDE
-from concord.workflows.diff.rows import KEYS, OFFSETS, Rows, ShardRows, match_rows, text_positions
+from concord.workflows.diff.rows import KEYS, OFFSETS, Rows, ShardRows, join_rows, text_positions
 
 Kind = Literal["same", "relabelled", "moved", "lost", "gained"]
 CHANGES: tuple[Kind, ...] = ("relabelled", "moved", "lost", "gained")
@@ -23,20 +23,16 @@ def compare_entities(first: ShardRows, second: ShardRows) -> pa.Table:
 
     The columns of a side are ``SIDE_COLUMNS`` after ``first_`` or ``second_``.
     """
-    matches = match_rows(first.entities, second.entities, keys=KEYS)
-    left, right = first.entities.take(pa.array(matches.first)), second.entities.take(pa.array(matches.second))
-    kinds = pc.if_else(pc.equal(left["label"], right["label"]), "same", "relabelled")
-    lost = first.entities.take(pa.array(matches.only_first))
-    gained = second.entities.take(pa.array(matches.only_second))
+    left, right, lost, gained = join_rows(first.entities, second.entities, keys=KEYS)
     moved_from, moved_to = _mutually_overlapping(lost, gained)
     moved = lost.take(pa.array(moved_from)), gained.take(pa.array(moved_to))
     lost, gained = _without(lost, moved_from), _without(gained, moved_to)
     return pa.concat_tables(
         [
-            _side_by_side(left, right, kinds),
-            _side_by_side(*moved, "moved"),
-            _side_by_side(lost, _outside(second, lost), "lost"),
-            _side_by_side(_outside(first, gained), gained, "gained"),
+            _side_by_side(left, right, pc.if_else(pc.equal(left["label"], right["label"]), "same", "relabelled")),
+            _side_by_side(*moved, pa.repeat("moved", len(moved_from))),
+            _side_by_side(lost, _outside(second, lost), pa.repeat("lost", lost.num_rows)),
+            _side_by_side(_outside(first, gained), gained, pa.repeat("gained", gained.num_rows)),
         ]
     )
 
@@ -51,7 +47,7 @@ def _mutually_overlapping(first: pa.Table, second: pa.Table) -> tuple[Rows, Rows
 
 def _first_overlapping(first: pa.Table, second: pa.Table) -> Rows:
     """Return for each entity the first row of the other table that overlaps it; that table's length if none does."""
-    starts, ends = text_positions(first, "start_char"), text_positions(first, "end_char")
+    starts, ends = (text_positions(first, column) for column in OFFSETS)
     nearest = np.searchsorted(text_positions(second, "end_char"), starts, side="right")
     # A position after the last row that no entity reaches.
     begins = np.append(text_positions(second, "start_char"), np.iinfo(np.int64).max)
@@ -59,16 +55,12 @@ def _first_overlapping(first: pa.Table, second: pa.Table) -> Rows:
 
 
 def _without(table: pa.Table, rows: Rows) -> pa.Table:
-    kept = np.ones(table.num_rows, dtype=bool)
-    kept[rows] = False
-    return table.filter(pa.array(kept))
+    return table.take(pa.array(np.delete(np.arange(table.num_rows), rows)))
 
 
 def _outside(side: ShardRows, entities: pa.Table) -> pa.Table:
     """Return what a side says about entities that only the other side has."""
-    bounds = np.stack(
-        side.words_of(text_positions(entities, "start_char"), text_positions(entities, "end_char")), axis=1
-    )
+    bounds = np.stack(side.words_of(*(text_positions(entities, column) for column in OFFSETS)), axis=1)
 
     def reduced(reduce: np.ufunc, column: str) -> NDArray[Any]:
         # One value more, so that an entity may end with the last word.
@@ -77,15 +69,14 @@ def _outside(side: ShardRows, entities: pa.Table) -> pa.Table:
 
     columns = {
         "sent_id": side.tokens["sent_id"].take(pa.array(bounds[:, 0])),
-        "label": pa.array([OUTSIDE] * entities.num_rows, pa.string()),
+        "label": pa.repeat(OUTSIDE, entities.num_rows),
         "confidence": pa.array(reduced(np.minimum, "ner_prob"), pa.float32(), from_pandas=True),  # NaN for null
-        "refined": pa.array(reduced(np.maximum, "refined").astype(bool), pa.bool_()),
+        "refined": pa.array(reduced(np.maximum, "refined").astype(bool)),
     }
-    return pa.table({name: columns.get(name, entities[name]) for name in ("document", *SIDE_COLUMNS)} | columns)
+    return pa.table({name: columns.get(name, entities[name]) for name in ("document", *SIDE_COLUMNS)})
 
 
-def _side_by_side(first: pa.Table, second: pa.Table, kind: Any) -> pa.Table:
-    kinds = pa.array([kind] * first.num_rows, pa.string()) if isinstance(kind, str) else kind
+def _side_by_side(first: pa.Table, second: pa.Table, kinds: pa.Array) -> pa.Table:
     columns = {"document": first["document"], "kind": kinds}
     for side, table in (("first", first), ("second", second)):
         columns |= {f"{side}_{name}": table[name] for name in SIDE_COLUMNS}

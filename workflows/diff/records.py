@@ -2,18 +2,52 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.collection import Collection
-from concord.pipeline.output.schema import ERRORS, calibration_of
-from concord.workflows.diff.rows import Rows, concatenate, match_rows, read_shards, rows_equal
+from concord.pipeline.output.schema import ERRORS, SCHEMAS, calibration_of
+from concord.workflows.diff.rows import join_rows
+
+
+class Documents(NamedTuple):
+    """Numbers of documents in A and B; ``listed`` has the first ids of each kind that is not the same in both.
+
+    Attributes:
+        same_text: those with the same text, under the same id or renamed.
+        changed: those with the same id and different texts.
+    """
+
+    first: int
+    second: int
+    same_text: int
+    renamed: int
+    changed: int
+    only_first: int
+    only_second: int
+    listed: Mapping[str, Sequence[Any]]
+
+
+class DeadLetters(NamedTuple):
+    """Numbers of dead letters in A and B; ``listed`` has the first rows of those ``gained`` and ``lost``.
+
+    Attributes:
+        same: those with the same reason in both.
+        reasons: numbers in A and B by stage and error.
+        gained, lost: those that only B or only A has, or has for a different reason. ``before`` or ``after`` tells what
+            their record is on the other side: ``annotated``, ``absent``, or a dead letter for that reason.
+    """
+
+    first: int
+    second: int
+    same: int
+    reasons: Sequence[Mapping[str, Any]]
+    gained: int
+    lost: int
+    listed: Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 class ShardPair(NamedTuple):
@@ -25,169 +59,103 @@ class ShardPair(NamedTuple):
     second: pa.Array
 
 
-class ListedDocuments(NamedTuple):
-    """Ids of documents that are not the same in A and B; renamed ones as pairs."""
-
-    renamed: Sequence[tuple[str, str]]
-    changed: Sequence[str]
-    only_first: Sequence[str]
-    only_second: Sequence[str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DocumentPairs:
-    """The documents of A and B.
-
-    Attributes:
-        first, second: all documents with ``doc_id``, ``text_sha256`` and ``shard``, the index of their shard.
-        same: rows of both sides with the same text, including those whose id differs.
-        renamed: rows of those whose id differs.
-        changed: rows of both sides with the same id and different texts.
-        only_first, only_second: rows of documents that the other side does not have.
-        first_calibration, second_calibration: the distinct calibrations that the tables name, in shard order.
-    """
-
-    first: pa.Table
-    second: pa.Table
-    same: tuple[Rows, Rows]
-    renamed: tuple[Rows, Rows]
-    changed: tuple[Rows, Rows]
-    only_first: Rows
-    only_second: Rows
-    first_calibration: tuple[str, ...]
-    second_calibration: tuple[str, ...]
-
-    def by_shards(self) -> Iterator[ShardPair]:
-        """Yield the documents of the same text by the shards that hold them, in the order of A's shards."""
-        rows, second_rows = self.same
-        shards = np.stack([self.first["shard"].to_numpy()[rows], self.second["shard"].to_numpy()[second_rows]])
-        order = np.lexsort((rows, shards[1], shards[0]))
-        for (first, second), places in groupby(order.tolist(), key=lambda place: tuple(shards[:, place].tolist())):
-            chosen = np.fromiter(places, dtype=np.int64)
-            yield ShardPair(
-                first_shard=first,
-                second_shard=second,
-                first=_ids(self.first, rows[chosen]),
-                second=_ids(self.second, second_rows[chosen]),
-            )
-
-    def list_first(self, count: int) -> ListedDocuments:
-        """Return the ids of the first documents of each kind that are not the same in both."""
-
-        def first_ids(documents: pa.Table, rows: Rows) -> list[str]:
-            listed: list[str] = _ids(documents, rows[:count]).to_pylist()
-            return listed
-
-        before, after = first_ids(self.first, self.renamed[0]), first_ids(self.second, self.renamed[1])
-        return ListedDocuments(
-            renamed=list(zip(before, after, strict=True)),
-            changed=first_ids(self.first, self.changed[0]),
-            only_first=first_ids(self.first, self.only_first),
-            only_second=first_ids(self.second, self.only_second),
-        )
+def read_documents(collection: Collection) -> tuple[pa.Table, Sequence[str]]:
+    """Read id, hash of the text and index of the shard of all documents, and the calibrations that the parts name."""
+    parts = _read_shards(collection, "documents", ("doc_id", "text_sha256"))
+    shards = np.repeat(np.arange(len(parts)), [part.num_rows for part in parts])
+    calibrations = dict.fromkeys(calibration_of(part.schema) for part in parts)
+    return _concatenate(parts).append_column("shard", pa.array(shards)), [*filter(None, calibrations)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChangedDeadLetter(DeadLetter):
-    """A dead letter of one side; on the other, its record is ``annotated``, ``absent`` or has another reason."""
-
-    counterpart: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeadLetterChanges:
-    """Dead letters of A and B.
-
-    Attributes:
-        first, second: how many there are.
-        same: how many have the same reason in both.
-        reasons: (stage, error) -> numbers in A and in B.
-        gained, lost: dead letters that only B or only A has, or has for a different reason.
-    """
-
-    first: int
-    second: int
-    same: int
-    reasons: Mapping[tuple[str, str], tuple[int, int]]
-    gained: Sequence[ChangedDeadLetter]
-    lost: Sequence[ChangedDeadLetter]
-
-
-def pair_documents(first: Collection, second: Collection) -> DocumentPairs:
+def match_documents(first: pa.Table, second: pa.Table, *, listed: int) -> tuple[Documents, Iterator[ShardPair]]:
     """Match documents by id and the rest by text; of equal texts the first matches the first.
 
     Memory is linear in the number of documents, about a hundred bytes each.
+
+    Returns:
+        Numbers and names, and the documents of the same text by the shards that hold them.
     """
-    left, first_calibration = _read_documents(first)
-    right, second_calibration = _read_documents(second)
-    by_id = match_rows(left, right, keys=["doc_id"])
-    same_text = rows_equal(left, right, by_id.first, by_id.second, column="text_sha256")
-    by_text = match_rows(
-        left.take(pa.array(by_id.only_first)), right.take(pa.array(by_id.only_second)), keys=["text_sha256"]
+    left, right, only_first, only_second = join_rows(first, second, keys=["doc_id"])
+    renamed, new_names, only_first, only_second = join_rows(only_first, only_second, keys=["text_sha256"])
+    is_same = pc.equal(left["text_sha256"], right["text_sha256"])
+    same = pa.concat_tables([left.filter(is_same), renamed]), pa.concat_tables([right.filter(is_same), new_names])
+    others = {"changed": left.filter(pc.invert(is_same)), "only_first": only_first, "only_second": only_second}
+    ids = {name: table["doc_id"].slice(0, listed).to_pylist() for name, table in others.items()}
+    names = (table["doc_id"].slice(0, listed).to_pylist() for table in (renamed, new_names))
+    documents = Documents(
+        first=first.num_rows,
+        second=second.num_rows,
+        same_text=same[0].num_rows,
+        renamed=renamed.num_rows,
+        **{name: table.num_rows for name, table in others.items()},
+        listed={"renamed": [*zip(*names, strict=True)], **ids},
     )
-    renamed = by_id.only_first[by_text.first], by_id.only_second[by_text.second]
-    return DocumentPairs(
-        first=left,
-        second=right,
-        same=(
-            np.concatenate([by_id.first[same_text], renamed[0]]),
-            np.concatenate([by_id.second[same_text], renamed[1]]),
-        ),
-        renamed=renamed,
-        changed=(by_id.first[~same_text], by_id.second[~same_text]),
-        only_first=by_id.only_first[by_text.only_first],
-        only_second=by_id.only_second[by_text.only_second],
-        first_calibration=first_calibration,
-        second_calibration=second_calibration,
-    )
+    return documents, _by_shards(*same)
 
 
-def compare_dead_letters(first: Collection, second: Collection, pairs: DocumentPairs) -> DeadLetterChanges:
+def _by_shards(first: pa.Table, second: pa.Table) -> Iterator[ShardPair]:
+    columns = [table[name] for name in ("shard", "doc_id") for table in (first, second)]
+    pairs = pa.table(columns, names=["first_shard", "second_shard", "first", "second"])
+    # A and B are mostly cut alike: in this order a shard is read once. One thread keeps the order of the documents.
+    shards = pairs.group_by(["first_shard", "second_shard"], use_threads=False)
+    grouped = shards.aggregate([("first", "list"), ("second", "list")])
+    for shard, second_shard, ids, second_ids in zip(*grouped.sort_by("first_shard").columns, strict=True):
+        yield ShardPair(shard.as_py(), second_shard.as_py(), ids.values, second_ids.values)
+
+
+def compare_dead_letters(
+    first: Collection, second: Collection, documents: Sequence[pa.Table], *, listed: int
+) -> DeadLetters:
     """Match dead letters by document, or by file and position if the record has no id."""
-    left, right = _read_dead_letters(first), _read_dead_letters(second)
-    matches = match_rows(left, right, keys=["record"])
-    equal = rows_equal(left, right, matches.first, matches.second, column="reason")
-    counts, second_counts = (
-        Counter(zip(table["stage"].to_pylist(), table["error"].to_pylist(), strict=True)) for table in (left, right)
+    sides = _read_dead_letters(first, documents[1]), _read_dead_letters(second, documents[0])
+    counts = [Counter(zip(side["stage"].to_pylist(), side["error"].to_pylist(), strict=True)) for side in sides]
+    left, right, only_first, only_second = join_rows(*sides, keys=["record"])
+    differ = pc.not_equal(left["reason"], right["reason"])
+
+    def changed(rows: pa.Table, counterparts: pa.Table, unmatched: pa.Table) -> pa.Table:
+        matched = rows.set_column(rows.num_columns - 1, "counterpart", counterparts["reason"]).filter(differ)
+        return pa.concat_tables([matched, unmatched]).select([*ERRORS.names, "counterpart"])
+
+    gained, lost = changed(right, left, only_second), changed(left, right, only_first)
+    columns = {"gained": (gained, "before"), "lost": (lost, "after")}
+    return DeadLetters(
+        first=sides[0].num_rows,
+        second=sides[1].num_rows,
+        same=left.num_rows - (pc.sum(differ).as_py() or 0),
+        reasons=[
+            {"stage": key[0], "error": key[1], "first": counts[0][key], "second": counts[1][key]}
+            for key in sorted(counts[0] | counts[1])
+        ],
+        gained=gained.num_rows,
+        lost=lost.num_rows,
+        listed={
+            kind: rows.slice(0, listed).rename_columns([*ERRORS.names, name]).to_pylist()
+            for kind, (rows, name) in columns.items()
+        },
     )
-    before, after = matches.first[~equal], matches.second[~equal]
-    return DeadLetterChanges(
-        first=left.num_rows,
-        second=right.num_rows,
-        same=int(equal.sum()),
-        reasons={key: (counts[key], second_counts[key]) for key in sorted(counts | second_counts)},
-        gained=_changed(right, after, matches.only_second, left["reason"].take(pa.array(before)), pairs.first),
-        lost=_changed(left, before, matches.only_first, right["reason"].take(pa.array(after)), pairs.second),
-    )
 
 
-def _ids(documents: pa.Table, rows: Rows) -> pa.Array:
-    """Return the ids of the documents in these rows."""
-    return documents["doc_id"].take(pa.array(rows)).combine_chunks()
+def _read_dead_letters(collection: Collection, other_documents: pa.Table) -> pa.Table:
+    """Read all dead letters, with ``record``, by which they are matched, ``reason``, and ``counterpart``.
 
-
-def _read_documents(collection: Collection) -> tuple[pa.Table, tuple[str, ...]]:
-    parts = read_shards(collection, "documents", ("doc_id", "text_sha256"))
-    shards = np.repeat(np.arange(len(parts), dtype=np.int32), [part.num_rows for part in parts])
-    calibrations = dict.fromkeys(calibration_of(part.schema) for part in parts)
-    return concatenate(parts).append_column("shard", pa.array(shards)), tuple(filter(None, calibrations))
-
-
-def _read_dead_letters(collection: Collection) -> pa.Table:
-    """Read all dead letters, with ``record``, by which they are matched, and ``reason``."""
-    table = concatenate(read_shards(collection, "errors", ERRORS.names))
+    The counterpart is what has become of the record on the other side, unless it is a dead letter there.
+    """
+    table = _concatenate(_read_shards(collection, "errors", ERRORS.names))
     address = pc.binary_join_element_wise(table["source_uri"], table["position"].cast(pa.string()), "\0")
-    reason = pc.binary_join_element_wise(table["stage"], table["error"], ": ")
-    return table.append_column("record", pc.coalesce(table["doc_id"], address)).append_column("reason", reason)
+    is_annotated = pc.is_in(table["doc_id"], other_documents["doc_id"].combine_chunks(), skip_nulls=True)
+    return (
+        table.append_column("record", pc.coalesce(table["doc_id"], address))
+        .append_column("reason", pc.binary_join_element_wise(table["stage"], table["error"], ": "))
+        .append_column("counterpart", pc.if_else(is_annotated, "annotated", "absent"))
+    )
 
 
-def _changed(
-    table: pa.Table, rows: Rows, unmatched: Rows, reasons: pa.Array, documents: pa.Table
-) -> list[ChangedDeadLetter]:
-    """Return dead letters that the other side has for other reasons, and then those whose record it has not so."""
-    selected = table.drop_columns(["record", "reason"]).take(pa.array(np.concatenate([rows, unmatched])))
-    annotated = pc.is_in(selected["doc_id"], documents["doc_id"].combine_chunks(), skip_nulls=True).to_pylist()
-    counterparts = reasons.to_pylist()
-    counterparts += ("annotated" if is_annotated else "absent" for is_annotated in annotated[len(rows) :])
-    letters = zip(selected.to_pylist(), counterparts, strict=True)
-    return [ChangedDeadLetter(**values, counterpart=counterpart) for values, counterpart in letters]
+def _read_shards(collection: Collection, table: str, columns: Sequence[str]) -> list[pa.Table]:
+    """Read columns of a table, one part for each shard; a collection without shards has one empty part."""
+    parts = [collection.read_rows(report, table, columns) for report in collection.manifest.shards]
+    return parts or [SCHEMAS[table].empty_table().select(list(columns))]
+
+
+def _concatenate(parts: Sequence[pa.Table]) -> pa.Table:
+    # Parts of several generations bear different signatures, which concat_tables would take for other schemas.
+    return pa.concat_tables(part.replace_schema_metadata() for part in parts)

@@ -1,7 +1,8 @@
-"""Rows of two annotated collections: tables read shard by shard, rows matched by key, and look-ups by offset."""
+"""Rows of two annotated collections: matched by a join, and the words at an offset."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +10,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from concord.pipeline.output.collection import Collection
-from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.tables import without_candidates
 
 Rows = NDArray[np.int64]
@@ -27,14 +27,8 @@ _COLUMNS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Matches:
-    """Matching rows of two tables.
-
-    Attributes:
-        first, second: the rows that match, side by side, in the first table's order.
-        only_first, only_second: the rows without a match, ascending.
-    """
+class Matches(NamedTuple):
+    """Rows of two tables that match, side by side in the first table's order, and those without a match, ascending."""
 
     first: Rows
     second: Rows
@@ -48,44 +42,37 @@ def match_rows(first: pa.Table, second: pa.Table, *, keys: Sequence[str]) -> Mat
     Args:
         keys: columns without nulls, of the same type in both tables.
     """
+    rows = np.arange(first.num_rows)
     if all(first[key].equals(second[key]) for key in keys):
-        rows = np.arange(first.num_rows, dtype=np.int64)
-        return Matches(first=rows, second=rows, only_first=rows[:0], only_second=rows[:0])
+        return Matches(rows, rows, rows[:0], rows[:0])
     joined = _numbered(first, keys, name="first").join(
-        _numbered(second, keys, name="second"), keys=[*keys, "occurrence"], join_type="full outer"
+        _numbered(second, keys, name="second"), keys=[*keys, "occurrence"], join_type="inner"
     )
-    in_first, in_second = pc.is_valid(joined["first"]), pc.is_valid(joined["second"])
-    both = joined.filter(pc.and_(in_first, in_second)).select(["first", "second"]).sort_by("first")
-    return Matches(
-        first=_rows(both["first"]),
-        second=_rows(both["second"]),
-        only_first=np.sort(_rows(joined.filter(pc.invert(in_second))["first"])),
-        only_second=np.sort(_rows(joined.filter(pc.invert(in_first))["second"])),
+    partners = np.full(first.num_rows, -1)
+    partners[joined["first"].to_numpy()] = joined["second"].to_numpy()
+    matched = rows[partners >= 0]
+    only_second = np.delete(np.arange(second.num_rows), partners[matched])
+    return Matches(matched, partners[matched], rows[partners < 0], only_second)
+
+
+def join_rows(first: pa.Table, second: pa.Table, *, keys: Sequence[str]) -> tuple[pa.Table, ...]:
+    """Return the rows of ``match_rows``: matching ones of both tables, and those without a match."""
+    rows = match_rows(first, second, keys=keys)
+    return tuple(table.take(pa.array(part)) for table, part in zip((first, second) * 2, rows, strict=True))
+
+
+def _numbered(table: pa.Table, keys: Sequence[str], *, name: str) -> pa.Table:
+    """Return the keys with each row's number in column ``name``, and how many rows of its key precede it."""
+    numbers = pa.array(np.arange(table.num_rows))
+    # One thread keeps the rows of a key in their order.
+    groups = table.select(keys).append_column(name, numbers).group_by(keys, use_threads=False)
+    rows = groups.aggregate([(name, "list")])
+    lists = rows[f"{name}_list"].combine_chunks()
+    key_of_row = pc.list_parent_indices(lists)
+    occurrence = pc.subtract(numbers, lists.offsets.take(key_of_row))
+    return (
+        rows.select(keys).take(key_of_row).append_column(name, lists.flatten()).append_column("occurrence", occurrence)
     )
-
-
-def rows_equal(first: pa.Table, second: pa.Table, rows: Rows, second_rows: Rows, *, column: str) -> NDArray[np.bool_]:
-    """Return for each pair of rows whether the column has the same value in both."""
-    equal = pc.equal(first[column].take(pa.array(rows)), second[column].take(pa.array(second_rows)))
-    return np.asarray(equal.to_numpy(), dtype=bool)
-
-
-class ShardReader:
-    """Reads the tables of a collection's shards, and keeps the last shard: A and B are mostly cut alike."""
-
-    def __init__(self, collection: Collection) -> None:
-        self._collection = collection
-        self._last: tuple[int, dict[str, pa.Table]] | None = None
-
-    def read(self, shard: int) -> dict[str, pa.Table]:
-        """Read the columns that are compared, by the name of their table."""
-        if self._last is None or self._last[0] != shard:
-            self._last = None  # frees its memory before the next shard is read
-            report = self._collection.manifest.shards[shard]
-            tables = {name: self._collection.read_rows(report, name, columns) for name, columns in _COLUMNS.items()}
-            tables["entities"] = without_candidates(tables["entities"])
-            self._last = shard, tables
-        return self._last[1]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,9 +92,13 @@ class ShardRows:
     @classmethod
     def select(cls, tables: Mapping[str, pa.Table], ids: pa.Array) -> "ShardRows":
         """Select the rows of the documents with these ids, and number the documents by them."""
-        selected = {name: _select(table, ids) for name, table in tables.items()}
-        tokens = selected["tokens"]
-        return cls(**selected, starts=text_positions(tokens, "start_char"), ends=text_positions(tokens, "end_char"))
+        selected = {}
+        for name, table in tables.items():
+            numbers = pc.index_in(table["doc_id"], ids)
+            rows = table.drop_columns("doc_id").append_column("document", numbers).filter(pc.is_valid(numbers))
+            selected[name] = rows.take(pc.sort_indices(rows, [("document", "ascending")])).combine_chunks()
+        starts, ends = (text_positions(selected["tokens"], column) for column in OFFSETS)
+        return cls(**selected, starts=starts, ends=ends)
 
     def words_of(self, starts: Rows, ends: Rows) -> tuple[Rows, Rows]:
         """Return for each stretch the first word that overlaps it, and the one after the last."""
@@ -116,11 +107,11 @@ class ShardRows:
 
     def head_starts(self) -> pa.Array:
         """Return the offset of each word's head; -1 for a root, -2 in a run without trees."""
-        heads = _rows(pc.fill_null(self.tokens["head"], -1))
-        numbers, starts = (_rows(self.tokens[name]) for name in ("token_id", "start_char"))
-        rows = np.arange(self.tokens.num_rows)
-        of_head = starts[np.where(heads > 0, rows - numbers + heads, rows)]
-        return pa.array(np.where(heads > 0, of_head, np.where(heads == 0, -1, -2)))
+        heads = pc.fill_null(self.tokens["head"], -1).to_numpy()
+        rows = np.arange(len(heads))
+        of_head = np.where(heads > 0, rows - self.tokens["token_id"].to_numpy() + heads, rows)
+        starts = self.tokens["start_char"].to_numpy()[of_head]
+        return pa.array(np.where(heads > 0, starts, np.where(heads == 0, -1, -2)))
 
     def context(self, start: int, end: int, *, document: int) -> tuple[int, str]:
         """Return whole words around a stretch, any white space as spaces, after the offset of the first."""
@@ -138,41 +129,14 @@ class ShardRows:
         return offset, text
 
 
-def read_shards(collection: Collection, table: str, columns: Sequence[str]) -> list[pa.Table]:
-    """Read columns of a table, one part for each shard; a collection without shards has one empty part."""
-    parts = [collection.read_rows(report, table, columns) for report in collection.manifest.shards]
-    return parts or [SCHEMAS[table].empty_table().select(list(columns))]
-
-
-def concatenate(parts: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows of all parts of a table in one."""
-    # Parts of several generations bear different signatures, which concat_tables would take for other schemas.
-    return pa.concat_tables(part.replace_schema_metadata() for part in parts)
+def read_shard(collection: Collection, shard: int) -> Mapping[str, pa.Table]:
+    """Read the columns that are compared, by the name of their table; candidates are left out."""
+    report = collection.manifest.shards[shard]
+    tables = {name: collection.read_rows(report, name, columns) for name, columns in _COLUMNS.items()}
+    return tables | {"entities": without_candidates(tables["entities"])}
 
 
 def text_positions(table: pa.Table, column: str) -> Rows:
     """Return document and offset combined in one number, which ascends through a table."""
-    return (_rows(table["document"]) << 32) + _rows(table[column])
-
-
-def _numbered(table: pa.Table, keys: Sequence[str], *, name: str) -> pa.Table:
-    """Return the keys with each row's number in column ``name``, and how many rows of its key precede it."""
-    numbered = table.select(list(keys)).append_column(name, pa.array(np.arange(table.num_rows, dtype=np.int64)))
-    ordered = numbered.sort_by([(column, "ascending") for column in (*keys, name)])
-    position = np.arange(table.num_rows, dtype=np.int64)
-    is_first = np.ones(table.num_rows, dtype=bool)
-    if table.num_rows:
-        differs = [pc.not_equal(ordered[key].slice(1), ordered[key].slice(0, table.num_rows - 1)) for key in keys]
-        is_first[1:] = np.logical_or.reduce([np.asarray(column.to_numpy(), dtype=bool) for column in differs])
-    occurrence = position - np.maximum.accumulate(np.where(is_first, position, 0))
-    return ordered.append_column("occurrence", pa.array(occurrence))
-
-
-def _rows(column: pa.ChunkedArray) -> Rows:
-    return np.asarray(column.to_numpy(), dtype=np.int64)
-
-
-def _select(table: pa.Table, ids: pa.Array) -> pa.Table:
-    numbers = pc.index_in(table["doc_id"], ids)
-    selected = table.drop_columns("doc_id").append_column("document", numbers).filter(pc.is_valid(numbers))
-    return selected.take(pc.sort_indices(selected, [("document", "ascending")])).combine_chunks()
+    document, offset = (np.asarray(table[name].to_numpy(), dtype=np.int64) for name in ("document", column))
+    return (document << 32) + offset

@@ -6,7 +6,7 @@ from typing import Any
 from concord.models.labels import OUTSIDE
 from concord.workflows.diff.diff import Diff
 from concord.workflows.diff.entity_changes import CHANGES
-from concord.workflows.diff.page import describe_kind, show_change
+from concord.workflows.diff.page import KINDS, show_change
 from concord.workflows.view.index.finding import PAGE_ROWS, all_labels, band_name
 from concord.workflows.view.index.search_index import BANDS
 from concord.workflows.view.page import Page, Paging, Query
@@ -47,11 +47,11 @@ def _diff_values(viewer: Viewer, diff: Diff, query: Query) -> Mapping[str, Any]:
         "diff": diff,
         "rows": [show_change(change) for change in rows[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]],
         "paging": Paging(page, len(rows), PAGE_ROWS),
-        "kinds": [(name, describe_kind(name), diff.differences.tally(name).count) for name in CHANGES],
+        "kinds": [(name, KINDS[name], diff.differences.kinds[name].count) for name in CHANGES],
         "bands": [(str(number), band_name(number)) for number in range(len(BANDS) + 1)],
         # Those of the collection first, which then have the colours of other pages.
         "labels": list(dict.fromkeys([*labels, *sorted(found - {OUTSIDE})])),
         "outside": OUTSIDE,
-        "total": diff.differences.tally(*CHANGES).count,
-        "describe_kind": describe_kind,
+        "total": diff.differences.changed,
+        "kind_names": KINDS,
     }
