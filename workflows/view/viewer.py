@@ -7,8 +7,8 @@ from concord.workflows.view.comparisons import Comparisons
 from concord.workflows.view.correcting.collection_tagger import CollectionTagger
 from concord.workflows.view.correcting.correction_log import CorrectionLog, LogState
 from concord.workflows.view.correcting.review_queue import ReviewQueue
-from concord.workflows.view.index.finding import all_labels
 from concord.workflows.view.index.opened import OpenedCollection
+from concord.workflows.view.index.search_index import all_labels
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

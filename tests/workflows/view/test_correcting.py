@@ -30,7 +30,7 @@ from concord.pipeline.output.collection import open_collection
 from concord.workflows.corrections.corrections import list_statuses
 from concord.workflows.view.correcting import collection_tagger, review_queue
 from concord.workflows.view.correcting.correction_log import Change, CorrectionLog
-from concord.workflows.view.index.finding import get_document
+from concord.workflows.view.index.documents import get_document
 from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.page import UnavailableError
 from concord.workflows.view.pages import reviewing

@@ -6,21 +6,25 @@ Shards are known by the hashes of their parts: a new generation adds those that 
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import ShardReport
 from concord.workflows.view.index.index_rows import document_rows, entity_rows, meta_rows, sentence_rows
+from concord.workflows.view.page import Window
 
 VERSION = 4
 SLOT_BITS = 32
 """Numbers of documents and sentences are ``shard slot << SLOT_BITS | row in its part``."""
 BANDS = (0.5, 0.8, 0.95)
 """Limits of the bands of confidence."""
+PAGE_ROWS = 50
+FIRST_PAGE = Window(PAGE_ROWS, 0)
+RowT = TypeVar("RowT", bound=NamedTuple)
 
 _SCHEMA = """
 CREATE TABLE shards (slot INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, searchable INTEGER NOT NULL DEFAULT 0);
@@ -164,6 +168,50 @@ class SearchIndex:
                 index.execute("COMMIT")
         finally:
             index.close()
+
+
+class Choice(NamedTuple):
+    """A value of a facet, or something else to choose, with the number of documents or places that have it."""
+
+    value: str
+    name: str
+    number: int
+
+
+def select(index: sqlite3.Connection, row_type: type[RowT], rest: str, values: Sequence[Any] = ()) -> list[RowT]:
+    """Return the rows of a query in SQL, given from FROM on."""
+    columns = ", ".join(row_type._fields)
+    return [row_type._make(row) for row in index.execute(f"SELECT {columns} {rest}", values)]
+
+
+def select_choices(index: sqlite3.Connection, query: str, values: Sequence[Any] = ()) -> list[Choice]:
+    """Return the rows of a query in SQL that has two columns, value and count, or a name between them."""
+    return [Choice(str(value), str((*name, value)[0]), count) for value, *name, count in index.execute(query, values)]
+
+
+def count_rows(index: sqlite3.Connection, table: str, values: Sequence[Any] = ()) -> int:
+    """Return how many rows a table has, or what follows FROM in SQL."""
+    return int(index.execute(f"SELECT count(*) FROM {table}", values).fetchone()[0])
+
+
+def join_conditions(*conditions: tuple[str, object]) -> tuple[str, list[Any]]:
+    """Return conditions in SQL joined by AND, and their values; one whose value is empty, None or false is left out."""
+    chosen = [(condition, value) for condition, value in conditions if value is not False and value not in ("", None)]
+    where = " AND ".join(condition for condition, _ in chosen) or "1"
+    return where, [value for condition, value in chosen for _ in range(condition.count("?"))]
+
+
+def all_labels(index: sqlite3.Connection) -> list[str]:
+    """Return the entity types of the collection, sorted."""
+    return [row[0] for row in index.execute("SELECT DISTINCT label FROM kinds ORDER BY 1")]
+
+
+def band_name(number: int) -> str:
+    """Return the bounds of a band of confidence, of which a tagger without probabilities has none."""
+    if number < 0:
+        return "none"
+    limits = ("0", *(f"{limit:g}" for limit in BANDS), "1")
+    return f"{limits[number]} to {limits[number + 1]}"
 
 
 def shard_key(report: ShardReport) -> str:

@@ -7,7 +7,9 @@ from typing import NamedTuple
 from concord.models.outputs import AttentionMap
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow
 from concord.workflows.view.index.document import read_document
-from concord.workflows.view.index.finding import Line, all_labels, get_document, places_of_name
+from concord.workflows.view.index.documents import get_document
+from concord.workflows.view.index.hits import Line, places_of_name
+from concord.workflows.view.index.search_index import all_labels
 from concord.workflows.view.page import Page, Query, UnavailableError
 from concord.workflows.view.pages.text_layout import label_name
 from concord.workflows.view.viewer import Viewer

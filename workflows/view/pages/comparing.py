@@ -7,8 +7,7 @@ from concord.models.labels import OUTSIDE
 from concord.workflows.diff.diff import Diff
 from concord.workflows.diff.entity_changes import CHANGES
 from concord.workflows.diff.page import KINDS, show_change
-from concord.workflows.view.index.finding import PAGE_ROWS, all_labels, band_name
-from concord.workflows.view.index.search_index import BANDS
+from concord.workflows.view.index.search_index import BANDS, PAGE_ROWS, all_labels, band_name
 from concord.workflows.view.page import Page, Paging, Query
 from concord.workflows.view.pages.text_layout import band
 from concord.workflows.view.viewer import Viewer

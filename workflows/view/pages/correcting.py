@@ -9,12 +9,9 @@ from concord.pipeline.corrections.fitting import Place, find_places
 from concord.workflows.corrections.corrections import NO_DOCUMENT, fit_statuses
 from concord.workflows.view.correcting.correction_log import Change, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument
-from concord.workflows.view.index.finding import (
-    PAGE_ROWS,
-    documents_with,
-    find_document,
-    get_document,
-)
+from concord.workflows.view.index.documents import find_document, get_document
+from concord.workflows.view.index.hits import documents_with
+from concord.workflows.view.index.search_index import PAGE_ROWS
 from concord.workflows.view.page import Page, Paging, Query, UnavailableError
 from concord.workflows.view.viewer import Viewer
 

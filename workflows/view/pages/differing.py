@@ -6,7 +6,7 @@ from itertools import chain
 from concord.pipeline.corrections.correction import Mark
 from concord.workflows.corrections.agreement import Difference, agreements, open_differences, shared_sentences
 from concord.workflows.view.correcting.correction_log import Change
-from concord.workflows.view.index.finding import PAGE_ROWS
+from concord.workflows.view.index.search_index import PAGE_ROWS
 from concord.workflows.view.page import Page, Paging, Query
 from concord.workflows.view.pages.forms import Form
 from concord.workflows.view.viewer import Viewer

@@ -4,37 +4,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from concord.workflows.view.index.finding import (
+from concord.workflows.view.index.documents import (
     DOCUMENT_ORDERS,
     FIELDS,
     META,
-    NAME_ORDERS,
-    PAGE_ROWS,
-    SEARCHED,
-    Column,
     DocumentFilter,
     IndexedDeadLetter,
-    Line,
     MetaField,
-    all_labels,
-    count_rows,
-    documents_found,
     facets,
     find_documents,
-    find_names,
-    find_words,
     get_document,
-    get_name,
-    labels_of_name,
     matching_entity,
     meta_facets,
     meta_fields,
     meta_of_document,
-    places_of_name,
-    read_profile,
-    select,
 )
-from concord.workflows.view.index.search_index import BANDS
+from concord.workflows.view.index.hits import SEARCHED, Column, Line, documents_found, find_words, places_of_name
+from concord.workflows.view.index.names import NAME_ORDERS, find_names, get_name, labels_of_name, read_profile
+from concord.workflows.view.index.search_index import BANDS, PAGE_ROWS, all_labels, count_rows, select
 from concord.workflows.view.page import Page, Paging, Query, Table, UnavailableError
 from concord.workflows.view.viewer import Viewer
 

@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS
-from concord.workflows.view.index.finding import all_labels
+from concord.workflows.view.index.search_index import all_labels
 from concord.workflows.view.page import Page, Query, Table, UnavailableError
 from concord.workflows.view.viewer import Viewer
 

@@ -11,19 +11,16 @@ from concord.pipeline.output.tables import normalize_name
 from concord.workflows.view.correcting.correction_log import CorrectionLog, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument, with_corrections
 from concord.workflows.view.index.document import read_page
-from concord.workflows.view.index.finding import (
+from concord.workflows.view.index.documents import (
     IndexedDeadLetter,
     IndexedDocument,
-    Line,
     find_document,
-    find_words,
     meta_of_document,
-    names_of_document,
     neighbours,
-    places_of_name,
-    quote,
-    select,
 )
+from concord.workflows.view.index.hits import Line, find_words, places_of_name, quote
+from concord.workflows.view.index.names import names_of_document
+from concord.workflows.view.index.search_index import select
 from concord.workflows.view.page import NotFoundError, Page, Query
 from concord.workflows.view.pages.correcting import correction_values
 from concord.workflows.view.pages.text_layout import STRENGTHS, UNCERTAIN, KnownNames, count_marks, lay_out
