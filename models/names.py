@@ -1,27 +1,29 @@
-"""Who is who among the names of a document, by rules that read nothing but the names.
+"""Who is who among the names of a document, by rules that read the names and the words in front of them.
 
-Names with the same label share an identity if they are equal but for case, full stops, a possessive and an article, if
-they are two names of one country, or if one is a short form of the other:
+Names of one label are the same if they are equal but for case, a possessive, a leading article, the apostrophes' form,
+Unicode's normal form, commas, full stops, the spaces of initials, and hyphens, as at the end of a line. So are
 
-- a person's surname, given name, initials or title: ``Kennedy``, ``J. F. Kennedy`` and ``Mr. Kennedy`` for ``John F.
-  Kennedy``;
-- neighbouring words of an organisation's name: ``Cascade`` for ``Cascade Hydro``;
-- a place without its kind or what it lies in: ``Cleveland`` for ``City of Cleveland`` and ``Cleveland, Ohio``;
-- the letters of an acronym: ``IoT`` for ``Internet of Things``, and any acronym in brackets behind its name;
-- an office beside its holder: ``President of France`` where the text has ``Emmanuel Macron, the President of France``.
+- a person's surname, with or without its particles, and the one full name of the document that ends in it: ``van Gogh``
+  and ``Vincent van Gogh``, ``Dr. Brown`` and ``Jane Brown``; and a full name without its middle names. Titles and
+  numbers may lack, but not contradict: ``Mr. Brown`` and ``Mrs. Brown`` are two, ``Henry VII`` and ``Henry VIII`` too;
+- an acronym in brackets right behind a name whose initials it has, and this name, wherever the acronym stands in the
+  document, unless it stands behind two names.
 
-A short form that fits two names of the document is taken for neither.
+Two things are not what their name says: a part of a place (``southern India``), and an office that anybody may hold
+(``a President``).
 """
 
 import re
+import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, pairwise, product
+from itertools import chain, groupby, pairwise, takewhile
 from typing import NamedTuple
 
 Words = tuple[str, ...]
+Marks = frozenset[tuple[str, str]]
+"""What tells persons of the same name apart: kinds and values. A couple has two genders."""
 
 
 def _set(words: str) -> frozenset[str]:
@@ -29,82 +31,48 @@ def _set(words: str) -> frozenset[str]:
 
 
 _PERSONS = _set("PER PERSON")
-_ORGANISATIONS = _set("ORG ORGANIZATION ORGANISATION")
 _PLACES = _set("LOC LOCATION GPE")
-
-_ARTICLES = _set("the a an")
-_DETERMINERS = _set("the these this our")
-_ELSEWHERE = _set("at in for from by with on to")
-_LINKING = (
-    _ARTICLES | _ELSEWHERE | _set("of and or & de du des da del della di al la le les el von van der den das y et und")
-)
-_EPITHETS = _set("of the from at in on and with")
-_GENERATIONS = _set("jr sr junior senior")
-_NUMBERS = _GENERATIONS | _set("i ii iii iv v vi vii viii ix x xi xii xiii xiv xv xvi")
-_MALE = _set("mr mister sir lord king prince uncle father monsieur herr")
-_FEMALE = _set("mrs ms miss lady dame madam queen princess aunt mother sister madame mme frau")
-_MEN = _set(
-    "aaron adam albert alexander andrew anthony arthur benjamin bernard bill bob brian bruce charles christopher "
-    "daniel david dennis donald douglas edward eric ernest eugene frank frederick gary george gerald gregory harold "
-    "harry henry howard hugh jack jacob james jason jeffrey jeremy jim joe john jonathan joseph joshua karl keith "
-    "kenneth kevin larry lawrence leonard louis mark martin matthew michael mike nathan nicholas oliver patrick paul "
-    "peter philip ralph raymond richard robert roger ronald roy samuel scott simon stephen steven theodore thomas "
-    "timothy tom victor vincent walter william"
-)
+_MEN = _set("mr mister sir lord herr monsieur señor sr signor senhor")
 _WOMEN = _set(
-    "agnes alice amanda amy andrea angela anna anne barbara beatrice betty brenda carol caroline catherine charlotte "
-    "christina christine cynthia deborah diana diane donna dorothy edith eleanor elizabeth ellen emily emma esther eva "
-    "florence frances grace hannah harriet heather helen ida irene jane janet jennifer jessica joan joanna judith "
-    "julia julie karen katherine kathleen laura linda lisa louise lucy margaret maria marie martha mary melissa "
-    "michelle nancy olivia pamela patricia rachel rebecca rose ruth sandra sarah sharon sophia stephanie susan teresa "
-    "theresa victoria virginia"
+    "mrs ms miss lady dame madam madame mme mademoiselle mlle frau fräulein señora sra señorita srta signora signorina "
+    "senhora"
 )
-"""Given names that are seldom those of another gender."""
-_FORMS_OF_ADDRESS = _set("mr mrs ms miss madam madame dr sir")
-_OFFICES = _set(
-    "president senator secretary minister governor congressman congresswoman representative ambassador commissioner "
-    "professor chairman"
+_TITLES = (_MEN | _WOMEN).union(
+    _set("dr doctor prof professor rev reverend hon judge justice rabbi imam bishop archbishop emperor president vice"),
+    _set("premier prime minister chancellor secretary senator sen representative rep congressman congresswoman mayor"),
+    _set("governor gov ambassador commissioner chairman speaker general gen colonel col captain capt lieutenant lt"),
+    _set("sergeant sgt admiral officer detective inspector coach"),
 )
-_TITLES = (_MALE | _FEMALE | _FORMS_OF_ADDRESS | _OFFICES).union(
-    _set("doctor prof sen rep gov general gen colonel col major maj captain capt lieutenant lt sergeant sgt admiral"),
-    _set("emperor empress tsar shah sheikh duke duchess count countess baron earl pope saint st brother rev reverend"),
-    _set(
-        "bishop archbishop cardinal imam rabbi judge justice chief prime vice chancellor mayor speaker chair director"
-    ),
-    _set("coach officer detective his her your imperial royal majesty highness excellency honor honour"),
+_PARTICLES = _set(
+    "van von vom zu zum zur der den het ter ten te t op in af av de des del dela della delle dello dei degli dal dalla "
+    "di da do dos das du la le les lo los las el al ad an ar as ash at az ul bin bint ibn ben bar abu abd ap ab st san "
+    "santa mac mc ó o ní nic uí"
 )
-_ALIASES = {
-    "america": "united states",
-    "united states of america": "united states",
-    "britain": "united kingdom",
-    "great britain": "united kingdom",
-}
-_WRITTEN_OUT = {
-    "us": ("United", "States"),
-    "usa": ("United", "States"),
-    "uk": ("United", "Kingdom"),
-    "ussr": ("Soviet", "Union"),
-    "un": ("United", "Nations"),
-    "eu": ("European", "Union"),
-}
-_REWRITTEN = _DETERMINERS.union(_WRITTEN_OUT)
-_KINDS_BEHIND = _set("islands national park")
-_KINDS_IN_FRONT = _set("city town state county republic kingdom province commonwealth")
+_EPITHETS = _set("of the and &")
+"""What is in names that end in no surname: ``Catherine of Aragon``, ``Peter the Great``."""
 
-_LONGEST_ACRONYM = 10
-_COMBINED_WORDS = 4
-_PARTED_WORDS = 8
-"""Longer names have fewer short forms."""
-_MOST_OWNERS = 200
-"""A short form of more names than this is taken for none, so that the time grows no faster than the names."""
+_FRONT = 40
+"""Characters that are read in front of a name."""
+_TITLE = re.compile(r"(?:(\w+)\.?\s+(?:and|&|und|et|y|e)\s+)?(\w+)\.?\s*\Z")
+_ANY_HOLDER = re.compile(r"\b(?:an?|any|each|every|no|another|as|of)\s+\Z", re.IGNORECASE)
+_PART = re.compile(
+    r"\b((?:north|south|east|west|northeast|northwest|southeast|southwest)(?:ern)?|central|inner|mainland|downtown|rural|"
+    r"early|ancient|medieval)[\s-]+\Z",
+    re.IGNORECASE,
+)
+_OPENED = re.compile(r"\s*[(\[]\s*(?:the\s+)?[\"'“‘]?\Z")
+_CLOSED = re.compile(r"[\"'”’]?\s*[)\],;]")
 
-_APPOSED = re.compile(r"\s*,\s*(?:(?:the|an?|his|her|its|our|their)\s+)?\Z")
-_LAST_LETTERS = re.compile(r"(?<=\b\w\.)\s+(?=\w\.(?:\s+\w\.)*\Z)")
-_BETWEEN_WORDS = re.compile(r"[\s/,;:()\"\u201c\u201d\u2010-\u2015-]+")
-_AROUND_WORD = ".'\u2018\u2019!?*"
-_DOTTED = re.compile(r"(?:\w\.)+\w?")
-_POSSESSIVE = re.compile(r"(?:['\u2018\u2019]s|(?<=s)['\u2018\u2019])\Z", re.IGNORECASE)
-_ARTICLE = re.compile(r"\A(?:the|an?)\s+(?=\S)")
+_APOSTROPHES = "'`´ʹʻʼʽˈ‘’‛′＇"
+_SAME_APOSTROPHE = str.maketrans(dict.fromkeys(_APOSTROPHES, "'"))
+_POSSESSIVE = re.compile(rf"(?:[{_APOSTROPHES}]s|(?<=s)[{_APOSTROPHES}])\Z", re.IGNORECASE)
+_ARTICLE = re.compile(r"\A(?:[Tt]he|THE|an?)\s+(?=\S)")
+_GENERATION = re.compile(r"[\s,]+(j|s)(?:n?r|unior|enior)\.?\Z", re.IGNORECASE)
+_NUMBER = re.compile(r"[\s,]+([IVX]+)\Z")
+_HYPHEN = re.compile("[\u00ac\u2010-\u2015\u2212-]+")
+_BROKEN = re.compile(rf"(?<=[^\W\d_][^\W\d_]){_HYPHEN.pattern}\s+([^\W\d_])")
+_AFTER_INITIAL = re.compile(r"(?<=\b[^\W\d_])\.|(?<=[^\W\d_])\.(?=[A-Z])")
+_AROUND_WORD = ".'\"“”„«»!?*"
 
 
 class Mention(NamedTuple):
@@ -128,43 +96,19 @@ class Identity(NamedTuple):
 
 
 class _Key(NamedTuple):
-    """What the spellings of a name have in common.
-
-    ``marks`` are a person's gender and number, and an epithet or what a place lies in; empty if not given.
-    """
+    """What equal names have in common."""
 
     label: str
     words: Words
-    marks: tuple[str, str, str] = ("", "", "")
+    marks: Marks = frozenset()
 
 
-@dataclass(slots=True, eq=False)
-class _Name:
-    """A name of the document; ``fuller`` is the name that it is a short form of.
-
-    ``marks`` are those of the key, filled up with those of its short forms.
-    """
+class _Spelling(NamedTuple):
+    """A name as it is written: the key, shorter names that may stand for it, and whether it is the name alone."""
 
     key: _Key
-    surface: Words
-    marks: tuple[str, ...]
-    titles: set[Words] = field(default_factory=set)
-    spellings: Counter[str] = field(default_factory=Counter)
-    fuller: "_Name | None" = None
-
-    def fullest(self) -> "_Name":
-        name = self
-        while name.fuller is not None:
-            name = name.fuller
-        return name
-
-    def may_be(self, other: "_Name") -> bool:
-        return all(not mine or not its or mine == its for mine, its in zip(self.marks, other.marks, strict=True))
-
-    def shorten(self, fuller: "_Name") -> None:
-        """Make this a short form of another name."""
-        self.fuller = fuller
-        fuller.marks = tuple(its or mine for its, mine in zip(fuller.marks, self.marks, strict=True))
+    shorter: frozenset[Words]
+    is_bare: bool
 
 
 def identify(mentions: Sequence[Mention], text: str) -> list[Identity]:
@@ -173,267 +117,185 @@ def identify(mentions: Sequence[Mention], text: str) -> list[Identity]:
     A name with a canonical name has the identity that bears it, or one of its own; other names stay as they are.
     It takes time in proportion to the names.
     """
-    by_spelling: dict[tuple[str, str], _Name] = {}
-    names: dict[_Key, _Name] = {}
-    for mention in mentions:
-        spelling = (mention.text, mention.label)
-        if spelling not in by_spelling:
-            parsed = _parse(*spelling)
-            by_spelling[spelling] = names.setdefault(parsed.key, parsed)
-            by_spelling[spelling].titles.update(parsed.titles)
-        by_spelling[spelling].spellings[mention.text] += 1
-    named = [by_spelling[mention.text, mention.label] for mention in mentions]
-    neighbours = list(pairwise(zip(mentions, named, strict=True)))
-    for (full, name), (short, acronym) in neighbours:
-        if _explains(full, short, text) and acronym.fuller is None and name.fullest() is not acronym:
-            acronym.shorten(name.fullest())
-    holders: defaultdict[_Name, set[_Name]] = defaultdict(set)
-    for (first, one), (second, other) in neighbours:
-        if first.label == second.label in _PERSONS and _APPOSED.match(text[first.end : second.start]):
-            offices = [name for name in (one, other) if _is_office(name)]
-            if len(offices) == 1:
-                holders[offices[0]].add(other if offices[0] is one else one)
-    for office, (holder, *others) in holders.items():
-        if not others and holder.fullest() is not office:
-            office.shorten(holder.fullest())
-    _join_short_forms(list(names.values()))
-    chosen = _as_people_said(mentions, [name.fullest() for name in named])
-    identities: dict[_Name, Identity] = {}
-    for name in chosen:
-        if name not in identities:
-            identities[name] = Identity(len(identities), _spelling(name))
-    return [identities[name] for name in chosen]
-
-
-def _as_people_said(mentions: Sequence[Mention], fullest: list[_Name]) -> list[_Name]:
-    """Return the name that each mention means; its own canonical name decides before the rules."""
-    if all(mention.canonical is None for mention in mentions):
-        return fullest
-    known = {_parse(_spelling(name), name.key.label).key: name for name in fullest}
+    keys = [_key_in_text(mention, text) for mention in mentions]
+    owners = _owners(keys, [_parse(mention.text, mention.label).shorter for mention in mentions])
+    meant = _with_acronyms(mentions, [owners[key] for key in keys], text)
+    spellings: defaultdict[_Key, Counter[str]] = defaultdict(Counter)
+    for mention, key in zip(mentions, keys, strict=True):
+        if key.words == owners[key].words:
+            spellings[owners[key]][mention.text] += 1
+    canonical = {key: _canonical(counts, key.label) for key, counts in spellings.items()}
+    bearers = {_parse(canonical[key], key.label).key: key for key in meant}
     for place, mention in enumerate(mentions):
         if mention.canonical is not None:
-            said = _parse(mention.canonical, mention.label)
-            said.spellings[mention.canonical] = 1
-            fullest[place] = known.setdefault(said.key, said)
-    return fullest
+            said = _parse(mention.canonical, mention.label).key
+            # A key of its own, should other names have this one.
+            meant[place] = bearers.setdefault(said, said._replace(words=("", *said.words)))
+            canonical.setdefault(meant[place], mention.canonical)
+    identities: dict[_Key, Identity] = {}
+    for key in meant:
+        identities.setdefault(key, Identity(len(identities), canonical[key]))
+    return [identities[key] for key in meant]
 
 
 @lru_cache(maxsize=1 << 16)
 def name_key(name: str, label: str) -> str:
     """Return what equal names of a label have in common across documents: their words but articles and titles."""
     key = _parse(name, label).key
-    return " ".join((*key.words, *filter(None, key.marks[1:])))
+    return " ".join((*key.words, *(value for kind, value in key.marks if kind == "number")))
 
 
-def _explains(full: Mention, short: Mention, text: str) -> bool:
-    """Return whether an acronym stands in brackets behind its name."""
-    return (
-        full.label == short.label
-        and text[full.end : short.start].strip() == "("
-        and text[short.end : short.end + 1] == ")"
-        and _is_acronym((short.text,))
-        and len(short.text) < len(full.text)
-        and full.text[:1].casefold() == short.text[:1].casefold()
-    )
+def _owners(keys: Sequence[_Key], shorter: Sequence[frozenset[Words]]) -> dict[_Key, _Key]:
+    """Return the key of the fullest name that each key stands for, its own if it is none's short name."""
+    marks_of: defaultdict[tuple[str, Words], set[Marks]] = defaultdict(set)
+    fuller: defaultdict[tuple[str, Words], set[Words]] = defaultdict(set)
+    for key, short_names in zip(keys, shorter, strict=True):
+        marks_of[key.label, key.words].add(key.marks)
+        for words in short_names:
+            fuller[key.label, words].add(key.words)
+    owners: dict[_Key, _Key] = {}
+    known: defaultdict[_Key, Marks] = defaultdict(frozenset)
+    for (label, words), given in sorted(marks_of.items(), key=lambda name: -len(name[0][1])):
+        names = (_Key(label, full, marks) for full in fuller[label, words] for marks in marks_of[label, full])
+        fitting = {owners[name] for name in names}
+        owner = fitting.pop() if len(fitting) == 1 else None
+        if owner and (_EPITHETS.intersection(owner.words) or "number" in dict(known[owner])):
+            owner = None
+        its = known[owner] if owner else frozenset()
+        together = its.union(*given)
+        contradict = len(together) > len(dict(together))
+        for marks in given:
+            own = _Key(label, words, marks if contradict else frozenset())
+            meant = owner if owner and (not contradict or (marks and marks <= its)) else own
+            owners[_Key(label, words, marks)] = meant
+            known[meant] |= marks
+    return owners
 
 
-def _is_office(name: _Name) -> bool:
-    """Return whether a person's name is an office alone: ``Secretary of State``, and no form of address."""
-    return _TITLES.issuperset(_cut(name.key.words, _LINKING)[0]) and not any(name.key.marks)
+def _with_acronyms(mentions: Sequence[Mention], names: Sequence[_Key], text: str) -> list[_Key]:
+    """Return the names, each acronym replaced by the name that it stands behind in brackets."""
+    explained: dict[int, _Key] = {}
+    meanings: defaultdict[_Key, set[_Key]] = defaultdict(set)
+    for place, (full, short) in enumerate(pairwise(mentions), start=1):
+        if (
+            full.label == short.label
+            and _OPENED.fullmatch(text, full.end, short.start)
+            and _CLOSED.match(text, short.end)
+            and _are_initials(short.text, _ARTICLE.sub("", full.text))
+        ):
+            explained[place] = names[place - 1]
+            meanings[names[place]].add(names[place - 1])
+    only = {acronym: full for acronym, (full, *others) in meanings.items() if not others}
+    return [explained.get(place, only.get(name, name)) for place, name in enumerate(names)]
 
 
-def _join_short_forms(names: Sequence[_Name]) -> None:
-    """Join each name with the only one that it is a short form of, the longest names first."""
-    owners: defaultdict[tuple[str, Words], list[_Name]] = defaultdict(list)
-    for name in names:
-        for form in _short_forms(name):
-            owners[name.key.label, form].append(name)
-    for name in sorted(names, key=_fullest_first):
-        if name.fuller is None and (fuller := _only_fuller(name, owners)):
-            name.shorten(fuller)
+def _are_initials(acronym: str, name: str) -> bool:
+    """Return whether an acronym has the initials of a name; small words, and capitals within words, may be left out."""
+    letters = [*filter(str.isalnum, acronym)]
+    if len(letters) < 2 or " " in acronym or acronym.islower():
+        return False
+    reached = {0}
+    for word in filter(None, re.split(r"\W+", name)):
+        for place, letter in enumerate(word):
+            if place == 0 or letter.isupper() or letter.isdigit():
+                on = {at + 1 for at in reached if at < len(letters) and letters[at].casefold() == letter.casefold()}
+                reached = on | reached if place or letter.islower() else on
+    return len(letters) in reached or (letters[-1] == "s" and len(letters) - 1 in reached)
 
 
-def _fullest_first(name: _Name) -> tuple[bool, int, int, bool]:
-    words = name.key.words
-    return _TITLES.issuperset(words), -len(words), -sum(map(len, words)), not any(name.marks)
+def _key_in_text(mention: Mention, text: str) -> _Key:
+    """Return the key of a name, with what the words in front of it say."""
+    key = _parse(mention.text, mention.label).key
+    front = text[max(0, mention.start - _FRONT) : mention.start]
+    if key.label in _PLACES and (part := _PART.search(front)):
+        return key._replace(words=(*key.words, "", part[1].casefold()))
+    if key.label not in _PERSONS:
+        return key
+    if _TITLES.issuperset(takewhile(lambda word: word != "of", key.words)) and _ANY_HOLDER.search(front):
+        return key._replace(words=(*key.words, "", str(mention.start)))
+    title = _TITLE.search(front)
+    if title is None or title[2] == "miss" or "gender" in dict(key.marks):
+        return key
+    marks = _gender({title[2].casefold()})
+    couple = marks and title[1] and title[1].casefold() in _TITLES
+    return key._replace(marks=key.marks | (_gender(_TITLES) if couple else marks))
 
 
-def _only_fuller(name: _Name, owners: Mapping[tuple[str, Words], Sequence[_Name]]) -> _Name | None:
-    forms = [name.key.words]
-    if _is_acronym(name.surface):
-        forms.append(("", *name.key.words))
-    if not any(name.key.marks):
-        forms.append((*name.key.words, ""))
-    having = list(chain.from_iterable(owners.get((name.key.label, form), ()) for form in forms))
-    if len(having) > _MOST_OWNERS:
-        return None
-    fitting = {fullest for fullest in (owner.fullest() for owner in having) if fullest.may_be(name)} - {name}
-    if (number := name.key.marks[1]) in _GENERATIONS:
-        # Kennedy Jr. is not John Kennedy, whereas John Kennedy may be John Kennedy Jr., and Norton I is Joshua Norton.
-        fitting = {fullest for fullest in fitting if fullest.marks[1] == number}
-    return fitting.pop() if len(fitting) == 1 else None
+def _gender(titles: set[str] | frozenset[str]) -> Marks:
+    return frozenset(("gender", gender) for gender, those in (("m", _MEN), ("f", _WOMEN)) if titles & those)
 
 
-def _parse(text: str, label: str) -> _Name:
-    name, comma, behind = _POSSESSIVE.sub("", text).partition(",")
-    number = ""
-    if label in _PERSONS:
-        name, number = _without_comma(name, behind)
-    elif label not in _PLACES:
-        name += comma + behind
-    surface = _words(_LAST_LETTERS.sub("", name)) or (text,)
-    if len(surface) > 1 and surface[0].lower() in _ARTICLES:
-        surface = surface[1:]
-    words = tuple(map(_fold, surface))
-    if not _REWRITTEN.isdisjoint(words):
-        written_out = chain.from_iterable(map(_WRITTEN_OUT.get, words, ((word,) for word in surface)))
-        pairs = pairwise(("", *written_out))
-        surface = tuple(word for before, word in pairs if before not in _EPITHETS or word not in _DETERMINERS)
-        words = tuple(map(_fold, surface))
-    if label in _PERSONS:
-        return _parse_person(label, words, surface, number)
-    alias = _ALIASES.get(" ".join(words))
-    region = " ".join(map(_fold, _words(behind))) if label in _PLACES else ""
-    key = _Key(label, tuple(alias.split()) if alias else words, ("", "", region))
-    return _Name(key, surface, key.marks)
+@lru_cache(maxsize=1 << 16)
+def _parse(text: str, label: str) -> _Spelling:
+    whole = _tidy(text)
+    name = _ARTICLE.sub("", _POSSESSIVE.sub("", whole))
+    is_bare = name == whole
+    if label not in _PERSONS:
+        return _Spelling(_Key(label, _words(_pieces(name)) or (text,)), frozenset(), is_bare)
+    marks: Marks = frozenset()
+    generation: Words = ()
+    if number := _NUMBER.search(name):
+        name, marks = name[: number.start()], frozenset({("number", number[1].casefold())})
+    elif found := _GENERATION.search(name):
+        name, generation = name[: found.start()], (f"{found[1]}r".casefold(),)
+    pieces = _pieces(name)
+    titles = [*takewhile(_TITLES.issuperset, pieces)]
+    if len(titles) == len(pieces) or pieces[len(titles)] == ("of",):
+        titles = []
+    pieces = pieces[len(titles) :]
+    words = _words(pieces)
+    short = [] if _TITLES.issuperset(words) else [_words(form) for form in _short_names(pieces)]
+    key = _Key(label, words + generation or (text,), marks | _gender({*chain.from_iterable(titles)}))
+    forms = frozenset(form + last for form in short for last in ((), generation))
+    return _Spelling(key, forms - {key.words}, is_bare and not titles)
 
 
-def _without_comma(name: str, behind: str) -> tuple[str, str]:
-    """Return a person's name and number, given what is behind its comma; ``Kennedy, John`` is turned round."""
-    words = tuple(map(_fold, _words(behind)))
-    if words and words[0] in _NUMBERS:
-        return name, words[0]
-    if len(_words(name)) == 1 and 1 <= len(words) <= 3 and not (_EPITHETS | _TITLES).intersection(words):
-        return f"{behind} {name}", ""
-    return name, ""
+def _tidy(text: str) -> str:
+    """Return a name in composed characters, without the hyphen of a line end."""
+    name = unicodedata.normalize("NFC", text)
+    return _BROKEN.sub(lambda found: found[1] if found[1].islower() else f"-{found[1]}", name)
 
 
-def _parse_person(label: str, words: Words, surface: Words, number: str) -> _Name:
-    """Part a person's name into titles, the name itself, and a number or epithet: ``King``, ``Henry``, ``VIII``."""
-    first = max((place for place, word in enumerate(words, start=1) if word in _OFFICES), default=0)
-    while first < len(words) and words[first] in _TITLES:
-        first += 1
-    if _TITLES.issuperset(words):
-        first = int(len(words) > 1 and words[0] in _FORMS_OF_ADDRESS)
-    elif first == len(words) or words[first] in _LINKING:
-        first = 0
-    last = first + 1
-    while last < len(words) and words[last] not in _EPITHETS and not _is_number(words[last:]):
-        last += 1
-    epithet = words[last:]
-    if _TITLES.issuperset(words[first:last]):
-        last, epithet = len(words), ()
-    elif _is_number(epithet):
-        number, epithet = epithet[0], epithet[1:]
-    titles = words[:first]
-    gender = "male" if _MALE.intersection(titles) else "female" if _FEMALE.intersection(titles) else ""
-    key = _Key(label, words[first:last], (gender, number, " ".join(epithet)))
-    own = next((place for place, title in enumerate(titles) if _TITLES.issuperset(titles[place:])), len(titles))
-    given = key.words[0] if len(key.words) > 1 and not gender else ""
-    gender = "male" if given in _MEN else "female" if given in _WOMEN else gender
-    return _Name(key, surface[first:last], (gender, *key.marks[1:]), {titles, titles[own:]})
+def _pieces(name: str) -> list[Words]:
+    """Return the words between spaces; a piece with hyphens has several."""
+    spaced = _AFTER_INITIAL.sub(" ", unicodedata.normalize("NFKC", name.translate(_SAME_APOSTROPHE)))
+    folded = unicodedata.normalize("NFKC", spaced.casefold()).replace(",", " ")
+    pieces = (tuple(part.strip(_AROUND_WORD) for part in _HYPHEN.split(piece)) for piece in folded.split())
+    return [words for piece in pieces if (words := tuple(filter(None, piece)))]
 
 
-def _is_number(words: Words) -> bool:
-    return bool(words) and words[0] in _NUMBERS and (len(words) == 1 or words[1] in _EPITHETS | _TITLES)
+def _words(pieces: Sequence[Words]) -> Words:
+    """Return the words of a name, initials that stand together as one word."""
+    groups = groupby(chain.from_iterable(pieces), key=lambda word: len(word) == 1 and word.isalpha())
+    return tuple(word for initials, words in groups for word in (["".join(words)] if initials else words))
 
 
-def _words(text: str) -> Words:
-    return tuple(word for part in _BETWEEN_WORDS.split(text) if (word := part.strip(_AROUND_WORD)))
+def _short_names(pieces: Sequence[Words]) -> Iterator[Sequence[Words]]:
+    """Yield the surname of a full name, with more and more of its particles, and the name without middle names."""
+    start = len(pieces) - 1
+    if start > 0:
+        yield [pieces[-1][len([*takewhile(_PARTICLES.__contains__, pieces[-1][:-1])]) :]]
+        yield pieces[start:]
+        while start > 1 and _PARTICLES.issuperset(pieces[start - 1]):
+            start -= 1
+            yield pieces[start:]
+        if start > 2 and pieces[start - 1] == ("y",):
+            start -= 2
+            yield pieces[start:]
+        if start > 1:
+            yield [pieces[0], *pieces[start:]]
 
 
-def _fold(word: str) -> str:
-    return (word.replace(".", "") if _DOTTED.fullmatch(word) else word).casefold()
-
-
-def _short_forms(name: _Name) -> set[Words]:
-    label, words, marks = name.key
-    forms: set[Words] = set()
-    if label in _PERSONS:
-        forms = {*_parts_of_person(words), *name.titles}
-    elif label in _ORGANISATIONS:
-        forms = set(_parts_of_organisation(words))
-    elif label in _PLACES:
-        forms = set(_parts_of_place(words))
-    forms = {form for form in forms if form and form[0] not in _LINKING and form[-1] not in _LINKING}
-    forms.discard(words)
-    if len(words) > 1 or label not in _PERSONS:
-        forms.update(("", letters) for letters in _acronyms(name.surface))
-    if any(marks):
-        # "Kennedy" is a short form of "Mr. Kennedy", but not the other way round.
-        forms.add((*words, ""))
-    return forms
-
-
-def _parts_of_person(words: Words) -> Iterator[Words]:
-    if _TITLES.issuperset(_cut(words, _LINKING)[0]):
-        return
-    if len(words) > _COMBINED_WORDS:
-        yield from _parts(words)
-        return
-    for ways in product(("whole", "initial", "left out"), repeat=len(words)):
-        # Initials stand for given names, and only before a surname.
-        if ways[-1] == "whole" or (ways[-1] == "left out" and "initial" not in ways):
-            form = [{"whole": word, "initial": word[:1]}.get(way, "") for word, way in zip(words, ways, strict=True)]
-            # George W. Bush is not George H. W. Bush: of several middle initials all are given, or none.
-            if "" not in form[1:-1] or not any(len(word) == 1 for word in form[1:-1]):
-                yield tuple(filter(None, form))
-
-
-def _parts_of_organisation(words: Words) -> Iterator[Words]:
-    head, behind = _cut(words, _LINKING)
-    yield from _parts(head)
-    if behind[:1] == ("of",) and not _ELSEWHERE.intersection(behind):
-        yield behind[1:]
-    yield from (words[:end] for end in range(1, min(len(words), _PARTED_WORDS)))
-
-
-def _parts_of_place(words: Words) -> Iterator[Words]:
-    if words[1:2] == ("of",) and words[0] in _KINDS_IN_FRONT:
-        yield words[2:]
-    end = len(words)
-    while end > 1 and words[end - 1] in _KINDS_BEHIND:
-        end -= 1
-        yield words[:end]
-
-
-def _parts(words: Words) -> Iterator[Words]:
-    """Yield all neighbouring words of a name, of a longer one its single words."""
-    longest = len(words) if len(words) <= _PARTED_WORDS else 1
-    for length in range(1, longest + 1):
-        yield from (words[start : start + length] for start in range(len(words) - length + 1))
-
-
-def _cut(words: Words, at: frozenset[str]) -> tuple[Words, Words]:
-    """Cut a name before the first of some words, its own first word excepted."""
-    end = next((place for place, word in enumerate(words) if place and word in at), len(words))
-    return words[:end], words[end:]
-
-
-def _is_acronym(surface: Words) -> bool:
-    return len(surface) == 1 and len(surface[0]) <= _LONGEST_ACRONYM and sum(map(str.isupper, surface[0])) > 1
-
-
-def _acronyms(surface: Words) -> Iterator[str]:
-    """Yield the first letters of a name's words, with and without small words, and with capitals within words."""
-    for words in (surface, [word for word in surface if word[:1].isupper() or word.isdigit()]):
-        yield from (
-            "".join(word if word.isdigit() else word[:1] + within(word) for word in words).casefold()
-            for within in (lambda word: "", _capitals_within)
-        )
-
-
-def _capitals_within(word: str) -> str:
-    return "" if word.isupper() else "".join(filter(str.isupper, word[1:]))
-
-
-def _spelling(name: _Name) -> str:
-    """Return a name's most frequent spelling without possessive and article, if possible one that is the name alone."""
+def _canonical(spellings: Counter[str], label: str) -> str:
+    """Return the most frequent spelling, if possible one without possessive, article and title."""
     counts: Counter[str] = Counter()
-    for spelling, number in name.spellings.items():
-        counts[_ARTICLE.sub("", _POSSESSIVE.sub("", spelling))] += number
+    for spelling, number in spellings.items():
+        name = _tidy(spelling)
+        name = _ARTICLE.sub("", name) if name[:1].islower() else name
+        counts[(_POSSESSIVE.sub("", name) if label in _PERSONS else name) or spelling] += number
 
-    def rank(spelling: str) -> tuple[bool, bool, int]:
-        return not spelling.isupper(), tuple(map(_fold, _words(spelling))) == name.key.words, counts[spelling]
+    def rank(name: str) -> tuple[bool, bool, bool, int]:
+        parsed = _parse(name, label)
+        return not name.isupper(), parsed.is_bare, "number" in dict(parsed.key.marks), counts[name]
 
     return max(counts, key=rank)

@@ -90,7 +90,7 @@ TOKENS = _schema(
     _START,
     _END,
     _field("text", pa.string(), "the slice of the raw text; words of one multi-word token may share it"),
-    _field("word", pa.string(), "the syntactic word's form, without invisible characters"),
+    _field("word", pa.string(), "the syntactic word's form, without invisible characters and line ends"),
     _field("lemma", pa.string(), "lemma; this and the next three are null in a run without tags", nullable=True),
     _field("upos", pa.string(), "universal part of speech", nullable=True),
     _field("xpos", pa.string(), "part of speech of the language's own tag set", nullable=True),
@@ -133,7 +133,11 @@ ENTITIES = _schema(
         "continues it",
     ),
     _field("text", pa.string(), "the slice of the raw text"),
-    _field("name", pa.string(), "text without invisible characters, with every run of white space as one space"),
+    _field(
+        "name",
+        pa.string(),
+        "text without invisible characters and the line ends within words, with every run of white space as one space",
+    ),
     _field("label", pa.string(), "entity type"),
     _field(
         "canonical", pa.string(), "the fullest name that the document has for whom or what is named: John F. Kennedy"

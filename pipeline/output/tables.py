@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from concord.models.data.visible import visible
+from concord.models.data.visible import visible, without_line_breaks
 from concord.models.labels import Span
 from concord.models.names import Mention, identify
 from concord.models.outputs import Prediction, Source, known_numbers
@@ -80,8 +80,8 @@ def _annotated_columns(
 
 
 def normalize_name(text: str) -> str:
-    """Return the name of an entity: its text without invisible characters, with single spaces."""
-    return " ".join(visible(text).split())
+    """Return the name of an entity: its text without invisible characters or line ends in words, with single spaces."""
+    return " ".join(visible(without_line_breaks(text)).split())
 
 
 def title_of(meta: str | None) -> str | None:

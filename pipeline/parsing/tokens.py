@@ -7,12 +7,13 @@ function of one document, so that its parse never depends on the other documents
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from concord.models.data.visible import INVISIBLE, visible
+from concord.models.data.visible import INVISIBLE, line_breaks, visible, without_line_breaks
 
 # Labels that Stanza's tokenizer gives to characters: 0 inside a token, else the end of a token, of a sentence, of a
 # multi-word token, or of both a multi-word token and a sentence.
@@ -85,8 +86,11 @@ class Paragraph:
 
 
 def parser_view(text: str) -> str:
-    """Return the text that the parser reads: without invisible code points, or visible ones that it would skip."""
-    view = visible(text)
+    """Return the text that the parser reads.
+
+    No word is broken at the end of a line, and no code point is invisible, or one that the parser would skip.
+    """
+    view = visible(without_line_breaks(text))
     return view.translate(_AS_WINDOWS_1252) if _CONTROLS.search(view) else view
 
 
@@ -94,11 +98,12 @@ def restore_offsets(text: str, view: str, sentences: list[list[Token]]) -> list[
     """Return the tokens of a text's view with offsets in the text.
 
     An invisible character belongs to the word before it; after white space, to the word after it; between white space,
-    to none.
+    to none. What breaks a word at the end of a line belongs to this word.
     """
     if len(view) == len(text):
         return sentences
     hidden = {match.start() for match in INVISIBLE.finditer(text)}
+    hidden.update(chain.from_iterable(range(*bounds) for bounds in line_breaks(text)))
     places = [*(place for place in range(len(text)) if place not in hidden), len(text)]
 
     def start_of(place: int) -> int:
@@ -106,9 +111,15 @@ def restore_offsets(text: str, view: str, sentences: list[list[Token]]) -> list[
             return places[place]
         return places[place - 1] + 1 if place else 0
 
+    def end_of(place: int) -> int:
+        end = places[place]
+        while text[end - 1].isspace():  # where a line ends between two words, of which the parser reads one
+            end -= 1
+        return end
+
     def restored(token: Token) -> Token:
-        words = tuple(word._replace(start=start_of(word.start), end=places[word.end]) for word in token.words)
-        return Token(start_of(token.start), places[token.end], words)
+        words = tuple(word._replace(start=start_of(word.start), end=end_of(word.end)) for word in token.words)
+        return Token(start_of(token.start), end_of(token.end), words)
 
     return [list(map(restored, sentence)) for sentence in sentences]
 

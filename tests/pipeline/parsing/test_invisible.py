@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import concord
 from concord.doc import Entity, Token
-from concord.models.data.visible import INVISIBLE, visible
+from concord.models.data.visible import INVISIBLE, visible, without_line_breaks
 from concord.nlp import Nlp
 from concord.pipeline.parsing import tokens
 
@@ -74,6 +74,22 @@ def test_word_that_is_cut_at_an_invisible_character_keeps_its_offsets(nlp: Nlp) 
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("end", ["-\n", "\u2010 \r\n  ", "\u00ad\n", "\u00ac\r\r\n"])
+def test_words_that_are_broken_at_line_ends_are_read_whole(nlp: Nlp, end: str) -> None:
+    plain = nlp("The fleet left Washington on Monday. Mr. John Roosevelt cannot go to Philadelphia.")
+    doc = nlp(f"The fleet left Wash{end}ington on Monday. Mr. John Roose{end}velt can{end}not go to Phila{end}delphia.")
+    assert [(word.word, word.lemma, word.head, word.ner) for word in doc.tokens] == [
+        (word.word, word.lemma, word.head, word.ner) for word in plain.tokens
+    ]
+    assert [(entity.name, entity.canonical) for entity in doc.entities] == [
+        (entity.name, entity.canonical) for entity in plain.entities
+    ]
+    assert all(entity.text == doc.text[entity.start_char : entity.end_char] for entity in doc.entities)
+    assert f"Wash{end}ington" in [entity.text for entity in doc.entities]
+    can = next(word for word in doc.tokens if word.word == "can")
+    assert can.text.strip() == can.text
+
+
 @given(st.text(alphabet="ab \n.\u00ad\u200b\U000e0001", max_size=30))
 def test_restored_offsets_cover_all_but_white_space_and_what_stands_alone(text: str) -> None:
     view = tokens.parser_view(text)
@@ -81,7 +97,8 @@ def test_restored_offsets_cover_all_but_white_space_and_what_stands_alone(text: 
         tokens.Token(*match.span(), (tokens.Word(*match.span(), match[0]),)) for match in re.finditer(r"[ab]+|\.", view)
     ]
     [restored] = tokens.restore_offsets(text, view, [found])
-    assert [visible(text[token.start : token.end]) for token in restored] == [token.words[0].form for token in found]
+    texts = [text[token.start : token.end] for token in restored]
+    assert [visible(without_line_breaks(word)) for word in texts] == [token.words[0].form for token in found]
     rest = list(text)
     for token in restored:
         rest[token.start : token.end] = "x" * (token.end - token.start)
