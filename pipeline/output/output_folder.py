@@ -41,7 +41,6 @@ from concord.pipeline.storage.output_paths import (
     output_path,
     read_bytes,
     remove,
-    staging_folder,
 )
 
 STATS_NAME = "stats.json"
@@ -99,9 +98,9 @@ class OutputFolder:
         self._records: dict[tuple[int, int, str], ShardReport | None] = {}
 
     @property
-    def staging(self) -> Path:
-        """The folder for unfinished files."""
-        return staging_folder(self.output)
+    def staging(self) -> Path | None:
+        """The folder for unfinished files; None for a store."""
+        return self.output / "_run" / "staging" if isinstance(self.output, Path) else None
 
     def plan_path(self, generation: int) -> OutputPath:
         """Return the path of a generation's plan."""

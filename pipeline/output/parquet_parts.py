@@ -1,6 +1,7 @@
 """Reading and writing a part: one Parquet file of a table."""
 
 import hashlib
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,8 +13,15 @@ import pyarrow.parquet as pq
 
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.manifest import PartFile
-from concord.pipeline.storage.atomic_writes import crash_point, move_into_place, stage_file, store_errors
+from concord.pipeline.storage.atomic_writes import (
+    crash_point,
+    move_into_place,
+    stage_file,
+    store_errors,
+    write_atomically,
+)
 from concord.pipeline.storage.output_paths import OutputPath, arrow_source
+from concord.pipeline.storage.store_path import StorePath
 
 # Measured: 64 k rows let readers skip most of a file; smaller groups cost space and time.
 ROW_GROUP_ROWS = 65_536
@@ -60,15 +68,17 @@ def read_rows(part: OutputPath, columns: Sequence[str], *, start: int = 0, stop:
     return table.slice(start - first, None if stop is None else stop - start)
 
 
-def write_part(table: pa.Table, *, root: OutputPath, staging: Path, name: str, shard: str, generation: int) -> PartFile:
+def write_part(
+    table: pa.Table, *, root: OutputPath, staging: Path | None, name: str, shard: str, generation: int
+) -> PartFile:
     """Write a table as ``<name>/part-<shard>-g<generation>-<hash>.parquet`` below a folder.
 
-    The bytes are written to a staged file, flushed to disk and read back before the file is renamed. The part does not
-    count until a commit record names it.
+    The bytes are written to a staged file, flushed to disk and read back before the file is renamed; a store gets them
+    from memory in one request. The part does not count until a commit record names it.
 
     Args:
         root: the folder for parts that no finished generation names yet.
-        staging: a folder for unfinished files; for a local output, on the same file system.
+        staging: a folder for unfinished files, on the same file system; None for a store.
         shard: the shard's name, such as ``00007``.
 
     Raises:
@@ -76,18 +86,27 @@ def write_part(table: pa.Table, *, root: OutputPath, staging: Path, name: str, s
         IntegrityError: when the file read back is not what was written.
         FileNotFoundError: when another process has cleared the staging folder meanwhile.
     """
+    stem = f"{name}/part-{shard}-g{generation}"
     with store_errors(root / name):
-        staged = stage_file(staging, partial(_write_table, table))
-        try:
-            _check_footer(staged, table)
-            with staged.open("rb") as stream:
-                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-            size = staged.stat().st_size
-            path = f"{name}/part-{shard}-g{generation}-{sha256[:8]}.parquet"
-            move_into_place(staged, root / path)
-        except BaseException:
-            staged.unlink(missing_ok=True)
-            raise
+        if isinstance(root, StorePath) or staging is None:
+            encoded = io.BytesIO()
+            _write_table(table, encoded)
+            content = encoded.getvalue()
+            sha256, size = hashlib.sha256(content).hexdigest(), len(content)
+            path = f"{stem}-{sha256[:8]}.parquet"
+            write_atomically(root / path, content)
+        else:
+            staged = stage_file(staging, partial(_write_table, table))
+            try:
+                _check_footer(staged, table)
+                with staged.open("rb") as stream:
+                    sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+                size = staged.stat().st_size
+                path = f"{stem}-{sha256[:8]}.parquet"
+                move_into_place(staged, root / path)
+            except BaseException:
+                staged.unlink(missing_ok=True)
+                raise
     crash_point("rename")
     return PartFile(path=path, rows=table.num_rows, size=size, sha256=sha256)
 

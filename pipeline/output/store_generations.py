@@ -15,7 +15,7 @@ from concord.pipeline.output.generations import GENERATION_NAME, Generation, Gen
 from concord.pipeline.output.manifest import Manifest, canonical_json, read_manifest
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.storage.atomic_writes import crash_point, write_atomically, write_once
-from concord.pipeline.storage.output_paths import OutputPath, list_files, staging_folder
+from concord.pipeline.storage.output_paths import OutputPath, list_files
 
 
 class StoreGenerations(Generations):
@@ -97,7 +97,7 @@ class StoreGenerations(Generations):
 
     def _tag(self, generation: Generation, version: str) -> None:
         path = self._run / "versions" / version
-        write_atomically(path, generation.name.encode(), staging=staging_folder(self.output))
+        write_atomically(path, generation.name.encode())
 
     def _untag(self, version: str) -> None:
         (self._run / "versions" / version).unlink(missing_ok=True)
@@ -108,14 +108,14 @@ class StoreGenerations(Generations):
             return
         name = generation_name(manifest.generation, same_number[-1].rank[1] + 1 if same_number else 0)
         path = self._run / "generations" / f"{name}@{int(time.time())}.json"
-        write_once(path, content, staging=staging_folder(self.output))
+        write_once(path, content)
         crash_point("publish")
 
     def _write_newest(self) -> None:
         """Write the newest generation's manifest, and look again: another driver may have written an older one."""
         while not self.is_settled():
             content = self.history()[-1].manifest_path.read_bytes()
-            write_atomically(self._manifest_path, content, staging=staging_folder(self.output))
+            write_atomically(self._manifest_path, content)
             crash_point("swap")
 
     def _manifest_bytes(self) -> bytes | None:

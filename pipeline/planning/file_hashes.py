@@ -62,7 +62,7 @@ class FileHashes:
                 self._seen[path] = (*state, digests[path])
         return digests
 
-    def save(self, *, staging: Path) -> None:
+    def save(self, *, staging: Path | None) -> None:
         """Write the cache for the next run."""
         if self._cache is not None and self._seen != self._known:
             with store_errors(self._cache):

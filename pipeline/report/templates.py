@@ -33,7 +33,7 @@ def load_template(package: str, name: str) -> Template:
     return _environment().get_template(f"{package}/{name}")
 
 
-def write_page(path: OutputPath, html: str, *, staging: Path) -> None:
+def write_page(path: OutputPath, html: str, *, staging: Path | None) -> None:
     """Atomically write a page, replacing any existing file; StoreError if there is no space."""
     with store_errors(path):
         write_atomically(path, html.encode("utf-8", "backslashreplace"), staging=staging)

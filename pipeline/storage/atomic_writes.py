@@ -6,8 +6,8 @@ large files, ``stage_folder`` for a folder, ``write_compressed`` for text whose 
 
 A file is first written to a staging folder and then renamed. A driver that finishes a run empties that folder, so a
 staged file of another driver may vanish at any time. In a collection no link is followed (``storage.guarded``). A
-store takes an object completely or not at all, so there each write is a single request; ``write_once`` makes it
-conditional on there being no such object.
+store takes an object completely or not at all, so there each write is a single request of bytes in memory, and nothing
+is staged; ``write_once`` makes it conditional on there being no such object.
 """
 
 import errno
@@ -64,23 +64,30 @@ def store_errors(path: OutputPath, *, state: str | None = None) -> Iterator[None
         ) from error
 
 
-def write_atomically(final: OutputPath, content: bytes, *, staging: Path) -> None:
-    """Atomically write a small file, replacing any existing one."""
+def write_atomically(final: OutputPath, content: bytes, *, staging: Path | None = None) -> None:
+    """Atomically write a small file, replacing any existing one.
+
+    Args:
+        staging: on the file system of the final path; by default its own folder. A store needs none.
+    """
     if isinstance(final, StorePath):
         final.write(content)
     else:
-        _stage_and_place(content, staging, final, place=move_into_place)
+        _stage_and_place(content, staging or final.parent, final, place=move_into_place)
 
 
-def write_once(final: OutputPath, content: bytes, *, staging: Path) -> bool:
+def write_once(final: OutputPath, content: bytes, *, staging: Path | None = None) -> bool:
     """Atomically create a small file unless it exists already; return whether it was created.
+
+    Args:
+        staging: as in ``write_atomically``.
 
     Raises:
         StoreError: when the file system has no hard links.
     """
     if isinstance(final, StorePath):
         return final.write_once(content)
-    return _stage_and_place(content, staging, final, place=_link)
+    return _stage_and_place(content, staging or final.parent, final, place=_link)
 
 
 def write_unsynced(final: OutputPath, content: bytes) -> None:
@@ -144,12 +151,8 @@ def stage_file(folder: Path, fill: Callable[[BinaryIO], object]) -> Path:
     return staged
 
 
-def move_into_place(staged: Path, final: OutputPath) -> None:
-    """Rename a staged file or folder, replacing an existing file or empty folder; to a store, upload a staged file."""
-    if isinstance(final, StorePath):
-        final.write(staged.read_bytes())
-        staged.unlink()
-        return
+def move_into_place(staged: Path, final: Path) -> None:
+    """Rename a staged file or folder, replacing an existing file or empty folder."""
     with folder_of(staged) as source, folder_of(final, make=True) as target:
         os.replace(staged.name, final.name, src_dir_fd=source, dst_dir_fd=target)
         os.fsync(target)

@@ -4,13 +4,9 @@ A run reads, lists and removes its files here, and writes them by ``storage.atom
 methods of a Path that this needs, so that the rest of the code does not distinguish the two.
 """
 
-import atexit
 import errno
-import os
-import shutil
-import tempfile
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
@@ -94,15 +90,3 @@ def arrow_source(part: OutputPath) -> Path | pa.BufferReader:
         OSError: when it is missing, or not a regular file.
     """
     return pa.BufferReader(part.read_bytes()) if isinstance(part, StorePath) else check_regular(part)
-
-
-def staging_folder(output: OutputPath) -> Path:
-    """Return the folder for an output's unfinished files: inside it, or for a store a temporary one of this process."""
-    return _temporary_folder(os.getpid()) if isinstance(output, StorePath) else output / "_run" / "staging"
-
-
-@cache
-def _temporary_folder(process: int) -> Path:
-    folder = tempfile.mkdtemp(prefix=f"concord-{process}-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)

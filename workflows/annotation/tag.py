@@ -88,7 +88,10 @@ def keep_stdin(*, output: str, format: str) -> str:
         shutil.copyfileobj(stream, staged)
 
     with store_errors(kept):
-        move_into_place(stage_file(folder.staging, copy), kept)
+        if isinstance(kept, Path):
+            move_into_place(stage_file(folder.staging or kept.parent, copy), kept)
+        else:
+            kept.write(first + stream.read())
     return str(kept)
 
 

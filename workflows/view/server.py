@@ -6,9 +6,9 @@ import secrets
 import socket
 import webbrowser
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile
 from threading import Thread
 
 import uvicorn
@@ -79,7 +79,7 @@ def serve(
             f"localhost:8000, or one IP address to listen on, got {base_path!r} and {', '.join(host)}"
         )
     token = secrets.token_urlsafe(24)
-    with listen(port, listens[0]) as listener, TemporaryDirectory(prefix="concord-view-") as folder:
+    with listen(port, listens[0]) as listener, ExitStack() as closing:
         number = listener.getsockname()[1]
         app = build_app(
             OpenedCollection(output, fetch=fetch),
@@ -98,9 +98,10 @@ def serve(
         info(f"{output}: {url}{others}\n{reach} can reach it. Ctrl-C closes it.")
         if browser:
             # Every user of this machine can see the arguments of a browser, and only this one the page.
-            page = Path(folder) / "open.html"
-            page.write_text(f'<meta http-equiv="refresh" content="0; url={url}">')
-            Thread(target=webbrowser.open, args=[page.as_uri()], name="browser", daemon=True).start()
+            page = closing.enter_context(NamedTemporaryFile("w", prefix="concord-view-", suffix=".html"))
+            page.write(f'<meta http-equiv="refresh" content="0; url={url}">')
+            page.flush()
+            Thread(target=webbrowser.open, args=[Path(page.name).as_uri()], name="browser", daemon=True).start()
         server = uvicorn.Server(
             uvicorn.Config(
                 app,

@@ -113,11 +113,11 @@ def test_driver_overtaken_before_it_writes_the_manifest_writes_the_newer_one(
     write = store_generations.write_atomically  # type: ignore[attr-defined]
     store.write("d", "Dora slept.")
 
-    def overtaken(path: OutputPath, content: bytes, *, staging: Path) -> None:
+    def overtaken(path: OutputPath, content: bytes) -> None:
         monkeypatch.undo()
         store.write("e", "Eva slept.")
         store.run()
-        write(path, content, staging=staging)
+        write(path, content)
 
     monkeypatch.setattr(store_generations, "write_atomically", overtaken)
     with pytest.raises(PlanError, match="another run has started generation 2"):

@@ -1,6 +1,7 @@
 """Outputs in object stores: the guarantees of a folder hold, without hard links and renames."""
 
 import signal
+import tempfile
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -55,6 +56,22 @@ def test_a_run_killed_between_two_writes_ends_with_the_same_bytes(
     runs.run_job(config)
     assert stores.committed(output) == undisturbed
     assert verify(output_path(output)) == []
+
+
+def test_a_run_that_is_killed_leaves_no_temporary_folder(source: Path, s3_url: str, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    config = runs.job(source, f"{s3_url}/out")
+
+    def run() -> None:
+        # The process is forked from one that may have looked up TMPDIR already.
+        tempfile.tempdir = str(temporary)
+        runs.run_job(config)
+
+    process = runs.in_child(run, crash_at="commit:2")
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert list(temporary.iterdir()) == []
 
 
 def test_two_concurrent_drivers_commit_each_shard_once(
