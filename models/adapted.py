@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from concord.models.errors import ModelError
-from concord.models.labels import OUTSIDE
+from concord.models.labels import BIOES_PREFIXES, OUTSIDE
 from concord.models.saved_tagger import file_digest
 from concord.models.schemes import BIO, BIOES, TOKENS, LabelScheme
 from concord.models.tagger import ConfigT, Tagger, TaggerConfig
@@ -22,7 +22,6 @@ from concord.models.tagger import ConfigT, Tagger, TaggerConfig
 _PREFIXED = re.compile(r"(?P<part>[BILUESMW])[-_](?P<kind>.+)")
 _SUFFIXED = re.compile(r"(?P<kind>.+)[-_](?P<part>[BILUESMW])")
 _UNNAMED = re.compile(r"LABEL_\d+")
-_BIOES_PREFIXES = {"L": "E", "U": "S", "M": "I", "W": "S"}
 
 
 class AdaptedConfig(TaggerConfig):
@@ -102,13 +101,13 @@ class LabelMap:
             labels = TOKENS.label_set(names)
             return cls(scheme=TOKENS, labels=labels, numbers=tuple(map(names.index, labels)), inside_alone=False)
         parts = {part for part, _ in prefixed.values()}
-        scheme = BIOES if parts & {"E", "S", *_BIOES_PREFIXES} else BIO
+        scheme = BIOES if parts & {"E", "S", *BIOES_PREFIXES} else BIO
         inside_alone = parts <= {"I"}
         found: dict[str, int] = {}
         for number, name in enumerate(names):
             if name in prefixed:
                 prefix, kind = prefixed[name]
-                label = f"{_BIOES_PREFIXES.get(prefix, prefix)}-{kind}"
+                label = f"{BIOES_PREFIXES.get(prefix, prefix)}-{kind}"
             else:
                 label = name if name == OUTSIDE or prefixed else f"I-{name}"
             if label in found or (label == name != OUTSIDE and name not in prefixed):

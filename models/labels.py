@@ -11,6 +11,8 @@ from typing import Literal
 
 OUTSIDE = "O"
 SpanScheme = Literal["BIO", "BIOES"]
+BIOES_PREFIXES = {"L": "E", "U": "S", "M": "I", "W": "S"}
+"""What other names of BIOES (BILOU, BMES, BMEWO) call its prefixes -> the prefix of BIOES."""
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -38,7 +38,8 @@ class GoldFormat(Config):
     """Column of the labels. `conll`: its number, from 1; the last if null. `conllu`: `upos`, `xpos` or a key of MISC;
     `NER` if null. Others: `xpos`; the entities if null."""
     label_scheme: CorpusScheme = "BIO2"
-    """`BIO2`, `IOB1` and `BIOES`: entities; `auto`: detects which of them; `TOKENS`: one label per word."""
+    """`BIO2`, `IOB1` and `BIOES`, also under its names BILOU and BMES: entities; `auto`: detects which of them;
+    `TOKENS`: one label per word."""
 
     @property
     def read_scheme(self) -> LabelScheme:

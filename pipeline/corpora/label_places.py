@@ -7,7 +7,7 @@ from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.corpus_format import EMPTY, TAG_COLUMNS, FaultReporter, GoldFormat
 
 NO_ENTITY = {"", OUTSIDE, EMPTY}
-_LABEL = re.compile(r"(\S*:)?[BIESLU]-(?!(ADJP|ADVP|CONJP|INTJ|LST|NP|PP|PRT|SBAR|UCP|VP)$)\S+")  # no syntactic chunk
+_LABEL = re.compile(r"(\S*:)?[BIESLUMW]-(?!(ADJP|ADVP|CONJP|INTJ|LST|NP|PP|PRT|SBAR|UCP|VP)$)\S+")  # no syntactic chunk
 _NAME = re.compile(r"ner([-_]?tags?)?|ne|ent|(named[-_]?)?entit(y|ies)|names?", re.IGNORECASE)
 
 

@@ -54,7 +54,7 @@ def init(folder: Path, *, types: str) -> Answer:
     type=click.Choice(["auto", "BIO2", "IOB1", "BIOES", "TOKENS"]),
     default="auto",
     show_default=True,
-    help="Of the input; auto detects it from the training corpus.",
+    help="Of the input, BIOES also for BILOU and BMES; auto detects it from the training corpus.",
 )
 @click.option(
     "--to",

@@ -8,6 +8,7 @@ from concord.models.labels import Span, encode_spans
 from concord.pipeline.corpora.label_schemes import EntityScheme, detect_scheme, to_bio2
 
 Faults = list[tuple[int, str, str | None]]
+BIOES = "use label_scheme=BIOES, which also stands for BILOU and BMES, or convert the corpus with concord prepare"
 
 
 def read(labels: str, scheme: EntityScheme) -> tuple[tuple[str, ...], Faults]:
@@ -52,6 +53,19 @@ def test_every_scheme_is_detected_and_converted_to_the_same_bio2(corpus: list[tu
             assert (list(found), faults) == (expected, [])
 
 
+@pytest.mark.parametrize(
+    "names", [{"E": "L", "S": "U"}, {"I": "M"}, {"I": "M", "S": "W"}], ids=["BILOU", "BMES", "BMEWO"]
+)
+@given(corpus=sentences())
+def test_other_names_of_bioes_are_read_as_bioes(corpus: list[tuple[Span, ...]], names: dict[str, str]) -> None:
+    written = [
+        [names.get(label[0], label[0]) + label[1:] for label in encode_spans(spans, 9, "BIOES")] for spans in corpus
+    ]
+    assert detect_scheme(written) == "BIOES"
+    for labels, spans in zip(written, corpus, strict=True):
+        assert read(" ".join(labels), "BIOES") == (encode_spans(spans, 9, "BIO"), [])
+
+
 def test_corpus_without_entities_is_bio2() -> None:
     assert detect_scheme([["O", "O"], []]) == "BIO2"
 
@@ -68,12 +82,15 @@ def test_corpus_with_both_ways_to_start_an_entity_is_bio2_with_faults() -> None:
     ("scheme", "labels", "faults"),
     [
         ("BIO2", "O PER", [(1, "label: expected O or one of B-, I-, E-, S- with a type, got 'PER'")]),
-        ("BIO2", "B-PER E-PER", [(1, "expected BIO2 labels (O, B-, I-), got 'E-PER'")]),
-        ("IOB1", "I-PER S-PER", [(1, "expected IOB1 labels (O, B-, I-), got 'S-PER'")]),
+        ("BIO2", "B-PER E-PER", [(1, f"expected BIO2 labels (O, B-, I-), got 'E-PER'; {BIOES}")]),
+        ("BIO2", "B-PER L-PER", [(1, f"expected BIO2 labels (O, B-, I-), got 'L-PER'; {BIOES}")]),
+        ("IOB1", "I-PER S-PER", [(1, f"expected IOB1 labels (O, B-, I-), got 'S-PER'; {BIOES}")]),
         ("BIOES", "B-PER O", [(1, "'O' cannot follow 'B-PER' in BIOES")]),
         ("BIOES", "I-PER E-PER", [(0, "'I-PER' cannot follow the start of the sentence in BIOES")]),
         ("BIOES", "S-PER B-LOC", [(1, "the end of the sentence cannot follow 'B-LOC' in BIOES")]),
         ("BIOES", "B-PER E-LOC", [(1, "'E-LOC' cannot follow 'B-PER' in BIOES")]),
+        ("BIOES", "B-PER L-LOC", [(1, "'L-LOC' cannot follow 'B-PER' in BIOES")]),
+        ("BIOES", "U-PER L-PER", [(1, "'L-PER' cannot follow 'U-PER' in BIOES")]),
     ],
 )
 def test_invalid_labels_are_reported_and_become_o(
