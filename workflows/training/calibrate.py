@@ -18,10 +18,11 @@ from concord.models.training import fit_calibration
 from concord.models.training.fit_calibration import Calibrated, EntityMethod, Observed, TokenMethod
 from concord.models.training.fit_guarantee import find_guarantee, mean_recall
 from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.workflows.bundles import copy_bundle, require_new_folder
 from concord.workflows.console import INLINE, Answer, counted, plain, table, warn
-from concord.workflows.corpora.corpora import Documents, read_gold_for, short_names
+from concord.workflows.corpora.corpora import Documents, check_gold, gold_format, read_documents, short_names
 from concord.workflows.corpora.provenance import (
     Overlap,
     Provenance,
@@ -74,9 +75,9 @@ class CalibrateJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """How much the documents hold that a calibration was fitted or measured on."""
+    """How much the corpora hold that a calibration was fitted or measured on; no documents if none are marked."""
 
-    documents: int
+    documents: int | None
     sentences: int
     words: int
     found_entities: int
@@ -130,12 +131,14 @@ def calibrate_command(job: CalibrateJob) -> Answer:
     source = find_tagger(job.model).folder
     target = _target(job, source)
     tagger, provenance = load_tagger(source, device=job.device), read_provenance(source)
-    documents = _read(job, tagger, job.data)
+    gold = _read(job, tagger, job.data, "--data")
+    documents = [document.sentences for document in gold]
     overlap = _check_unseen(job, provenance, documents, "--data")
     part = describe_part("calibration", job.data, documents)
     calibrated_provenance = (provenance or Provenance(parts=[])).with_part(part)
-    test_documents = _read(job, tagger, job.test) if job.test else None
-    if test_documents is not None:
+    test_gold = _read(job, tagger, job.test, "--test") if job.test else []
+    test_documents = [document.sentences for document in test_gold]
+    if job.test:
         _check_unseen(job, calibrated_provenance, test_documents, "--test")
     left_out = {kind for kind in tagger.entity_types if job.labels.get(kind, kind) is None}
     observed = fit_calibration.observe(tagger, documents, left_out=left_out)
@@ -145,18 +148,18 @@ def calibrate_command(job: CalibrateJob) -> Answer:
     tokens, entities = _choose(job, tagger, observed)
     after = fit_calibration.cross_validate(observed, tokens=tokens, entities=entities)
     fitted = fit_calibration.fit(observed, tokens=tokens, entities=entities)
-    sizes, figures = _sizes(documents, observed), _figures(observed, after, tagger)
+    sizes, figures = _sizes(gold, observed), _figures(observed, after, tagger)
     quality = {**plain(sizes), "overlap": plain(overlap), "cross_validated": figures}
     corpora = {"files": [file.model_dump() for file in part.files], "labels": dict(job.labels)}
     extras = {"guarantee": guarantee, "fitted": {**corpora, **quality}}
     before = tagger_digest(source)
     _write(source, target, fitted.model_copy(update=extras), calibrated_provenance)
     held_out = None
-    if test_documents is not None:
+    if job.test:
         observed = fit_calibration.observe(tagger, test_documents, left_out=left_out)
         after = fit_calibration.apply(fitted, observed)
         test_figures = {**_figures(observed, after, tagger), **_shown(guarantee, observed)}
-        held_out = HeldOut(data=job.test, sizes=_sizes(test_documents, observed), figures=test_figures)
+        held_out = HeldOut(data=job.test, sizes=_sizes(test_gold, observed), figures=test_figures)
     result = CalibrationResult(
         tagger=tagger.name,
         folder=target.absolute(),
@@ -191,9 +194,21 @@ def _target(job: CalibrateJob, source: Path) -> Path:
     return job.output
 
 
-def _read(job: CalibrateJob, tagger: Tagger, paths: Sequence[str]) -> Documents:
-    documents = read_gold_for(tagger, paths, labels=job.labels, form=job.form)
-    return [document for document in documents if any(sentence.words for sentence in document)]
+def _read(job: CalibrateJob, tagger: Tagger, paths: Sequence[str], option: str) -> list[GoldDocument]:
+    """Read the documents that have words; of sentences outside of any, each is one, but not for a guarantee."""
+    form = gold_format(job.form, tagger.vocabulary.scheme)
+    found = read_documents(paths, labels=job.labels, form=form, trees=tagger.needs_trees)
+    check_gold(tagger, [document.sentences for document in found], paths, labels=job.labels)
+    gold = [document for document in found if any(sentence.words for sentence in document.sentences)]
+    if alone := sum(document.name is None for document in gold):
+        found_alone = f"{short_names(paths)}: {counted(alone, 'sentence')} outside of any document"
+        if job.recall is not None:
+            raise InputError(
+                f"{option}: --recall is a promise about documents, and expected them marked, got {found_alone}. Write "
+                "'# newdoc' (conllu) or '-DOCSTART-' (conll) where one begins, before each sentence if each is one"
+            )
+        warn(f"{option}: {found_alone}; each counts as a document.")
+    return gold
 
 
 def _check_unseen(
@@ -263,10 +278,10 @@ def _write(source: Path, target: Path, calibration: Calibration, provenance: Pro
     save_calibration(calibration, target)
 
 
-def _sizes(documents: Documents, observed: Observed) -> Sizes:
+def _sizes(gold: Sequence[GoldDocument], observed: Observed) -> Sizes:
     return Sizes(
-        documents=len(documents),
-        sentences=sum(map(len, documents)),
+        documents=sum(document.name is not None for document in gold) or None,
+        sentences=sum(len(document.sentences) for document in gold),
         words=len(observed.words.right),
         found_entities=len(observed.entities.right),
     )
@@ -356,7 +371,8 @@ def _describe_figures(data: Sequence[str], sizes: Sizes, figures: Figures, how: 
         rows.append(("candidates in 1,000 words", "0", f"{shown['candidates_per_1000_words']:.1f}"))
     area = "risk_coverage_area"
     rows.append(("area under risk and coverage", f"{before[area]:.4f}", f"{after[area]:.4f}"))
-    size = f"{counted(sizes.documents, 'document')}, {counted(sizes.words, 'word')}"
+    units = [(sizes.documents, "document"), (sizes.sentences, "sentence"), (sizes.words, "word")]
+    size = ", ".join(counted(number, unit) for number, unit in units if number is not None)
     place = f"{how} {short_names(data)} ({size}, {sizes.found_entities:,} found entities)"
     return ["", place, table(rows, header=("", *STATES), right={1, 2})]
 

@@ -225,6 +225,24 @@ def test_guarantee_that_cannot_be_given_is_refused(tiny_bundle: Path, token_bund
     assert not (tmp_path / "copy").exists()
 
 
+def test_guarantee_needs_documents(tiny_bundle: Path, tmp_path: Path) -> None:
+    marked = DEV.read_text()
+    bare = "".join(line for line in marked.splitlines(keepends=True) if "newdoc" not in line)
+    before = marked.index("# newdoc", 1)
+    texts = {"none": bare, "late": marked[:before].replace("# newdoc", "# olddoc") + marked[before:]}
+    for name, text in texts.items():
+        path = tmp_path / f"{name}.conllu"
+        path.write_text(text)
+        for option, options in (("--data", ()), ("--test", ("--data", DEV))):
+            refused = calibrate(
+                tiny_bundle, *options, option, path, "--output", tmp_path / "copy", "--recall", 0.3, "--allow-overlap"
+            )
+            assert refused.exit_code == 2
+            assert f"{option}: --recall is a promise about documents" in refused.stderr
+            assert "outside of any document" in refused.stderr
+            assert not (tmp_path / "copy").exists()
+
+
 def test_a_guarantee_that_a_new_calibration_leaves_out_is_named(guaranteed: Path, tmp_path: Path) -> None:
     again = calibrate(guaranteed, "--data", DEV, "--output", tmp_path / "copy", "--entities", "none", "--allow-overlap")
     assert again.exit_code == 0, again.output

@@ -1,6 +1,7 @@
 """Calibration of a bundle from the command line."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -110,8 +111,11 @@ def test_figures_on_a_test_set_are_reported_with_the_cross_validated_ones(
     other.write_text("Anna\tB-PER\nBell\tI-PER\nsaw\tO\nRome\tB-LOC\n\nNobody\tO\nsaw\tO\nher\tO\n")
     result = calibrate(bundle, "--data", DEV, "--test", other)
     assert result.exit_code == 0, result.output
-    for text in ("cross-validated on train/dev.conllu (3 documents", "held out: ", "area under risk and coverage"):
+    for text in ("cross-validated on train/dev.conllu (3 documents", "area under risk and coverage"):
         assert text in result.stdout
+    assert re.search(r"held out: \S*/held\.conll \(2 sentences, 7 words", result.stdout)
+    assert "--test: " in result.stderr
+    assert "2 sentences outside of any document; each counts as a document" in result.stderr
 
 
 @pytest.mark.slow
