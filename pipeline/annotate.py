@@ -89,7 +89,9 @@ def annotate(
     shards = [shard for shard in plan.shards if shard.index not in finished]
     tally = RunTally(plan, finished.values(), progress)
     was_finished = folder.is_finished(plan)
-    if not was_finished:
+    if was_finished:
+        tally.confirm(folder)
+    else:
         tally.report_progress()
         with folder.removing_overtaken(plan.generation):
             with tally.timed(folder):

@@ -174,9 +174,9 @@ class RunTally:
             self.wall_seconds = perf_counter() - start
             # Missing times are not worth an error, least of all one that hides another.
             with suppress(StoreError), store_errors(folder.metadata / STATS_NAME):
-                self._write_stats(folder)
+                self._add_times(folder)
 
-    def _write_stats(self, folder: OutputFolder) -> None:
+    def _add_times(self, folder: OutputFolder) -> None:
         """Add this call's times to ``stats.json``; the times of a killed call are missing there.
 
         The file holds ``shards`` and ``words`` that were timed, ``wall_seconds`` of all calls together, ``seconds`` by
@@ -197,9 +197,7 @@ class RunTally:
             "words_per_second": rates,
             "generations": self._generations(folder),
         }
-        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
-        content = orjson.dumps(stats, option=options)
-        write_atomically(folder.metadata / STATS_NAME, content, staging=folder.staging)
+        _write_stats(folder, stats)
 
     def _generations(self, folder: OutputFolder) -> dict[int, GenerationStats]:
         """Add this call's times to its generation, and the counts of earlier ones, which may soon be removed."""
@@ -209,6 +207,18 @@ class RunTally:
         past = {one.number: one.stats for one in past_generations(folder) if one.number < number}
         known: dict[int, GenerationStats] = {**earlier, **past, number: {"words": words, "seconds": seconds}}
         return {key: known[key] for key in sorted(known)[-KEPT_STATS:]}
+
+    def confirm(self, folder: OutputFolder) -> None:
+        """Record in ``stats.json`` that a run has found nothing to change since the plan's generation was finished.
+
+        The first generation needs no record, since nothing is compared with it.
+        """
+        stats, number = folder.stats(), self._plan.generation
+        generations = stats.get("generations", {})
+        own = generations.get(number, {})
+        if number > 0 and not own.get("confirmed"):
+            with suppress(StoreError), store_errors(folder.metadata / STATS_NAME):
+                _write_stats(folder, {**stats, "generations": {**generations, number: {**own, "confirmed": True}}})
 
     def result(self, config: AnnotateConfig, folder: OutputFolder, *, done_before: int) -> RunReport:
         """Return the result of the call, given how many of the plan's shards were committed before it."""
@@ -236,3 +246,8 @@ class RunTally:
 
     def _seconds(self) -> dict[str, float]:
         return {stage: getattr(self._timings, stage) for stage in STAGES}
+
+
+def _write_stats(folder: OutputFolder, stats: Mapping[str, object]) -> None:
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
+    write_atomically(folder.metadata / STATS_NAME, orjson.dumps(stats, option=options), staging=folder.staging)

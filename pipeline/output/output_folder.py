@@ -54,9 +54,11 @@ _Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 class GenerationStats(TypedDict, total=False):
-    """What ``stats.json`` says of a generation: all but its words and seconds once a later one is about to replace it.
+    """What ``stats.json`` says of a generation.
 
-    ``plan`` is the digest of its plan, ``model`` its tagger as the job named it, and ``tagger`` the identity of this.
+    ``finished`` and ``counts`` are there once a later one is about to replace it, ``confirmed`` once a later run has
+    found nothing to change. ``plan`` is the digest of its plan, ``model`` its tagger as the job named it, and
+    ``tagger`` the identity of this.
     """
 
     words: _Count
@@ -66,6 +68,7 @@ class GenerationStats(TypedDict, total=False):
     plan: str
     model: str
     tagger: dict[str, str | bool | None]
+    confirmed: bool
 
 
 class _Stats(TypedDict, total=False):

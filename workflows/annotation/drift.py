@@ -1,4 +1,4 @@
-"""``concord history --check``: which shares have moved between the last two generations, and what moved them."""
+"""``concord history --check``: which shares the last run has moved, and what moved them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -38,13 +38,20 @@ class Move:
 
 
 def check(output: OutputPath, *, amount: float) -> Answer:
-    """Compare the last two generations that are kept; ``amount`` is the relative change that is allowed."""
+    """Compare what the last run has written with the generation before; ``amount`` is the relative change allowed."""
     latest = open_collection(output)
-    past = {one.number: one for one in past_generations(OutputFolder(latest.output)) if one.is_kept}
+    past = {one.number: one for one in past_generations(OutputFolder(latest.output))}
     pair = [past[number] for number in sorted(past)[-2:]]
     reasons, moves = latest.plan.reasons, list[Move]()
-    text = f"{output}: only one generation is kept, so that there is nothing to compare"
-    if len(pair) > 1:
+    if pair[-1].stats.get("confirmed"):
+        pair, reasons = pair[-1:], ()
+        text = f"{output}: the last run has changed nothing, so that there is nothing to compare"
+    elif len(pair) == 1 or not pair[0].is_kept:
+        pair = pair[-1:]
+        text = (
+            f"{output}: the generation before {pair[0].name}, if any, is not kept, so that there is nothing to compare"
+        )
+    else:
         collections = [open_collection(output, generation=one.number) for one in pair]
         types = {label for one in pair for label in one.entities}
         moves = _moves(pair[0].shares(types), pair[1].shares(types), collections, amount=amount)

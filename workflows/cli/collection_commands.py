@@ -188,7 +188,7 @@ generation_option = click.option("--generation", type=click.IntRange(min=0), hel
 @click.option("--tag", metavar="NAME", help="Give a generation a name; it is kept as long as it has one.")
 @click.option("--untag", metavar="NAME", help="Remove a name.")
 @generation_option
-@click.option("--check", is_flag=True, help="Exit with 5 if a share has moved between the last two generations.")
+@click.option("--check", is_flag=True, help="Exit with 5 if the last run has moved a share.")
 @click.option("--amount", type=AMOUNT, help="With --check: the relative change allowed.  [default: 0.2]")
 def history(output: "OutputPath", *, check: bool, amount: float | None, **options: Any) -> Answer:
     """List the generations of a collection, compare the last two, name one, or remove old ones.
@@ -199,7 +199,8 @@ def history(output: "OutputPath", *, check: bool, amount: float | None, **option
 
     The list has what each run took and found, with removed generations. --check compares entities of each type per
     1,000 words, dead letters per document, and what the mean confidence lacks of 1. One has moved if it changed by
-    more than --amount, and by more than chance would. The names that moved it most are printed.
+    more than --amount, and by more than chance would. The names that moved it most are printed. After a run that has
+    changed nothing, nothing has moved.
     """
     from concord.workflows.annotation import history as work
 

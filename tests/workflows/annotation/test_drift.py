@@ -88,6 +88,41 @@ def test_check_names_the_share_that_moved_and_the_names_that_moved_it(tmp_path: 
     assert "PER per 1,000 words" not in moved(output, "--amount", "0.7")
 
 
+def test_check_after_a_run_that_changed_nothing_finds_nothing(tmp_path: Path) -> None:
+    cats, dogs = ["Anna saw the cat."] * 30, ["she saw the dog."] * 30
+    annotate(tmp_path, *cats)
+    output = annotate(tmp_path, *dogs)
+    assert moved(output)
+    assert moved(output), "no run since"
+    for _ in range(2):
+        annotate(tmp_path, *dogs)
+        assert moved(output) == {}
+    assert "the last run has changed nothing" in concord("history", output, "--check").stdout
+    annotate(tmp_path, *cats)
+    assert moved(output)
+
+
+def test_runs_that_change_nothing_are_recorded_once(tmp_path: Path) -> None:
+    stats = annotate(tmp_path, "Anna slept.") / "_run" / "stats.json"
+    annotate(tmp_path, "Anna slept.", "Bob slept.")
+    written = [stats.stat().st_ino]
+    for _ in range(2):
+        annotate(tmp_path, "Anna slept.", "Bob slept.")
+        written.append(stats.stat().st_ino)
+    assert written[0] != written[1] == written[2]
+
+
+def test_check_compares_with_no_generation_but_the_one_right_before(tmp_path: Path) -> None:
+    brief = {"path": str(tmp_path / "out"), "grace_seconds": 0}
+    output = annotate(tmp_path, *["Anna saw the cat."] * 30, output=brief)
+    concord("history", output, "--tag", "first")
+    for number in range(2):
+        annotate(tmp_path, *["she saw the dog."] * (30 + number), output=brief)
+    # The first one is kept for its name, and the second is removed.
+    assert [one["kept"] for one in described(output)] == [True, False, True]
+    assert moved(output) == {}
+
+
 def test_check_finds_a_type_that_is_gone(tmp_path: Path) -> None:
     annotate(tmp_path, *["Anna saw the cat."] * 30)
     output = annotate(tmp_path, *["she saw the cat."] * 30)
