@@ -2,12 +2,16 @@
 
 A form must be clear from the words alone: relative dates (*yesterday*), periods (*the 1830s*, *fiscal year 1958*),
 dates without a year, days and months that could be each other (5/4/2025), ranges and unknown currencies have none.
+Parsers and taggers cut expressions, so what is read is the entity with all beside it that belongs to the same number or
+date. There is no form where what comes next could still change it: the scale after a range, an era, a nationality.
 """
 
 import re
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
+
+from concord.models.data.visible import visible
 
 _MONTHS = (
     "jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|"
@@ -19,7 +23,7 @@ _YEAR = "([12][0-9]{3})"
 _YEAR_ALONE = re.compile(f"(?:the year )?{_YEAR}")
 _NAMED = re.compile(
     rf"(?:(?:sun|mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?)(?:day)?\.?,? )?(?:the )?(?:{_DAY}(?: of)? )?"
-    rf"({_MONTHS})\.?(?: {_DAY})?,?(?: of)? {_YEAR}"
+    rf"({_MONTHS})\.?(?: {_DAY})?(?:,?(?: of)? |,){_YEAR}"
 )
 _ISO = re.compile(f"{_YEAR}-([0-9]{{2}})(?:-([0-9]{{2}}))?")
 _NUMERIC = re.compile(rf"([0-9]{{1,2}})([/.])([0-9]{{1,2}})\2{_YEAR}")
@@ -31,10 +35,11 @@ _SMALL = (
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 _UNITS = {word: number for number, word in enumerate(_SMALL.split())}
 _UNITS |= {word: 10 * number for number, word in enumerate(_TENS.split(), 2)}
-_POWERS = {3: "thousand k", 6: "million m mn", 9: "billion b bn", 12: "trillion tn"}
+_POWERS = {3: "thousand k", 6: "million m mn mln", 9: "billion b bn bln", 12: "trillion tn trn"}
 _SCALES = {word: power for power, words in _POWERS.items() for word in words.split()}
 # 007 is a name, and in other languages 1.515 is more than a thousand.
 _DIGITS = re.compile(r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]*|0)(?:\.[0-9]+)?|\.[0-9]+")
+_MIXED = re.compile("([1-9][0-9]?)/(2|4|8|16|32|64)")
 _UNCLEAR = re.compile(r"[1-9][0-9]{0,2}\.[0-9]{3}")
 # Without a currency they may be metres, kelvin or a paragraph.
 _LETTERS = re.compile("(?<![a-z])[kmb]$")
@@ -64,11 +69,85 @@ VALUES = ("CARDINAL", "DATE", "MONEY", "ORDINAL", "PERCENT", "QUANTITY", "TIME")
 _LONGEST = 60
 _MOST_DIGITS = 24
 
+# Characters beside an entity that are read with it.
+_BESIDE = 60
+_NUMERAL = r"\d+(?:[.,/'’]\d+)*"
+_VULGAR = "[½⅓⅔¼¾⅛⅜⅝⅞]"
+_COUNT_WORD = rf"(?:{'|'.join(_UNITS)}|hundred)"
+_COUNT = (
+    "(?:hundred|thousand|million|milliard|billion|trillion|[mb]n|[mb]ln|trn?|tn|mil|[mbk]|lakh|crore|dozen|score)s?"
+)
+_FRACTION = "(?:half|halves|(?:quarter|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth)s?)"
+_CURRENCY = "[$€£¥₹]"
+_SIGN = f"(?:per ?cent|pct|{'|'.join(filter(str.isalpha, _CURRENCIES | _HUNDREDTHS))})"
+_WORD = rf"(?:(?:{_COUNT_WORD}|{_COUNT}|{_FRACTION}|{_SIGN}|point)(?![^\W\d_])|{_CURRENCY}|¢)"
+# All that belongs to an amount, also where the whole can then not be read.
+_AMOUNT_AFTER = re.compile(rf"(?:[.,/'’]\d+)*(?:[ -]\d+/\d+(?![/\d])| ?{_VULGAR}|[ -]?{_WORD}|[ -]?%)*")
+_DIGITS_BEFORE = re.compile(rf"(?:{_CURRENCY} ?)?(?:(?:\d+[ -](?=\d+/$))?{_NUMERAL}[.,/'’]|\.)?$")
+_FRACTION_BEFORE = re.compile(rf"(?:{_CURRENCY} ?)?{_NUMERAL}[ -]?$")
+_WORDS_BEFORE = re.compile(
+    rf"(?:(?:{_CURRENCY} ?|(?<![^\W_])){_NUMERAL}(?: ?{_VULGAR}|[ -]\d+/\d+)?[ -]?)?(?:(?<![^\W\d_]){_WORD}[ -])*$"
+)
+_IS_FRACTION = re.compile(rf"\d+/\d|{_VULGAR}")
+_MINUS_BEFORE = re.compile(r"(?:(?<![^\s(:])-|(?<![^\W_])(?:minus|negative) )$")
+_NAMED_DOLLAR = re.compile("[a-z.]+$")
+_DATE_BEFORE = re.compile(
+    rf"(?<![^\s(\[\"“‘—])(?:[0-9]{{1,2}}(?:st|nd|rd|th)?(?: of)? )?"
+    rf"(?:(?:{_MONTHS})\.?(?: [0-9]{{1,2}}(?:st|nd|rd|th)?)?(?:,?(?: of)? |,))?$"
+)
 
-def value_of(label: str, text: str) -> str | None:
+# What may stand right beside; a dash or a bracket after a digit may be that of a range, a ratio or a formula.
+_APART_BEFORE = re.compile(r"(?:^|\s|(?:^|(?<=\D))[(\[{\"“‘«~≈<>=—:;,|…]|(?<=[^\W\d_])/)$")
+_APART_AFTER = re.compile(r"$|\s|[.,;:!?)\]}\"”»…'’]+(?:$|[\s—])|[-–—/](?=[^\W\d_])")
+_ERA = r"(?:b\.? ?c\b|bce\b|b\. ?p\.|bp\b|a\. ?h\.|ah\b)"
+_LINKED = r"(?:, ?(?:and |or )?| ?[-–—/] ?|[ -](?:to|and|or|and/or|through|versus|vs\.?|up to)[ -])"
+_NEXT = rf"(?:about |some |nearly |perhaps |even )?(?:[a-z]{{0,3}}[$€£¥₹])?(?:{_NUMERAL}|{_COUNT_WORD}\b)"
+_AMOUNT_CHANGED_BEFORE = re.compile(
+    rf"(?:^|[^\w])(?:{_FRACTION}(?: of)?(?: an?)?|\d/\d+ of(?: an?)?|{_COUNT},?(?: and)?|point|-|\S*\d ?[x×*^]) $"
+)
+_AMOUNT_CHANGED_AFTER = re.compile(
+    rf"(?: ?[-–/]|—) ?(?:[a-z]{{0,3}}[$€£¥₹])?(?:\d|{_COUNT_WORD}\b)"
+    rf"|[ -]and[ -](?:(?:(?:an?|{_COUNT_WORD})[ -])?{_FRACTION}\b|\d+/\d)"
+    rf"| ?(?:[ap]\.?m\b|o['’]clock)| ?[x×*^] ?\d|[ -](?:odd|plus|something|ish|fold|first|second)\b"
+    rf"| \(?{_COUNT}\b| ?\(?(?:{_ERA}|a\.? ?d\b|ce\b|c\.e\.)"
+)
+_SCALED_LATER = re.compile(
+    rf"(?:{_LINKED}{_NEXT}(?:[ -](?:{_COUNT_WORD}\b|\d+/\d+))*)+[ -]?(?:(?:{_COUNT}|{_SIGN}|s|d|shillings?)\b|[%¢])"
+)
+_SCALED = re.compile(rf"(?<![^\W\d_])(?!hundred){_COUNT}(?![^\W\d_])")
+_GOES_ON = re.compile(rf"(?:,| and|, and) {_NEXT}")
+_COUNT_LAST = re.compile(rf"(?<![^\W\d_]){_COUNT}$")
+# 12 000 is one number, and "12 345 men" may be two.
+_GROUP_FIRST, _GROUP_AFTER = re.compile(r"\d{3}(?!\d)"), re.compile(r",? \d{3}(?!\d)")
+_GROUP_LAST, _GROUP_BEFORE = re.compile(r"(?<![\d.,])\d{1,3}$"), re.compile(r"(?<![\d.,])\d{1,3} $")
+_OTHER_MONEY = (
+    "(?:argentin|austral|baham|barbad|beliz|bermud|brazil|brunei|canad|caribb|cayman|chile|colombia|confedera|cuba|"
+    "cypr|dominican|egypt|ethiop|fiji|gibraltar|guyan|(?:hong )?kong|hongkong|irish|israel|jamaica|leban|liberia|libya|"
+    "malay|malt|mexic|namibia|nigeria|rhodesia|scot|singapor|solomon|spanish|straits|sudan|surinam|syria|taiwan|"
+    "trinidad|tobag|turk|tuvalu|urugua|(?:new )?zealand|zambia|zimbabw|"
+    r"(?:au|aud|aus|cad|can|cdn|ec|hk|hkd|jmd|mx|mxn|nt|ntd|nz|nzd|sg|sgd|twd|xcd)\b)"
+)
+_OTHER_MONEY_BEFORE = re.compile(rf"(?<![^\W_]){_OTHER_MONEY}[a-z]*(?:['’]s)?,? $")
+_OTHER_MONEY_AFTER = re.compile(rf",? ?[(\[]?(?:in )?{_OTHER_MONEY}")
+_DATE_CHANGED_BEFORE = re.compile(
+    r"(?<![^\W_])(?:earl(?:y|ier)|later?|mid|middle|(?:beginning|start) of|end|close|half|quarter|q[1-4]|spring|"
+    rf"summer|autumn|fall|winter|season|fiscal|fy|(?:fiscal|financial|academic|school|crop|marketing|model) years?|"
+    rf"circa|ca?\.|about|around|approximately|nearly|almost|christmas|easter|(?:{_MONTHS})\.?|[0-9]{{1,2}}(?:st|nd|rd|th)?|"
+    rf"{_ERA}[.e]*)"
+    "(?:,? (?:of|in|the year|the)){0,2},? $"
+)
+_DATE_CHANGED_AFTER = re.compile(
+    rf"(?: ?[-–/] ?|—)\d|-| ['’]?s\b| or so\b| \(?(?:fiscal|financial|academic|school)\b| (?:{_WORD}|\d)"
+    rf"| (?:{_MONTHS})\.? \d| (?:year|month|week|day|hour|hr|minute)s?\b|"
+    r"(?:(?:to|and|or|until|till|through|in|from|about|around|circa|ca?\.|again|the|year|late|early)\b|[\s,.\d()–—/-])*"
+    rf"{_ERA}"
+)
+
+
+def value_of(label: str, text: str, start: int, end: int) -> str | None:
     """Return the normal form of an entity, or None if its label has none or the words are not clear.
 
-    - ``DATE``: ISO 8601, as exact as the text: ``1945``, ``1945-05`` or ``1945-05-08``;
+    - ``DATE``: ISO 8601, as exact as the text: ``1945``, ``1945-05`` or ``1945-05-08``; none before our era;
     - ``MONEY``: amount and currency by ISO 4217, ``3500000 USD``; dollars and cents of no named country are those of
       the United States;
     - ``PERCENT`` and ``CARDINAL``: ``12.5%``, ``1200``.
@@ -76,10 +155,60 @@ def value_of(label: str, text: str) -> str | None:
     A number is the one that is written, also where the text says *about*, *over* or *less than*.
 
     Args:
-        text: with single spaces.
+        text: of the document; white space of any kind and length is read as one space.
+        start, end: of the entity in it.
     """
-    read = _READERS.get(label.upper())
-    return None if read is None or len(text) > _LONGEST else read(text.lower().replace("−", "-"))
+    label = label.upper()
+    if label not in _READERS or end - start > _LONGEST:
+        return None
+    pieces = text[max(0, start - _BESIDE) : start], text[start:end], text[end : end + _BESIDE]
+    before, words, after = map(_simplified, pieces)
+    words = words.strip()
+    whole = _date_in(before, words, after) if label == "DATE" else _amount_in(label, before, words, after)
+    return _READERS[label](whole) if whole and len(whole) <= _LONGEST else None
+
+
+def _simplified(text: str) -> str:
+    return re.sub("--+", "—", re.sub(r"\s+", " ", visible(text))).lower().replace("−", "-")
+
+
+def _amount_in(label: str, before: str, words: str, after: str) -> str | None:
+    """Return the whole amount of which some words are given, or None if what is beside it could change it."""
+    if right := _AMOUNT_AFTER.match(after):
+        words, after = words + right[0], after[right.end() :]
+    pattern = _FRACTION_BEFORE if _IS_FRACTION.match(words) else _DIGITS_BEFORE
+    if left := (_WORDS_BEFORE if words[:1].isalpha() else pattern).search(before):
+        before, words = before[: left.start()], left[0] + words
+    if words.startswith("$") and (named := _NAMED_DOLLAR.search(before)):
+        before, words = before[: named.start()], named[0] + words
+    if sign := _MINUS_BEFORE.search(before):
+        before, words = before[: sign.start()], f"-{words}"
+    is_scaled = label == "PERCENT" or _SCALED.search(words)
+    if (
+        not (_APART_BEFORE.search(before) and _APART_AFTER.match(after))
+        or _AMOUNT_CHANGED_BEFORE.search(before)
+        or _AMOUNT_CHANGED_AFTER.match(after)
+        or (_COUNT_LAST.search(words) and _GOES_ON.match(after))
+        or (_GROUP_LAST.search(words) and _GROUP_AFTER.match(after))
+        or (_GROUP_FIRST.match(words) and _GROUP_BEFORE.search(before))
+        or (not is_scaled and _SCALED_LATER.match(after))
+        or (label == "MONEY" and (_OTHER_MONEY_BEFORE.search(before) or _OTHER_MONEY_AFTER.match(after)))
+    ):
+        return None
+    return words
+
+
+def _date_in(before: str, words: str, after: str) -> str | None:
+    """Return the whole date of which some words are given, or None if what is beside it could change it."""
+    if left := _DATE_BEFORE.search(before):
+        before, words = before[: left.start()], left[0] + words
+    if (
+        not (_APART_BEFORE.search(before) and _APART_AFTER.match(after))
+        or _DATE_CHANGED_BEFORE.search(before)
+        or _DATE_CHANGED_AFTER.match(after)
+    ):
+        return None
+    return words
 
 
 def _date(text: str) -> str | None:
@@ -151,6 +280,10 @@ def _number(text: str) -> Decimal | None:
             group = Decimal(1)
         elif place == 0 and _DIGITS.fullmatch(word) and len(word) <= _MOST_DIGITS:
             group = Decimal(word.replace(",", ""))
+        elif place == 1 and words[0].isdecimal() and group is not None and (part := _MIXED.fullmatch(word)):
+            if int(part[1]) >= int(part[2]):
+                return None
+            group += Decimal(part[1]) / Decimal(part[2])
         else:
             return None
     return None if group is None else sign * (total + group)

@@ -231,7 +231,7 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
                     "text": text,
                     "name": name,
                     "label": span.label,
-                    "value": value_of(span.label, name),
+                    "value": value_of(span.label, item.annotated.parsed.document.text, start_char, end_char),
                     "confidence": confidence,
                     "uncertainty": max(known_numbers(item.uncertainty[within]), default=None),
                     "refined": any(item.refined[within]),

@@ -1,5 +1,6 @@
 """Verifying a finished run: compare everything below the output folder with its manifest."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -279,13 +280,27 @@ def _entity_problems(tables: Mapping[str, pa.Table]) -> Iterator[str]:
         yield "text is not as long as its offsets say"
     if entities["name"].to_pylist() != [*map(normalize_name, entities["text"].to_pylist())]:
         yield "name is not text with single spaces"
-    names = zip(_texts(entities, "label"), _texts(entities, "name"), strict=True)
-    if entities["value"].to_pylist() != [value_of(label, name) for label, name in names]:
-        yield "value is not the normal form of name"
+    texts = _spaced_texts(tables["tokens"])
+    places = zip(*(entities[name].to_pylist() for name in ("label", "doc_id", "start_char", "end_char")), strict=True)
+    expected = [value_of(label, texts.get(doc_id, ""), *span) for label, doc_id, *span in places]
+    if entities["value"].to_pylist() != expected:
+        yield "value is not the normal form of what the text says there"
     persons = list(zip(_texts(entities, "doc_id"), _numbers(entities, "identity").tolist(), strict=True))
     full_names = zip(persons, *(entities[name].to_pylist() for name in ("canonical", "label")), strict=True)
     if len(set(persons)) != len(set(full_names)):
         yield "identity has two canonical names or labels"
+
+
+def _spaced_texts(tokens: pa.Table) -> dict[str, str]:
+    """Return the text of each document, with spaces for what is in no word: white space and invisible characters."""
+    pieces: defaultdict[str, list[str]] = defaultdict(list)
+    ends: defaultdict[str, int] = defaultdict(int)
+    columns = (tokens[name].to_pylist() for name in ("doc_id", "start_char", "text"))
+    for doc_id, start, text in zip(*columns, strict=True):
+        if start >= ends[doc_id]:  # words of one token may share its offsets
+            pieces[doc_id] += (" " * (start - ends[doc_id]), text)
+            ends[doc_id] = start + len(text)
+    return {doc_id: "".join(words) for doc_id, words in pieces.items()}
 
 
 _CHECKS: dict[str, Callable[[Mapping[str, pa.Table]], Iterator[str]]] = {

@@ -14,7 +14,7 @@ from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.storage.files import file_sha256
 
 EMBEDDED_PACKAGE = "parser_en"
-PARSING_VERSION = 1
+PARSING_VERSION = 2
 """To be raised whenever the modules of this folder would give other words for the same weights."""
 
 _EMBEDDED_FOLDER = Path(__file__).resolve().parents[2] / "models" / "pretrained" / EMBEDDED_PACKAGE

@@ -22,7 +22,7 @@ from concord.pipeline.parsing.stanza_fast import FastStanza, FastTokenizer, obst
 from concord.pipeline.parsing.stanza_packages import find_package, identity_of
 from concord.pipeline.parsing.stanza_pipeline import load_pipeline
 from concord.pipeline.parsing.stanza_plain import PlainStanza
-from concord.pipeline.parsing.tokens import Token, WordAnalysis
+from concord.pipeline.parsing.tokens import Token, WordAnalysis, join_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class StanzaParser(Parser):
 
     @override
     def _tokenize(self, views: Sequence[str], on_batch: OnBatch | None) -> list[list[list[Token]]]:
-        return self._stanza.tokenize(views, on_batch=on_batch)
+        return list(map(join_numbers, views, self._stanza.tokenize(views, on_batch=on_batch)))
 
     @override
     def _analyse(self, sentences: Sequence[Sequence[str]], on_batch: OnBatch | None) -> list[list[WordAnalysis]]:

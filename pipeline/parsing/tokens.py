@@ -33,6 +33,8 @@ _AS_WINDOWS_1252 = {
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _WHITE_SPACE = re.compile(r"\s")
 _CLOSING = re.compile(r"[^\w\s]+")
+# Digits of any script, with the comma and the point of Latin or Arabic script between them.
+_NUMBER = re.compile(r"\d+(?:[.,\u066b\u066c]\d+)+")
 
 
 class TokenSpan(NamedTuple):
@@ -198,6 +200,27 @@ def make_token(view: str, start: int, end: int, forms: Sequence[str]) -> Token:
     if len(words) < len(forms) or position != end:
         words = [Word(start, end, form) for form in forms]
     return Token(start, end, tuple(words))
+
+
+def join_numbers(view: str, sentences: list[list[Token]]) -> list[list[Token]]:
+    """Return the tokens of a text with each number in one word: digits with commas or points between them.
+
+    A list without spaces (``1990,1991``) and the number of a section (``1.2.3``) are then one word too. No token, and
+    no sentence, ends within it.
+    """
+    inside = {place for match in _NUMBER.finditer(view) for place in range(match.start() + 1, match.end())}
+    joined: list[list[Token]] = []
+    for sentence in sentences:
+        tokens = joined.pop() if joined and sentence[0].start in inside else []
+        for token in sentence:
+            if tokens and token.start in inside:
+                before = tokens.pop()
+                *first, left = (word.form for word in before.words)
+                right, *last = (word.form for word in token.words)
+                token = make_token(view, before.start, token.end, [*first, left + right, *last])
+            tokens.append(token)
+        joined.append(tokens)
+    return joined
 
 
 def cut_sentence(tokens: Sequence[Token], *, cap: int) -> list[Sequence[Token]]:

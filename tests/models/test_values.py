@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concord.models.values import value_of
+from concord.models.values import value_of as value_in
+
+
+def value_of(label: str, text: str) -> str | None:
+    return value_in(label, text, 0, len(text))
+
+
+def value_beside(label: str, marked: str) -> str | None:
+    """Return the value of the words in braces, in the text around them."""
+    before, words, after = re.split("[{}]", marked)
+    return value_in(label, before + words + after, len(before), len(before + words))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +143,10 @@ def test_money_is_an_amount_and_a_currency(text: str, value: str | None) -> None
         ("6'2", None),
         ("1/2", None),
         ("½", None),
-        ("1 1/2", None),
+        ("1 1/2", "1.5"),
+        ("5-1/2", "5.5"),
+        ("5 3/2", None),
+        ("1 1/3", None),
         ("1,00,000", None),
         ("1.000.000,5", None),
         ("100 000", None),
@@ -179,6 +192,171 @@ def test_other_labels_have_a_value_of_their_own_or_none(label: str, text: str, v
     assert value_of(label, text) == value
 
 
+@pytest.mark.parametrize(
+    ("label", "marked", "value"),
+    [
+        ("MONEY", "paid {$3.5}bn for", "3500000000 USD"),
+        ("MONEY", "sold for {$2.4}m in", "2400000 USD"),
+        ("MONEY", "over {$1.8} bln in", "1800000000 USD"),
+        ("MONEY", "paid US{$3 million} for", "3000000 USD"),
+        ("MONEY", "paid C{$3 million} for", "3000000 CAD"),
+        ("MONEY", "{24,224} million dollars", "24224000000 USD"),
+        ("MONEY", "24,{224 million dollars}", "24224000000 USD"),
+        ("MONEY", "a {$3}m-a-year deal", "3000000 USD"),
+        ("MONEY", "cost {$1} 1/2 million to", "1500000 USD"),
+        ("MONEY", "balance: -{$1.017 billion} (2023)", "-1017000000 USD"),
+        ("MONEY", "a loss of minus {$5}", "-5 USD"),
+        ("CARDINAL", "births: {19},115,781 (2025", "19115781"),
+        ("CARDINAL", "births: 19,{115,781} (2025", "19115781"),
+        ("CARDINAL", "28.964 {billion} kWh", "28964000000"),
+        ("CARDINAL", "{twenty}-five men", "25"),
+        ("CARDINAL", "twenty-{five} men", "25"),
+        ("CARDINAL", "it was −{5}", "-5"),
+        ("PERCENT", "to 5 1/{2 percent} in", "5.5%"),
+        ("PERCENT", "at 7 {7/8 percent}.", "7.875%"),
+        ("PERCENT", "5-1/{2 percent}", "5.5%"),
+        ("PERCENT", "rose {0.7} per cent in", "0.7%"),
+        ("PERCENT", "fell\n-{5 percent}", "-5%"),
+        ("DATE", "in May {1990}", "1990-05"),
+        ("DATE", "on May 5, {1990}", "1990-05-05"),
+        ("DATE", "the 5th of {May 1990}", "1990-05-05"),
+        ("DATE", "on {May 5,1990}", "1990-05-05"),
+    ],
+)
+def test_an_amount_is_read_with_what_was_cut_off(label: str, marked: str, value: str | None) -> None:
+    assert value_beside(label, marked) == value
+
+
+@pytest.mark.parametrize(
+    ("label", "marked", "value"),
+    [
+        ("MONEY", "$3 and {$5 million} in all", "5000000 USD"),
+        ("MONEY", "{$3 million} to $5 million", "3000000 USD"),
+        ("MONEY", "gave us {$3 million}.", "3000000 USD"),
+        ("MONEY", "in 2010 {$5}/barrel", "5 USD"),
+        ("CARDINAL", "{two} men and three million", "2"),
+        ("CARDINAL", "({5}), he", "5"),
+        ("CARDINAL", "a {500}-page book", "500"),
+        ("CARDINAL", "first {five} men", "5"),
+        ("CARDINAL", "49.9% {16,016,448} 16,752,166", "16016448"),
+        ("CARDINAL", "deaths/{1,000} births", "1000"),
+        ("CARDINAL", "“{Five} men”", "5"),
+        ("CARDINAL", "in one--{five} of", "5"),
+        ("PERCENT", "{5%} to 6%", "5%"),
+        ("PERCENT", "5% to {6%}", "6%"),
+        ("PERCENT", "7/7/2024 {37.1%} May", "37.1%"),
+        ("DATE", "from {1990} to 1995", "1990"),
+        ("DATE", "in 1989, {1990}, 1991", "1990"),
+        ("DATE", "AD {1066}", "1066"),
+        ("DATE", "{1066} A.D.", "1066"),
+        ("DATE", "in {1990}, 5 million", "1990"),
+        ("DATE", "in {1990}--the year", "1990"),
+    ],
+)
+def test_what_is_beside_an_amount_may_change_nothing(label: str, marked: str, value: str | None) -> None:
+    assert value_beside(label, marked) == value
+
+
+@pytest.mark.parametrize(
+    ("label", "marked", "value"),
+    [
+        ("MONEY", "between {$3} and $5 million", None),
+        ("MONEY", "cost {$2.5} to 3 million", None),
+        ("MONEY", "paid {$1.5}-$2 billion", None),
+        ("MONEY", "paid {$1.5} – 2 billion", None),
+        ("MONEY", "{$3}, $4 and $5 million", None),
+        ("MONEY", "{$5} and 30 cents", None),
+        ("MONEY", "{£10}, 5s. in all", None),
+        ("MONEY", "sold for {$2.4}mil", None),
+        ("MONEY", "cost {$7 million} (Australian)", None),
+        ("MONEY", "lost {$5 million} Canadian", None),
+        ("MONEY", "Hong Kong {$3 million}", None),
+        ("MONEY", "NZ {$3 million}", None),
+        ("MONEY", "HK{$3 million}", None),
+        ("MONEY", "{$5 million} (AUD)", None),
+        ("MONEY", "{$5 million} in Canadian money", None),
+        ("MONEY", "R{$5}", None),
+        ("CARDINAL", "between {3} and 5 million", None),
+        ("CARDINAL", "{five} to six million", None),
+        ("CARDINAL", "{five}-to-six million", None),
+        ("CARDINAL", "{two} and a half million", None),
+        ("CARDINAL", "{1.2}-1.5 billion", None),
+        ("CARDINAL", "{2} or 3 dozen", None),
+        ("CARDINAL", "{two} dozen", None),
+        ("CARDINAL", "{one} or two hundred", None),
+        ("CARDINAL", "{a million}-dollar house", None),
+        ("CARDINAL", "half {a million}", None),
+        ("CARDINAL", "quarter of {a million}", None),
+        ("CARDINAL", "{2} or 3 percent", None),
+        ("CARDINAL", "{1}.234.567", None),
+        ("CARDINAL", "{12} 000", None),
+        ("CARDINAL", "12 {000}", None),
+        ("CARDINAL", "{1},23,456", None),
+        ("CARDINAL", "{1}'234", None),
+        ("CARDINAL", "{5}m wide", None),
+        ("CARDINAL", "{5} m wide", None),
+        ("CARDINAL", "{3}k run", None),
+        ("CARDINAL", "{3}:1", None),
+        ("CARDINAL", "10:{30}", None),
+        ("CARDINAL", "{one hundred} and five", None),
+        ("CARDINAL", "one hundred and {five}", None),
+        ("CARDINAL", "{twenty}-first", None),
+        ("CARDINAL", "{10},5 km", None),
+        ("CARDINAL", "{5} o'clock", None),
+        ("CARDINAL", "{1}/3", None),
+        ("CARDINAL", "{one}-third", None),
+        ("CARDINAL", "{5}×10", None),
+        ("CARDINAL", "{44} BC", None),
+        ("CARDINAL", "{79} A.D.", None),
+        ("CARDINAL", "{two} point five", None),
+        ("CARDINAL", "{5} lakh", None),
+        ("CARDINAL", "{3 million}, 200 thousand", None),
+        ("CARDINAL", "{5}, 000 men", None),
+        ("CARDINAL", "COVID-{19}", None),
+        ("CARDINAL", "#{5}", None),
+        ("CARDINAL", "10-{5}", None),
+        ("CARDINAL", "{5}th", None),
+        ("CARDINAL", "-٣{5}", None),
+        ("PERCENT", "was 1,{5 %} in", None),
+        ("PERCENT", "rose 2,{4 percent}", None),
+        ("PERCENT", "one tenth of {1 percent}", None),
+        ("PERCENT", "1/2 of {1 percent}", None),
+        ("PERCENT", "5-{6%}", None),
+        ("PERCENT", "at {5}½ percent", None),
+        ("PERCENT", "growth - {5%}", None),
+        ("DATE", "until {1066} B.C.", None),
+        ("DATE", "in {1184} BC", None),
+        ("DATE", "in {1274}\nB. C.", None),
+        ("DATE", "{1274}–1258 BC", None),
+        ("DATE", "from {1274} to 1258 BC", None),
+        ("DATE", "in {1274} (or 1275) BCE", None),
+        ("DATE", "BC {1274}", None),
+        ("DATE", "{1400} AH", None),
+        ("DATE", "mid-{1990}", None),
+        ("DATE", "{1990}s", None),
+        ("DATE", "{1990}'s", None),
+        ("DATE", "c. {1500}", None),
+        ("DATE", "ca. {1500}", None),
+        ("DATE", "{2019}/20", None),
+        ("DATE", "{1990}-95", None),
+        ("DATE", "Q3 {2019}", None),
+        ("DATE", "late {1990}", None),
+        ("DATE", "spring of {1990}", None),
+        ("DATE", "fiscal {1990}", None),
+        ("DATE", "{1990} fiscal year", None),
+        ("DATE", "May 1-5, {1990}", None),
+        ("DATE", "5-7 {May 1990}", None),
+        ("DATE", "May-{June 1990}", None),
+        ("DATE", "{1945}-05-08", None),
+        ("DATE", "{2500} years ago", None),
+        ("DATE", "{1990} or so", None),
+        ("DATE", "{1500} 000", None),
+    ],
+)
+def test_what_is_beside_an_amount_may_leave_it_unclear(label: str, marked: str, value: str | None) -> None:
+    assert value_beside(label, marked) == value
+
+
 @given(st.dates(min_value=date(1000, 1, 1), max_value=date(2999, 12, 31)))
 def test_every_day_is_read_back(day: date) -> None:
     for form in (day.isoformat(), f"{day:%B} {day.day}, {day.year}", f"{day.day} {day:%b} {day.year}"):
@@ -194,3 +372,16 @@ def test_every_amount_is_read_back(amount: int, form: str) -> None:
 def test_any_text_has_a_value_of_its_form_or_none(label: str, text: str) -> None:
     value = value_of(label, text)
     assert value is None or re.fullmatch(r"-?[0-9]+(\.[0-9]+)?( [A-Z]{3}|%)?|[0-9]{4}-[0-9]{2}(-[0-9]{2})?", value)
+
+
+@given(st.sampled_from(["DATE", "MONEY", "PERCENT", "CARDINAL"]), st.text("15,./- 09$%kmto", max_size=30), st.data())
+def test_no_piece_of_digits_has_a_value_of_its_own(label: str, text: str, data: st.DataObject) -> None:
+    number = data.draw(st.from_regex(r"[1-9][0-9]{3,9}", fullmatch=True))
+    cut = data.draw(st.integers(1, len(number) - 1))
+    for start, end in ((0, cut), (cut, len(number))):
+        assert value_in(label, f"{number} {text}", start, end) is None
+
+
+def test_white_space_and_invisible_characters_beside_an_entity_change_nothing() -> None:
+    assert value_beside("MONEY", "paid {$3.5}\u200b\u202f\n million for") == "3500000 USD"
+    assert value_beside("CARDINAL", "{12}\u00a0000 men") is None

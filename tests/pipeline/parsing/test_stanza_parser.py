@@ -40,6 +40,7 @@ PROSE = [
     "the summer, the fishermen whose boats lie in the canal would, so the mayor of the town said, be the first to "
     "leave, and the owners of the three hotels that overlook the bay, the last to complain.",
     "I. Introduction\n\nBy Anna B. Smith, Ph.D.\n\n\n1. Scope\n2. Terms\n\n* * *\n\n_Emphasis_ and -- dashes",
+    "Population: 19,115,781 (2025 est.)\nBirths: 1.234.567,89 or 1,2 and 12,34,567; 3,4,5 (see 1.2.3).",
     "What a day\n\nWe walked. We sat. We ate. Nobody spoke, not even Karl, whose cousin's wedding it was.",
 ]
 
@@ -103,6 +104,22 @@ def test_document_without_visible_text_has_no_sentences(parser: StanzaParser, na
 
 def test_no_documents_have_no_outcomes(parser: StanzaParser) -> None:
     assert parser.parse([]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("Population: 19,115,781 (2025 est.)", ["19,115,781", "2025"]),
+        ("The appropriation came to 24,224 million dollars.", ["24,224"]),
+        ("It was 1.234.567,89 there and 12,34,567 here.", ["1.234.567,89", "12,34,567"]),
+        ("Total\n1,018,349,714\n509,174,857", ["1,018,349,714", "509,174,857"]),
+    ],
+)
+def test_a_number_is_one_word(parser: StanzaParser, text: str, numbers: list[str]) -> None:
+    document = parse_text(parser, text)
+    check_tokens(document)
+    words = [word.word for sentence in document.sentences for word in sentence.words]
+    assert [word for word in words if word[0].isdigit()] == numbers
 
 
 def test_windows_1252_controls_are_read_as_punctuation(parser: StanzaParser) -> None:

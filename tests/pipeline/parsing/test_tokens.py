@@ -17,6 +17,7 @@ from concord.pipeline.parsing.tokens import (
     Word,
     cut_sentence,
     find_token_fault,
+    join_numbers,
     make_token,
     parser_view,
     sentences_of,
@@ -131,6 +132,61 @@ def test_make_token_places_words_that_spell_the_token() -> None:
 def test_make_token_uses_the_offsets_of_the_token_when_words_do_not_spell_it(forms: list[str]) -> None:
     token = make_token("ver del mar", 4, 7, forms)
     assert token == Token(4, 7, tuple(Word(4, 7, form) for form in forms))
+
+
+def pieces_of(view: str, *, ends: set[int]) -> list[list[Token]]:
+    """Return a token for each character but white space, with sentences that end at some places."""
+    sentences: list[list[Token]] = [[]]
+    for place, character in enumerate(view):
+        if not character.isspace():
+            sentences[-1].append(plain_token(place, character))
+        if place + 1 in ends:
+            sentences.append([])
+    return [sentence for sentence in sentences if sentence]
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "1,234,567.89",
+        "1.234.567,89",
+        "12,34,567",
+        "1.2.3",
+        "1990,1991",
+        "\u0661\u066c\u0662\u0663\u0664\u066b\u0665",
+        "\u0967,\u0968\u0969\u096a",
+    ],
+)
+def test_join_numbers_makes_a_word_of_digits_with_commas_and_points(number: str) -> None:
+    view = f"a {number}, b"
+    for ends in (set(), {3}, {5}):
+        joined = join_numbers(view, pieces_of(view, ends=ends))
+        assert [(token.start, token.words[0].form) for tokens in joined for token in tokens] == [
+            (0, "a"),
+            (2, number),
+            (2 + len(number), ","),
+            (4 + len(number), "b"),
+        ]
+        assert len(joined) == 1
+
+
+@pytest.mark.parametrize("text", ["1 234", "1\u00a0234", "1'234", "1, 2", "1.", ",5", "1..2", "a,5", "5-6"])
+def test_join_numbers_leaves_all_else_as_it_is(text: str) -> None:
+    pieces = pieces_of(text, ends={1})
+    assert join_numbers(text, pieces) == pieces
+
+
+def test_join_numbers_keeps_the_other_words_of_a_token() -> None:
+    view = "1,234's"
+    tokens = [plain_token(0, "1"), plain_token(1, ","), make_token(view, 2, 7, ["234", "'s"])]
+    assert join_numbers(view, [tokens]) == [[Token(0, 7, (Word(0, 5, "1,234"), Word(5, 7, "'s")))]]
+
+
+@given(st.text(st.sampled_from("12,. a\n\u0663"), max_size=30), st.sets(st.integers(1, 30)))
+def test_joined_tokens_cover_the_text(view: str, ends: set[int]) -> None:
+    joined = join_numbers(view, pieces_of(view, ends=ends))
+    assert all(joined)
+    assert find_token_fault(view, [token for sentence in joined for token in sentence]) is None
 
 
 def test_cut_sentence_keeps_a_sentence_up_to_the_cap() -> None:
