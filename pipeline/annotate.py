@@ -101,9 +101,9 @@ def annotate(
                     tally.replaced = run_shards(plan, shards, tally.add, tally.update)
             folder.finish(plan, _retention(config, folder))
     if config.output.delta:
-        write_delta_log(open_collection(folder.output))
+        write_delta_log(open_collection(folder))
     if config.report and not (was_finished and (folder.metadata / "report.html").exists()):
-        write_report(folder.output)
+        write_report(folder)
     return tally.result(config, folder, done_before=len(plan.shards) - len(shards))
 
 

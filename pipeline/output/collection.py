@@ -18,15 +18,19 @@ class Collection:
     """An annotated collection.
 
     Attributes:
-        output: absolute path of its folder.
         root: the folder below which the parts of this generation are; a later run leaves them for a while.
         plan: the plan of the manifest's generation.
     """
 
-    output: OutputPath
+    folder: OutputFolder
     root: OutputPath
     manifest: Manifest
     plan: Plan
+
+    @property
+    def output(self) -> OutputPath:
+        """The absolute path of its folder."""
+        return self.folder.output
 
     def parts(self, table: str) -> list[OutputPath]:
         """Return the paths of a table's parts, in shard order."""
@@ -46,7 +50,9 @@ class Collection:
         return read_rows(self.path(part), columns, start=start, stop=stop)
 
 
-def open_collection(output: OutputPath, *, generation: int | None = None, version: str | None = None) -> Collection:
+def open_collection(
+    output: OutputPath | OutputFolder, *, generation: int | None = None, version: str | None = None
+) -> Collection:
     """Open the folder of a finished run; a newer generation in progress is ignored.
 
     Args:
@@ -56,8 +62,8 @@ def open_collection(output: OutputPath, *, generation: int | None = None, versio
         PlanError: when the folder contains no finished run, or not this generation.
         IntegrityError: when the manifest cannot be read.
     """
-    folder = OutputFolder(output.absolute())
+    folder = output if isinstance(output, OutputFolder) else OutputFolder(output)
     if folder.generations.current() is None:
         folder.plan()
     chosen = folder.generations.find(generation=generation, version=version)
-    return Collection(output=folder.output, root=chosen.root, manifest=chosen.manifest(), plan=chosen.plan())
+    return Collection(folder=folder, root=chosen.root, manifest=chosen.manifest(), plan=chosen.plan())

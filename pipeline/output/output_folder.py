@@ -87,11 +87,14 @@ class OutputFolder:
     """An output folder with its plans, commit records and manifest; constructing one reads nothing.
 
     Args:
-        output: an absolute path, or the URL of a store.
+        output: a path, or the URL of a store.
+
+    Attributes:
+        output: the same, absolute.
     """
 
     def __init__(self, output: OutputPath | str) -> None:
-        self.output = output_path(output) if isinstance(output, str) else output
+        self.output = (output_path(output) if isinstance(output, str) else output).absolute()
         self.metadata = self.output / "_run"
         self.plans = self.metadata / "plans"
         self.manifest_path = self.metadata / "manifest.json"

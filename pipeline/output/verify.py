@@ -46,7 +46,7 @@ def verify(output: OutputPath, *, deep: bool = True) -> list[Finding]:
         PlanError: when the folder contains no run.
         IntegrityError: when the manifest cannot be read.
     """
-    folder = OutputFolder(output.absolute())
+    folder = OutputFolder(output)
     folder.generations.check_whole()
     current = folder.generations.current()
     if current is None:

@@ -38,7 +38,7 @@ CONTEXT_WORDS = 8
 """Words shown on each side of an example."""
 
 
-def write_report(output: OutputPath, limits: Limits = DEFAULT_LIMITS) -> OutputPath:
+def write_report(folder: OutputFolder, limits: Limits = DEFAULT_LIMITS) -> OutputPath:
     """Write ``_run/report.html`` atomically, replacing any existing one, and return its path.
 
     Raises:
@@ -47,9 +47,8 @@ def write_report(output: OutputPath, limits: Limits = DEFAULT_LIMITS) -> OutputP
         ReconciliationError: when read = annotated + unchanged + dead letters does not hold.
         StoreError: when there is no space.
     """
-    folder = OutputFolder(output.absolute())
     folder.generations.check_whole()
-    quality, past = measure_quality(output, limits), past_generations(folder)
+    quality, past = measure_quality(folder, limits), past_generations(folder)
     content = render_report(quality, stats=folder.stats(), limits=limits, past=past)
     path = folder.metadata / REPORT_NAME
     write_page(path, content, staging=folder.staging)

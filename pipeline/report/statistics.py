@@ -23,6 +23,7 @@ from concord.pipeline.output.document_rows import (
     read_collection,
 )
 from concord.pipeline.output.manifest import Manifest, check_equation
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.output.schema import ERRORS
 from concord.pipeline.plan import Plan
@@ -137,11 +138,11 @@ class Quality:
     whole_documents: tuple[CollectedDocument, ...]
 
 
-def measure_quality(output: OutputPath, limits: Limits = DEFAULT_LIMITS) -> Quality:
+def measure_quality(output: OutputPath | OutputFolder, limits: Limits = DEFAULT_LIMITS) -> Quality:
     """Read a finished run's output and compute what the report shows; raises what ``write_report`` raises."""
     collection = open_collection(output)
     manifest = collection.manifest
-    check_equation(manifest, where=str(output))
+    check_equation(manifest, where=str(collection.output))
     names, uncertainty = _Names(limits.distinct_names), _Uncertainty(limits.uncertain_sentences)
     changes, recurring = _Pairs[tuple[ShownSentence, int]](), _Recurring()
     richest = _Top[CollectedDocument](limits.whole_documents)

@@ -59,7 +59,7 @@ def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overr
     Raises:
         ConfigError: when there are dead letters, and none of them matches.
     """
-    folder = OutputFolder(output.absolute())
+    folder = OutputFolder(output)
     plan, existing = folder.plan(), existing_dead_letters(folder)
     if selection != DeadLetterFilter() and not any(map(selection.matches, existing)):
         manifest = folder.manifest()
@@ -68,7 +68,7 @@ def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overr
             raise ConfigError(describe_no_match(existing, output=output))
         info(describe_no_match(existing, output=output))
     job = (last_config(folder) or plan.config).model_dump(mode="json")
-    job["output"]["path"] = str(output.absolute())
+    job["output"]["path"] = str(folder.output)
     config = annotate_config(job, overrides=overrides)
     return _run(
         config,

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from concord.pipeline.output.collection import Collection, open_collection
-from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.past_generations import CONFIDENT, LETTERS, OF_WORDS, Share, past_generations
 from concord.pipeline.output.tables import without_candidates
@@ -40,7 +39,7 @@ class Move:
 def check(output: OutputPath, *, amount: float) -> Answer:
     """Compare what the last run has written with the generation before; ``amount`` is the relative change allowed."""
     latest = open_collection(output)
-    past = {one.number: one for one in past_generations(OutputFolder(latest.output))}
+    past = {one.number: one for one in past_generations(latest.folder)}
     pair = [past[number] for number in sorted(past)[-2:]]
     reasons, moves = latest.plan.reasons, list[Move]()
     if pair[-1].stats.get("confirmed"):
@@ -52,7 +51,7 @@ def check(output: OutputPath, *, amount: float) -> Answer:
             f"{output}: the generation before {pair[0].name}, if any, is not kept, so that there is nothing to compare"
         )
     else:
-        collections = [open_collection(output, generation=one.number) for one in pair]
+        collections = [open_collection(latest.folder, generation=one.number) for one in pair]
         types = {label for one in pair for label in one.entities}
         moves = _moves(pair[0].shares(types), pair[1].shares(types), collections, amount=amount)
         moved = ", ".join(["these shares have moved", *(f"because {reason}" for reason in reasons)])

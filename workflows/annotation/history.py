@@ -40,7 +40,7 @@ class ListedGeneration:
 
 def history(output: OutputPath) -> Answer:
     """List the generations, the oldest first; of removed ones what ``stats.json`` has."""
-    folder = OutputFolder(output.absolute())
+    folder = OutputFolder(output)
     current = folder.generations.current()
     if current is None:
         folder.plan()
@@ -71,7 +71,7 @@ def history(output: OutputPath) -> Answer:
 
 def prune(output: OutputPath, *, keep: int | None) -> Answer:
     """Remove the generations that are past their grace period, but for the newest ``keep`` and those with a name."""
-    folder = OutputFolder(output.absolute())
+    folder = OutputFolder(output)
     settings = folder.plan().config.output
     has_delta_log = isinstance(folder.output, Path) and (folder.output / FOLDER).is_dir()
     if has_delta_log:
@@ -86,7 +86,7 @@ def prune(output: OutputPath, *, keep: int | None) -> Answer:
 
 def tag(output: OutputPath, version: str, *, generation: int | None) -> Answer:
     """Give a generation a name, under which it is kept."""
-    folder = OutputFolder(output.absolute())
+    folder = OutputFolder(output)
     named = folder.generations.find(generation=generation)
     folder.generations.tag(named, version)
     values = {"output": folder.output, "version": version, "generation": named.number}
@@ -95,7 +95,7 @@ def tag(output: OutputPath, version: str, *, generation: int | None) -> Answer:
 
 def untag(output: OutputPath, version: str) -> Answer:
     """Remove the name of a generation, which is then kept only as any other is."""
-    folder = OutputFolder(output.absolute())
+    folder = OutputFolder(output)
     versions = folder.generations.versions()
     if version not in versions:
         raise ConfigError(f"{output}: no version {version!r}; there are: {', '.join(versions) or 'none'}")

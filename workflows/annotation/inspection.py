@@ -43,7 +43,7 @@ class LastChange:
 
 def status(output: OutputPath) -> Answer:
     """Report what a collection holds, what its last change was, and how much of a run in progress is committed."""
-    folder = OutputFolder(output.absolute())
+    folder = OutputFolder(output)
     plan = folder.plan()
     done = folder.finished_shards(plan)
     outcome = sum_outcomes(done.values(), is_new=lambda report: report.generation == plan.generation)
@@ -133,7 +133,7 @@ def verify(output: OutputPath, *, deep: bool) -> Answer:
 
 def list_dead_letters(output: OutputPath, selection: DeadLetterFilter) -> Answer:
     """List the dead letters that match a filter; works while a run is in progress."""
-    folder = OutputFolder(output.absolute())
+    folder = OutputFolder(output)
     existing = existing_dead_letters(folder)
     selected = [dead_letter for dead_letter in existing if selection.matches(dead_letter)]
     counts = Counter((dead_letter.stage, dead_letter.error) for dead_letter in selected)
@@ -168,7 +168,7 @@ def describe_no_match(existing: Sequence[DeadLetter], *, output: OutputPath) -> 
 
 def report(output: OutputPath) -> Answer:
     """Write the HTML report, replacing any existing one, and return its path."""
-    path = write_report(output)
+    path = write_report(OutputFolder(output))
     return Answer(values={"report": path}, text=str(path))
 
 

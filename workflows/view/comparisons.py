@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from threading import Lock
 
 from concord.pipeline.output.collection import Collection, open_collection
-from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.diff.diff import Diff, compare_collections
 from concord.workflows.view.background import Background
@@ -29,7 +28,7 @@ class Comparisons:
     def choices(self) -> Iterator[tuple[str, str]]:
         """Yield the generations that B can be compared with, the newest first: number and number of documents."""
         current = self._opened.snapshot.collection.manifest.generation
-        for generation in reversed(OutputFolder(self._opened.output).generations.history()):
+        for generation in reversed(self._opened.folder.generations.history()):
             if generation.number != current:
                 manifest = generation.manifest()
                 yield str(generation.number), str(manifest.annotated + manifest.unchanged)
@@ -60,4 +59,4 @@ class Comparisons:
             raise NotFoundError(
                 f"expected the number of a generation, got {choice!r}; choose one on the page of changes"
             )
-        return open_collection(self._opened.output, generation=int(choice))
+        return open_collection(self._opened.folder, generation=int(choice))

@@ -204,7 +204,7 @@ def test_folder_of_a_generation_can_be_read_and_not_changed(archive: Path) -> No
     opened = concord.open(folder)
     assert (opened.generation, opened.to_arrow("tokens").num_rows) == (0, len(before["tokens"]))
     files = sorted(folder.rglob("*"))
-    for refused in (lambda: run(archive, folder), lambda: verify(folder), lambda: write_report(folder)):
+    for refused in (lambda: run(archive, folder), lambda: verify(folder), lambda: write_report(OutputFolder(folder))):
         with pytest.raises(PlanError, match="one generation of a collection"):
             refused()
     assert sorted(folder.rglob("*")) == files

@@ -13,6 +13,7 @@ from concord_testing.viewing import DEAD_LETTER, chromium
 from typing_extensions import override
 
 from concord.pipeline.documents import DeadLetter
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.report.html import write_report
 from concord.pipeline.report.statistics import DEFAULT_LIMITS, Limits
 
@@ -80,7 +81,7 @@ class Page(HTMLParser):
 
 
 def page_of(output: Path, limits: Limits = DEFAULT_LIMITS) -> Page:
-    return Page(stores.local(write_report(output, limits)).read_text(encoding="utf-8"))
+    return Page(stores.local(write_report(OutputFolder(output), limits)).read_text(encoding="utf-8"))
 
 
 def test_report_states_the_equation(finish_run: FinishRun) -> None:
@@ -104,7 +105,9 @@ def test_report_shows_changes_in_context_and_names_that_deviate(finish_run: Fini
 
 
 def test_report_without_trees_says_so(finish_run: FinishRun) -> None:
-    content = stores.local(write_report(finish_run(NEWS, left_out=["trees", "tags"]))).read_text(encoding="utf-8")
+    content = stores.local(write_report(OutputFolder(finish_run(NEWS, left_out=["trees", "tags"])))).read_text(
+        encoding="utf-8"
+    )
     assert content.count("No tree: the texts were annotated without trees") == 5
     assert "words by <b>parser_en" in content
     assert "Open a sentence" not in content
@@ -184,9 +187,9 @@ def test_report_escapes_markup_in_the_input(finish_run: FinishRun) -> None:
 
 def test_report_replaces_an_earlier_one_and_leaves_no_staged_file(finish_run: FinishRun) -> None:
     output = finish_run(NEWS)
-    path = write_report(output)
+    path = write_report(OutputFolder(output))
     first = path.read_bytes()
-    assert write_report(output) == path
+    assert write_report(OutputFolder(output)) == path
     assert path.read_bytes() == first
     assert [entry.name for entry in (output / "_run" / "staging").iterdir()] == []
 
@@ -203,7 +206,7 @@ def hostile(finish_run: FinishRun) -> Path:
 @pytest.mark.slow
 @pytest.mark.skipif(chromium() is None, reason="no Chromium found: install chromium to see a browser read the report")
 def test_report_runs_no_script_in_a_browser_when_names_are_markup(finish_run: FinishRun, tmp_path: Path) -> None:
-    path = stores.local(write_report(hostile(finish_run)))
+    path = stores.local(write_report(OutputFolder(hostile(finish_run))))
     # Without the content security policy only the escaping prevents scripts.
     bare = tmp_path / "bare.html"
     bare.write_text(re.sub(r"<meta http-equiv=[^>]+>", "", path.read_text(encoding="utf-8")), encoding="utf-8")

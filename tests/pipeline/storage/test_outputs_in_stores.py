@@ -30,7 +30,7 @@ def test_a_run_into_a_store_writes_the_bytes_of_a_local_run(
     assert str(report.output) == output
     assert str(report.report) == f"{output}/_run/report.html"
     stores.remove(f"{output}/_run/report.html")
-    assert write_report(output_path(output)) == report.report
+    assert write_report(OutputFolder(output_path(output))) == report.report
     assert stores.get(f"{output}/_run/report.html").startswith(b"<!doctype html>")
     assert not any("staging" in name for name in stores.contents(output))
 

@@ -14,6 +14,7 @@ from concord.models.data.sentence import Sentence
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import open_collection
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.report.html import write_report
 from concord.workflows.diff import page as diff_page
 from concord.workflows.diff.diff import compare_collections
@@ -72,7 +73,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         documents_per_shard=1,
         metas=viewing.METAS,
     )
-    write_report(second)
+    write_report(OutputFolder(second))
     return first, second
 
 

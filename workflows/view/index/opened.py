@@ -57,8 +57,8 @@ class OpenedCollection:
         Raises:
             PlanError: when the folder contains no run.
         """
-        self.output = output.absolute()
-        self._folder = OutputFolder(self.output)
+        self.folder = OutputFolder(output)
+        self.output = self.folder.output
         self._fetch = fetch
         self._looking = Lock()
         self._indexing = Lock()
@@ -108,10 +108,10 @@ class OpenedCollection:
 
     def _look(self) -> Snapshot:
         self._looked = time.monotonic()
-        current = self._folder.generations.current()
+        current = self.folder.generations.current()
         if current is not None and current.name == self._state:
             return self.snapshot
-        collection = self._committed_so_far() if current is None else open_collection(self.output)
+        collection = self._committed_so_far() if current is None else open_collection(self.folder)
         shards = {shard_key(report): report for report in collection.manifest.shards}
         state = f"{len(shards)} shards" if current is None else current.name
         if state == self._state:
@@ -122,10 +122,10 @@ class OpenedCollection:
 
     def _committed_so_far(self) -> Collection:
         """Return what a first run has committed, as a collection."""
-        plan = self._folder.plan()
-        reports = self._folder.finished_shards(plan).values()
+        plan = self.folder.plan()
+        reports = self.folder.finished_shards(plan).values()
         manifest = Manifest.of(plan, reports, read=sum(report.read for report in reports))
-        return Collection(output=self.output, root=self._folder.generations.pending, manifest=manifest, plan=plan)
+        return Collection(folder=self.folder, root=self.folder.generations.pending, manifest=manifest, plan=plan)
 
     def _update_index(self, collection: Collection) -> None:
         with self._indexing:
