@@ -294,7 +294,8 @@ def _gating(path: str) -> str:
 
 def _thresholds(grid: GridConfig, rows: Mapping[str, Sequence[RowRecords]]) -> str:
     """Return the thresholds of Doc-UANet with its memory and without, where both have several seeds."""
-    lines, fewer = [], 0
+    lines: list[list[str]] = []
+    fewer = 0
     for name, table in grid.tables.items():
         by_key = {found.row.own_key: found.values("best", "threshold") for found in rows[name]}
         pair = [by_key.get(key, []) for key in ("doc_uanet", "doc_no_memory")]

@@ -37,8 +37,8 @@ def test_settings_resolve_profile_and_overrides_but_not_the_seed(grid: GridConfi
 
 
 def test_setting_for_one_tagger_applies_between_corpus_and_row() -> None:
-    corpus = {**GRID["corpora"]["ours"], "set_for": {"bilstm_softmax": ["fit.epochs=5"], "uanet": ["fit.epochs=6"]}}  # type: ignore[index]
-    grid = GridConfig.from_mapping({**GRID, "corpora": {**GRID["corpora"], "ours": corpus}})  # type: ignore[dict-item]
+    corpus = {**GRID["corpora"]["ours"], "set_for": {"bilstm_softmax": ["fit.epochs=5"], "uanet": ["fit.epochs=6"]}}
+    grid = GridConfig.from_mapping({**GRID, "corpora": {**GRID["corpora"], "ours": corpus}})
     assert overrides_of(wide(grid), grid) == ["fit.epochs=3", "fit.epochs=5", "model.lstm.hidden=8"]
     assert settings_of(wide(grid), grid)["fit"]["epochs"] == 5
     assert changes(record("wide", 1, [5]), wide(grid), grid) == ["fit.epochs 3, now 5"]
