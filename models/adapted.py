@@ -128,9 +128,9 @@ def _split(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     Raises:
         ModelError: if that cannot be told.
     """
-    prefixed = {name: match.group("part", "kind") for name in names if (match := _PREFIXED.fullmatch(name))}
+    prefixed = {name: (match["part"], match["kind"]) for name in names if (match := _PREFIXED.fullmatch(name))}
     entities = set(names) - {OUTSIDE}
-    suffixed = {name: match.group("part", "kind") for name in entities if (match := _SUFFIXED.fullmatch(name))}
+    suffixed = {name: (match["part"], match["kind"]) for name in entities if (match := _SUFFIXED.fullmatch(name))}
     if prefixed.keys() == entities or not suffixed:
         return prefixed
     parts: dict[str, set[str]] = {}
