@@ -101,7 +101,7 @@ def test_signal_lets_the_shard_in_flight_finish(
     process.join()
     assert process.exitcode == exit_code
     folder = OutputFolder(tmp_path / "out")
-    assert not list(folder.staging.iterdir())
+    assert not list((tmp_path / "out/_run/staging").iterdir())
     done = folder.finished_shards(folder.plan())
     assert 1 <= len(done) < len(folder.plan().shards)
     assert sum(1 for _ in (tmp_path / "out/_run/parts/tokens").iterdir()) == len(done)

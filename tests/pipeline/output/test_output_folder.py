@@ -50,7 +50,7 @@ def test_first_commit_wins_and_second_removes_its_parts(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "_run/parts/documents").iterdir()] == [
         Path(first.files["documents"].path).name
     ]
-    assert not any(folder.staging.iterdir())
+    assert not any((tmp_path / "_run/staging").iterdir())
 
 
 def test_second_commit_of_equal_bytes_keeps_the_file(tmp_path: Path) -> None:
