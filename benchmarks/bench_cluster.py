@@ -30,6 +30,7 @@ from concord.pipeline.executors.ray_actors import ShardActor
 from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole
 from concord.pipeline.executors.shared_storage import SharedStorage
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport, RunTally
@@ -54,10 +55,9 @@ def run(folder: Path, documents: int) -> tuple[RunReport, float, float]:
         }
     )
     tagger = ResolvedTagger(name="no_tagger", version="1", digest="2" * 64, folder=folder, trees=None)
+    job = ResolvedJob.of(config, OutputFolder(config.output.path), tagger, parser=PARSER)
     ticks = [time.perf_counter()]
-    report = annotate(
-        config, tagger=tagger, parser=PARSER, build=build, progress=lambda _: ticks.append(time.perf_counter())
-    )
+    report = annotate(job, build=build, progress=lambda _: ticks.append(time.perf_counter()))
     end = time.perf_counter()
     return report, end - ticks[0], end - ticks[-1]
 

@@ -43,6 +43,8 @@ from concord.models.options import OnBatch
 from concord.pipeline.annotate import annotate
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import Document, ParsedDocument
+from concord.pipeline.job import ResolvedJob
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.resolve_parser import load_parser
 from concord.pipeline.plan import Plan
@@ -108,7 +110,8 @@ class InConcord:
             return ShardWorker(plan, parser=StoredParses(parses), tagger=self.tagger)
 
         values = {**self._settings, "input": str(source), "output": output, "report": report}
-        done = annotate(annotate_config({}, values=values), tagger=self._found, build=build)
+        job = ResolvedJob.of(annotate_config({}, values=values), OutputFolder(output), self._found)
+        done = annotate(job, build=build)
         assert (done.dead_letters, done.words) == (0, sum(parsed.words for parsed in parses))
 
 

@@ -31,6 +31,8 @@ from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
+from concord.pipeline.job import ResolvedJob
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import Progress
 from concord.pipeline.worker.shard_worker import ShardWorker
@@ -118,8 +120,9 @@ def run(source: Path, output: Path) -> dict[str, Any]:
         {"input": str(source), "output": str(output), "executor": {"threads": 1}, "report": False}
     )
     tagger = ResolvedTagger(name="no_tagger", version="1", digest="2" * 64, folder=output, trees=None)
+    job = ResolvedJob.of(config, OutputFolder(output), tagger, parser=PARSER)
     clock = Clock()
-    report = annotate(config, tagger=tagger, parser=PARSER, build=build, progress=clock.take)
+    report = annotate(job, build=build, progress=clock.take)
     clock.take()
     started, planned, *_, worked, ended = [*clock.ticks[:2], *clock.ticks[-2:]]
     # A run with nothing to do reports no progress.

@@ -24,9 +24,8 @@ from corpora import write_chunks
 from environment import environment, spread
 
 from concord.pipeline.annotate import annotate
-from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.run_report import Progress
-from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.annotation.job import read_annotate_job, resolve_job
 from research.grid.records import rounded
 
 OVERHEAD_GOAL = 1.05
@@ -40,22 +39,23 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def measure(source: Path, output: Path, *, model: str, shard_bytes: int, executor: dict[str, Any]) -> dict[str, float]:
     """Annotate once; return words a second of steady work, and the seconds before the first report."""
-    config = AnnotateConfig.from_mapping(
-        {
+    config = read_annotate_job(
+        None,
+        values={
             "input": str(source),
             "output": str(output),
             "planning": {"shard_bytes": shard_bytes},
             "executor": {"threads": 1, **executor},
             "tagger": {"model": model},
             "report": False,
-        }
+        },
     )
     ticks: list[tuple[float, int]] = []
 
     def record(progress: Progress) -> None:
         ticks.append((time.perf_counter(), progress.read_done))
 
-    report = annotate(config, tagger=find_tagger(model), progress=record)
+    report = annotate(resolve_job(config), progress=record)
     workers = executor.get("actors", 1)
     (start, _), (warm, read_warm), (ended, read) = ticks[0], ticks[workers], ticks[-1]
     shutil.rmtree(output)

@@ -55,6 +55,8 @@ def load_concord(model: str, settings: Mapping[str, object]) -> Loaded:
     from concord.models.checkpoint import load_tagger
     from concord.models.data.sentence import Sentence
     from concord.pipeline.annotate import annotate
+    from concord.pipeline.job import ResolvedJob
+    from concord.pipeline.output.output_folder import OutputFolder
     from concord.pipeline.parsing.stanza_parser import StanzaParser
     from concord.pipeline.plan import Plan
     from concord.pipeline.worker.memory import bound_caches
@@ -74,7 +76,7 @@ def load_concord(model: str, settings: Mapping[str, object]) -> Loaded:
     def run(path: Path) -> int:
         with TemporaryDirectory() as output:
             job = annotate_config({}, values={**values, "input": str(path), "output": output})
-            report = annotate(job, tagger=found, build=build)
+            report = annotate(ResolvedJob.of(job, OutputFolder(output), found), build=build)
         if report.dead_letters:
             raise ValueError(f"{path}: {report.dead_letters} dead letters")
         return report.words

@@ -16,14 +16,13 @@ from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.manifest import ShardReport
-from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.output.verify import names_faults, shard_faults
 from concord.pipeline.storage.output_paths import Listing, output_path
 from concord.pipeline.worker.source_texts import SourceTexts
 from concord.workflows.annotation.annotate import annotate_collection
-from concord.workflows.annotation.job import JOB_SUFFIXES, annotate_config, job_values, last_config, read_annotate_job
+from concord.workflows.annotation.job import JOB_SUFFIXES, annotate_config, job_values, read_annotate_job, resolve_job
 from concord.workflows.annotation.summary import describe_lost_files
 from concord.workflows.job_paths import absolute
 
@@ -289,9 +288,10 @@ def annotate(
         config = read_annotate_job(source, values=values)
     else:
         config = read_annotate_job(None, values={"input": str(input), **values})
-    answer = annotate_collection(config)
+    job = resolve_job(config)
+    answer = annotate_collection(job)
     if answer.exit_code:
-        limits = last_config(OutputFolder(config.output.path)) or config
+        limits = job.config
         lost, excess = answer.values["lost_files"], f"more than max_dead_letters={limits.max_dead_letters} allows"
         if len(lost) > limits.max_lost_files:
             excess = describe_lost_files(lost, allowed=limits.max_lost_files)
@@ -299,7 +299,7 @@ def annotate(
             f"{config.output.path}: {answer.values['dead_letters']} of {answer.values['read']} records are dead "
             f"letters, {excess}; concord.open(...).errors says why, and the other documents are annotated"
         )
-    return open(config.output.path)
+    return Run(open_collection(job.folder))
 
 
 def open(output: str | Path, *, generation: int | None = None, version: str | None = None) -> Run:

@@ -1,4 +1,4 @@
-"""The story of a run, from its configuration to a finished output folder.
+"""The story of a run, from a resolved job to a finished output folder.
 
 1. ``planning`` compares the input with what the output folder holds and freezes a plan: shards of work.
 2. ``executors`` give the shards to workers. In a ``worker`` each shard passes four stages: ``readers`` turn records
@@ -19,18 +19,17 @@ from pathlib import Path
 import yaml
 
 from concord.models.errors import ConfigError
-from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, Executor
 from concord.pipeline.executors.local import run_locally
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
-from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
+from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.delta_log import check_delta, has_delta_log, write_delta_log
 from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import CONFIG_NAME, OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
-from concord.pipeline.planning.inputs import with_absolute_paths
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.report.html import write_report
 from concord.pipeline.run_report import OnProgress, RunReport, RunTally
@@ -41,10 +40,8 @@ from concord.pipeline.worker.build import build_parse_worker, build_worker
 
 
 def annotate(
-    config: AnnotateConfig,
+    job: ResolvedJob,
     *,
-    tagger: ResolvedTagger,
-    parser: ComponentIdentity | None = None,
     retry: DeadLetterFilter | None = None,
     progress: OnProgress | None = None,
     build: BuildWorker = build_worker,
@@ -55,7 +52,6 @@ def annotate(
     A finished run is left as it is: nothing is loaded, started or written, but for settings that are new.
 
     Args:
-        parser: which parser ``build`` loads; that of the configuration if None.
         retry: try these dead letters of a finished run again instead, and leave everything else as it is. One that
             fails again has one more in ``attempts``. The configuration is then that of the run's plan, except for the
             executor.
@@ -65,22 +61,21 @@ def annotate(
     Raises:
         PlanError: when the folder holds another run; for ``retry``, when the run is not finished or its other
             documents would have to be annotated again as well.
-        InputError, ModelError, ConfigError: when the job cannot run as it is.
+        InputError, ConfigError: when the job cannot run as it is.
         ReconciliationError, ShardError, IntegrityError: when it fails; what is committed stays.
         StoreError: when there is no space.
         StoppedError: after SIGTERM or SIGINT.
     """
-    config = with_absolute_paths(config)
-    folder = OutputFolder(config.output.path)
+    config, folder = job.config, job.folder
     _check_output(folder)
     if config.output.delta:
         check_delta(folder.output)
     folder.generations.settle()
-    planner = Planner(config, folder, tagger=tagger, parser=parser)
+    planner = Planner(job)
     plan = planner.resolve() if retry is None else planner.retry(retry)
     _make_output(folder)
     folder.write_plan(plan)
-    _write_config(config, folder)
+    _write_config(job)
     if retry is None:
         # A retry hashes only some files, and would drop the others from the cache.
         planner.hashes.save(staging=folder.staging)
@@ -97,32 +92,30 @@ def annotate(
             with tally.timed(folder):
                 if shards:
                     folder.remove_broken_commits(shards, generation=plan.generation)
-                    run_shards = _executor(config, build, build_parse)
+                    run_shards = _executor(config.executor, build, build_parse)
                     tally.replaced = run_shards(plan, shards, tally.add, tally.update)
-            folder.finish(plan, _retention(config, folder))
+            folder.finish(plan, _retention(job))
     if config.output.delta:
         write_delta_log(open_collection(folder))
     if config.report and not (was_finished and (folder.metadata / "report.html").exists()):
         write_report(folder)
-    return tally.result(config, folder, done_before=len(plan.shards) - len(shards))
+    return tally.result(job, done_before=len(plan.shards) - len(shards))
 
 
-def dry_run(config: AnnotateConfig, *, tagger: ResolvedTagger, parser: ComponentIdentity | None = None) -> RunReport:
+def dry_run(job: ResolvedJob) -> RunReport:
     """Return what ``annotate`` would find to do, and write nothing.
 
     The counts are of what earlier calls have committed; ``read``, ``shards``, ``changes`` and ``named`` are of the run
     to come.
 
     Raises:
-        PlanError, InputError, ModelError: as ``annotate`` would.
+        PlanError, InputError: as ``annotate`` would.
     """
-    config = with_absolute_paths(config)
-    folder = OutputFolder(config.output.path)
-    _check_output(folder)
-    plan = Planner(config, folder, tagger=tagger, parser=parser, name_documents=True).resolve()
-    finished = folder.finished_shards(plan)
+    _check_output(job.folder)
+    plan = Planner(job, name_documents=True).resolve()
+    finished = job.folder.finished_shards(plan)
     done_before = sum(shard.index in finished for shard in plan.shards)
-    return RunTally(plan, finished.values()).result(config, folder, done_before=done_before)
+    return RunTally(plan, finished.values()).result(job, done_before=done_before)
 
 
 def _check_output(folder: OutputFolder) -> None:
@@ -152,29 +145,30 @@ def _unusable(folder: OutputFolder, reason: str) -> ConfigError:
     return ConfigError(f"output: expected a folder that can be written, got {folder.output} ({reason})")
 
 
-def _retention(config: AnnotateConfig, folder: OutputFolder) -> Retention:
+def _retention(job: ResolvedJob) -> Retention:
     """Return which generations are kept: in an object store all of them, where a Delta log names their parts."""
-    if not isinstance(folder.output, Path) and (config.output.delta or has_delta_log(folder.output)):
+    output, settings = job.folder.output, job.config.output
+    if not isinstance(output, Path) and (settings.delta or has_delta_log(output)):
         return Retention(keep=sys.maxsize)
-    return Retention(keep=config.output.keep, grace_seconds=config.output.grace_seconds)
+    return Retention(keep=settings.keep, grace_seconds=settings.grace_seconds)
 
 
-def _write_config(config: AnnotateConfig, folder: OutputFolder) -> None:
+def _write_config(job: ResolvedJob) -> None:
     """Write the configuration of the last run, which holds for the next, unless it is there already."""
-    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    path = folder.metadata / CONFIG_NAME
+    text: str = yaml.safe_dump(job.config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    path = job.folder.metadata / CONFIG_NAME
     with suppress(FileNotFoundError):
         if read_bytes(path) == text.encode():
             return
     with store_errors(path):
-        write_atomically(path, text.encode(), staging=folder.staging)
+        write_atomically(path, text.encode(), staging=job.folder.staging)
 
 
-def _executor(config: AnnotateConfig, build: BuildWorker, build_parse: BuildParseWorker) -> Executor:
-    if config.executor.kind == "local":
-        return partial(run_locally, drain_seconds=config.executor.drain_seconds, build=build)
+def _executor(config: ExecutorConfig, build: BuildWorker, build_parse: BuildParseWorker) -> Executor:
+    if config.kind == "local":
+        return partial(run_locally, drain_seconds=config.drain_seconds, build=build)
     resolve_auth_mode(os.environ.get("RAY_ADDRESS"))
     # Importing Ray takes seconds, and a finished run needs none.
     from concord.pipeline.executors.ray_cluster import run_on_ray
 
-    return partial(run_on_ray, config=config.executor, build=build, build_parse=build_parse)
+    return partial(run_on_ray, config=config, build=build, build_parse=build_parse)

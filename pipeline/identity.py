@@ -69,7 +69,7 @@ class ResolvedTagger:
         digest: SHA-256 in hex over its files (concord.models.checkpoint.tagger_digest).
         folder: of the bundle; every worker must be able to read it.
         trees: the source of the trees that it learned from (concord.models.tagger.Tagger.trees).
-        table_alone: as in ``ComponentIdentity``.
+        terms, table_alone: as in ``ComponentIdentity``.
     """
 
     name: str
@@ -77,12 +77,13 @@ class ResolvedTagger:
     digest: str
     folder: Path
     trees: str | None = None
+    terms: str | None = None
     table_alone: bool = False
 
     @property
     def identity(self) -> ComponentIdentity:
         """Its name, version and digest, as plans and tables record them."""
-        return ComponentIdentity(name=self.name, version=self.version, digest=self.digest, table_alone=self.table_alone)
+        return ComponentIdentity(**{name: getattr(self, name) for name in ComponentIdentity.model_fields})
 
 
 def component_signature(component: ComponentIdentity) -> str:

@@ -7,9 +7,9 @@ from time import perf_counter
 
 import orjson
 
-from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import STAGES
 from concord.pipeline.errors import StoreError
+from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.manifest import ShardReport, sum_outcomes
 from concord.pipeline.output.output_folder import STATS_NAME, GenerationStats, OutputFolder
 from concord.pipeline.output.past_generations import past_generations
@@ -220,9 +220,10 @@ class RunTally:
             with suppress(StoreError), store_errors(folder.metadata / STATS_NAME):
                 _write_stats(folder, {**stats, "generations": {**generations, number: {**own, "confirmed": True}}})
 
-    def result(self, config: AnnotateConfig, folder: OutputFolder, *, done_before: int) -> RunReport:
+    def result(self, job: ResolvedJob, *, done_before: int) -> RunReport:
         """Return the result of the call, given how many of the plan's shards were committed before it."""
-        plan, html = self._plan, folder.metadata / "report.html"
+        plan, folder, config = self._plan, job.folder, job.config
+        html = folder.metadata / "report.html"
         finished = folder.finished_shards(plan).values()
         outcome = sum_outcomes(finished, is_new=lambda report: report.shard in self._added)
         report = RunReport(

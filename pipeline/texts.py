@@ -12,10 +12,10 @@ from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.corpora.read_terms import read_terms_for
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document
 from concord.pipeline.identity import ResolvedTagger, component_signature
+from concord.pipeline.job import check_trees, with_terms
 from concord.pipeline.output.schema import UNCALIBRATED, UNSIGNED, Signature
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.parsing.resolve_parser import load_parser, parser_identity
-from concord.pipeline.planning.planner import check_trees, run_identity
 from concord.pipeline.threads import default_threads, torch_threads
 from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import bound_caches, free_memory, trim_heap
@@ -51,13 +51,13 @@ class TextAnnotator:
         if not loaded.vocabulary.scheme.has_entities:
             raise ModelError(f"{tagger.folder}: a tagger of token labels, which does not annotate; use one of entities")
         parser_signature = component_signature(parser_identity(parser))
-        check_trees(loaded.name, loaded.trees, parser, signature=parser_signature, accept=settings.accept_parser)
+        check_trees(loaded, parser, parser_signature, accept=settings.accept_parser)
         return cls(
             parse=ParseStage(load_parser(parser), batch_documents=parser.batch_documents),
             tag=TagStage(loaded, settings, terms=read_terms_for(loaded, settings.terms, tags=parser.tags)),
             signature=Signature(
                 parser=parser_signature,
-                tagger=component_signature(run_identity(tagger, settings)),
+                tagger=component_signature(with_terms(tagger, settings).identity),
                 calibration=UNCALIBRATED
                 if loaded.calibration is None
                 else loaded.calibration.summary(candidates=False),

@@ -3,14 +3,19 @@
 Workers have other working directories. A URL such as ``s3://bucket/key`` stays unchanged.
 """
 
+import os
 from collections.abc import Sequence
 from glob import glob, has_magic
 from pathlib import Path
 
 from concord.models.errors import ConfigError
 from concord.pipeline.config import ParserConfig
+from concord.pipeline.errors import InputError
 from concord.pipeline.parsing.resolve_parser import SPACY
-from concord.pipeline.storage.urls import check_path, check_url, is_url
+from concord.pipeline.storage.store_path import is_store
+from concord.pipeline.storage.urls import check_path, check_url, is_url, without_secrets
+
+_FILE = "file://"
 
 
 def absolute(path: str) -> str:
@@ -30,6 +35,21 @@ def absolute(path: str) -> str:
         raise ConfigError(f"{path}: expected an absolute path, since the current folder is gone") from error
     except RuntimeError as error:
         raise ConfigError(f"{path}: expected a path, got the home of a user who does not exist") from error
+
+
+def absolute_input(where: str) -> str:
+    """Return an input's absolute path, or its normalized URL, as ``absolute`` does; a file URL becomes a path."""
+    path = absolute(f"/{where.removeprefix(_FILE).lstrip('/')}" if where.startswith(_FILE) else where)
+    # Not resolve(): a link such as `latest` keeps its own name.
+    return path.rstrip("/") if is_url(path) else os.path.abspath(path)  # noqa: PTH100
+
+
+def absolute_output(where: str) -> str:
+    """Return an output's path as ``absolute_input`` does; InputError for a URL that is not of an object store."""
+    output = absolute_input(where)
+    if is_url(output) and not is_store(output):
+        raise InputError(f"{where}: expected a folder, s3://, gs:// or az:// for the output; other URLs are read-only")
+    return output
 
 
 def absolute_model(name: str) -> str:
@@ -60,6 +80,9 @@ def absolute_parser(parser: ParserConfig) -> dict[str, ParserConfig]:
     """Return the parser with absolute paths if the job sets any; a default must not look like a choice."""
     changes = {}
     if parser.directory is not None:
+        if is_url(parser.directory):
+            url = without_secrets(parser.directory)
+            raise InputError(f"{url}: expected a local path, got a URL; copy the files to a local folder")
         changes["directory"] = absolute(parser.directory)
     if parser.package.startswith(SPACY):
         changes["package"] = absolute_model(parser.package)

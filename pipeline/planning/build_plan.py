@@ -15,7 +15,7 @@ from typing import NamedTuple
 from concord.pipeline.config import AnnotateConfig, ReaderConfig
 from concord.pipeline.documents import Document
 from concord.pipeline.errors import InputError
-from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.dead_letters import DeadLetterFilter, ExistingDeadLetter
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.plan import Changes, Plan, Shard, Source
@@ -51,17 +51,13 @@ class PlanInputs:
     """What a plan is made of, besides the files of the input.
 
     Attributes:
-        config: with absolute paths.
         threads: of a worker.
         existing: what the new generation builds on; None for the first one.
         corrections: those that the rows should have.
         name_documents: fill ``Plan.named``.
     """
 
-    config: AnnotateConfig
-    parser: ComponentIdentity
-    tagger: ComponentIdentity
-    tagger_folder: str | Path
+    job: ResolvedJob
     threads: int
     generation: int = 0
     existing: ExistingOutput | None = None
@@ -93,7 +89,7 @@ def make_plan(inputs: PlanInputs, *, reasons: Sequence[str] = ()) -> Plan:
         InputError: when there is nothing to read, or when none of the first records has a text.
         StoreError: when the store of a URL cannot be reached.
     """
-    config, existing = inputs.config, inputs.existing
+    config, existing = inputs.job.config, inputs.existing
     files, ignored = find_inputs(config.input, output=config.output.path, format=config.reader.format)
     if existing is None or not existing.current or not existing.files:
         # Existing documents that are current and were read in the same way show that the field is right.
@@ -125,7 +121,7 @@ def retry_plan(base: Plan, inputs: PlanInputs, existing: ExistingOutput, choice:
     Only the files that hold such dead letters are read. One that has changed is brought up to date with them; what is
     new or changed elsewhere in the input is left to the next plan of ``make_plan``.
     """
-    config = inputs.config
+    config = inputs.job.config
     chosen = list(filter(choice.matches, chain.from_iterable(existing.dead_letters.values())))
     files = _files_with(chosen, config)
     scan = _InputScan(config.reader, {source.uri: source.records for source in base.sources})
@@ -153,10 +149,10 @@ def _freeze(
     return Plan(
         schema_version=SCHEMA_VERSION,
         generation=inputs.generation,
-        config=inputs.config,
-        parser=inputs.parser,
-        tagger=inputs.tagger,
-        tagger_folder=str(inputs.tagger_folder),
+        config=inputs.job.config,
+        parser=inputs.job.parser,
+        tagger=inputs.job.tagger.identity,
+        tagger_folder=str(inputs.job.tagger.folder),
         threads=inputs.threads,
         sources=with_missing(work.sources, work.losses),
         shards=shards,
@@ -173,7 +169,7 @@ def _freeze(
 
 def _plan_all(files: Sequence[InputFile], inputs: PlanInputs) -> _Work:
     """Plan to annotate every record."""
-    config, scan = inputs.config, _InputScan(inputs.config.reader)
+    config, scan = inputs.job.config, _InputScan(inputs.job.config.reader)
     names: list[str] = []
     taken: set[bytes] = set()
 
@@ -200,7 +196,7 @@ def _plan_changes(files: Sequence[InputFile], inputs: PlanInputs, existing: Exis
 
     Files that are reused come first: of two records with one id, the existing one keeps it.
     """
-    config = inputs.config
+    config = inputs.job.config
     scan = _InputScan(config.reader)
     scan.look_at(files)
     digests = scan.hash(inputs.hashes)

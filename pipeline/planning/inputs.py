@@ -14,17 +14,14 @@ from urllib.parse import urlsplit
 
 from fsspec.utils import glob_translate
 
-from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import InputError
 from concord.pipeline.readers.read_file import format_of, reader_for
 from concord.pipeline.storage.files import file_state
 from concord.pipeline.storage.remote_files import FileState, stat_url, walk_url
-from concord.pipeline.storage.store_path import is_store
-from concord.pipeline.storage.urls import check_path, check_url, is_url, without_secrets
+from concord.pipeline.storage.urls import is_url
 
 logger = logging.getLogger(__name__)
 
-_FILE = "file://"
 _RUN = "_run"
 _UNLISTED = {"http", "https"}
 _KNOWN_NAMES = (
@@ -59,52 +56,6 @@ class Inputs(NamedTuple):
 
     files: Sequence[InputFile]
     ignored: int
-
-
-def absolute(where: str) -> str:
-    """Return the absolute path of a file or folder; raise InputError for a URL."""
-    if is_url(where):
-        raise InputError(
-            f"{without_secrets(where)}: expected a local path, got a URL; copy the files to a local folder"
-        )
-    check_path(where)
-    # Not resolve(): a link such as `latest` keeps its own name.
-    return os.path.abspath(Path(where).expanduser())  # noqa: PTH100
-
-
-def absolute_input(where: str) -> str:
-    """Return an input's absolute path, or its normalized URL; a file URL becomes a path.
-
-    Raises:
-        InputError: for a URL that holds a secret or that no driver reads.
-    """
-    if not is_url(where):
-        return absolute(where)
-    if where.startswith(_FILE):
-        return absolute(f"/{where.removeprefix(_FILE).lstrip('/')}")
-    check_url(where)
-    return where.rstrip("/")
-
-
-def absolute_output(where: str) -> str:
-    """Return an output's absolute path, or its normalized URL.
-
-    Raises:
-        InputError: for a URL that is not of an object store, or holds a secret.
-    """
-    output = absolute_input(where)
-    if is_url(output) and not is_store(output):
-        raise InputError(f"{where}: expected a folder, s3://, gs:// or az:// for the output; other URLs are read-only")
-    return output
-
-
-def with_absolute_paths(config: AnnotateConfig) -> AnnotateConfig:
-    """Make the paths of a job absolute, because a worker may have another working directory."""
-    parser = config.parser
-    if parser.directory is not None:
-        parser = parser.model_copy(update={"directory": absolute(parser.directory)})
-    output = config.output.model_copy(update={"path": absolute_output(config.output.path)})
-    return config.model_copy(update={"input": absolute_input(config.input), "output": output, "parser": parser})
 
 
 def find_inputs(where: str, *, output: str, format: str) -> Inputs:

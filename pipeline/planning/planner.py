@@ -6,29 +6,22 @@ from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
-from concord.models.errors import ConfigError, ModelError
-from concord.models.saved_tagger import CALIBRATION_NAME
-from concord.pipeline.config import AnnotateConfig, ParserConfig, TaggerRunConfig
+from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.correction import corrections_digest, current_corrections
 from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
-from concord.pipeline.identity import ComponentIdentity, Recipe, ResolvedTagger, component_signature
+from concord.pipeline.identity import Recipe
+from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.manifest import Manifest, ShardReport, shard_ref
-from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMA_VERSION
-from concord.pipeline.parsing.resolve_parser import makes_trees, parser_identity
 from concord.pipeline.plan import Changes, Plan, ShardRef, Source
 from concord.pipeline.planning.build_plan import PlanInputs, has_same_files, make_plan, retry_plan
 from concord.pipeline.planning.existing_output import ExistingOutput, scan_existing
 from concord.pipeline.planning.file_hashes import FileHashes, hash_here
-from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.remote_files import FileState
 from concord.pipeline.threads import default_threads, threads_of_environment
-
-_CALIBRATED = {"precision", "samples", "threshold", "gate", "terms"}
-"""Settings of a tagger's run that decide which names it misses."""
 
 
 class Planner:
@@ -38,43 +31,17 @@ class Planner:
         hashes: of the input's files; the caller saves them for the next run.
     """
 
-    def __init__(
-        self,
-        config: AnnotateConfig,
-        folder: OutputFolder,
-        *,
-        tagger: ResolvedTagger,
-        parser: ComponentIdentity | None = None,
-        name_documents: bool = False,
-    ) -> None:
-        """Read the latest plan of the output folder, and check that tagger and parser fit.
-
-        Args:
-            config: with absolute paths.
-            parser: that of the configuration if None.
-            name_documents: let the plan name the documents that differ.
-        """
-        self._config = config
-        self._folder = folder
-        self._latest = folder.plan() if folder.latest_generation() is not None else None
-        self._tagger = tagger
+    def __init__(self, job: ResolvedJob, *, name_documents: bool = False) -> None:
+        """Read the latest plan of the output folder; with ``name_documents`` the plan names those that differ."""
+        self._job, self._config, self._folder = job, job.config, job.folder
+        self._latest = job.folder.plan() if job.folder.latest_generation() is not None else None
         self._name_documents = name_documents
-        self._parser = parser or parser_identity(config.parser)
-        check_trees(
-            tagger.name,
-            tagger.trees,
-            config.parser,
-            signature=component_signature(self._parser),
-            accept=config.tagger.accept_parser,
-        )
-        check_guarantee(config, tagger.folder)
-        self._identity = run_identity(tagger, config.tagger)
-        self._recipe = Recipe.of(config, self._parser, self._identity, SCHEMA_VERSION)
+        self._recipe = Recipe.of(job.config, job.parser, job.tagger.identity, SCHEMA_VERSION)
         # A store takes no line at the end of a file, so there are no corrections.
-        log = read_log(log_path(folder.output)) if isinstance(folder.output, Path) else []
+        log = read_log(log_path(job.folder.output)) if isinstance(job.folder.output, Path) else []
         self._corrections = current_corrections(log)
         self.hashes = FileHashes(
-            folder.metadata / "files.json", hash_files=self._hash_files, use_cache=not config.planning.rehash
+            job.folder.metadata / "files.json", hash_files=self._hash_files, use_cache=not job.config.planning.rehash
         )
 
     def resolve(self) -> Plan:
@@ -114,10 +81,7 @@ class Planner:
         missing = {doc_id: digest for doc_id, digest in existing.wanted.items() if doc_id not in existing.documents}
         existing = replace(existing, wanted=missing | dict(existing.corrected))
         inputs = PlanInputs(
-            config=self._config,
-            parser=base.parser,
-            tagger=base.tagger,
-            tagger_folder=base.tagger_folder,
+            job=self._job,
             threads=self._config.executor.threads or base.threads,
             generation=max(latest.generation, base.generation + 1),
             hashes=self.hashes,
@@ -187,10 +151,7 @@ class Planner:
         files = _known_files(base, unfinished, config=self._config)
         existing = self._scan_existing(plans, files=files) if plans else None
         inputs = PlanInputs(
-            config=self._config,
-            parser=self._parser,
-            tagger=self._identity,
-            tagger_folder=self._tagger.folder.absolute(),
+            job=self._job,
             threads=self._threads(),
             generation=generation,
             existing=existing,
@@ -294,65 +255,6 @@ class Planner:
         from concord.pipeline.executors.ray_cluster import hash_files
 
         return hash_files(list(states))
-
-
-def run_identity(tagger: ResolvedTagger, settings: TaggerRunConfig) -> ComponentIdentity:
-    """Return the identity of a tagger and the list of terms that it is run with, if any.
-
-    Raises:
-        InputError: when the list cannot be read.
-    """
-    if settings.terms is None:
-        return tagger.identity
-    return tagger.identity.model_copy(update={"terms": file_sha256(settings.terms)})
-
-
-def check_guarantee(config: AnnotateConfig, folder: Path) -> None:
-    """Raise ConfigError if candidates are wanted of a tagger without a guarantee, or run otherwise than calibrated."""
-    if not config.output.candidates:
-        return
-    # Importing torch takes seconds.
-    from concord.models.calibration import Calibration
-
-    path = folder / CALIBRATION_NAME
-    if not path.exists() or Calibration.read_json(path).guarantee is None:
-        raise ConfigError(
-            f"output.candidates: expected a tagger with a guarantee, got {config.tagger.model}, which has none; find "
-            f"one on 20 gold documents or more (concord calibrate {config.tagger.model} --recall 0.95 --data GOLD), or "
-            "set output.candidates=false"
-        )
-    changed = config.tagger.model_dump(include=_CALIBRATED, exclude_defaults=True)
-    if changed:
-        raise ConfigError(
-            "output.candidates: expected a tagger that is run as it was calibrated, because its guarantee holds for "
-            f"nothing else; leave out tagger.{', tagger.'.join(changed)}"
-        )
-
-
-def check_trees(name: str, trees: str | None, parser: ParserConfig, *, signature: str, accept: bool) -> None:
-    """Raise ModelError if a tagger reads trees, and the parser makes none or is not the one that it learned from.
-
-    Args:
-        trees: the source of the trees that the tagger learned from; None if it reads none.
-        signature: of the parser.
-        accept: allow another parser.
-    """
-    if trees is not None and not parser.trees:
-        raise ModelError(
-            f"tagger.model: {name} reads dependency trees, and this run makes none (parser.trees: false); set "
-            "parser.trees=true (--trees), or choose a tagger that reads words alone, such as entities_en"
-        )
-    if not accept and trees not in (None, signature):
-        raise ModelError(
-            f"tagger.model: {name} learned from the trees of {trees!r}, this run parses with {signature!r}; its labels "
-            "would suffer. Choose the same parser under 'parser', or parse the training corpora with this one "
-            "(concord parse) and train again; --set tagger.accept_parser=true runs it regardless"
-        )
-    if trees not in (None, signature) and not makes_trees(parser):
-        raise ModelError(
-            f"tagger.model: {name} reads dependency trees, and {parser.package} finds none; choose another "
-            "parser.package, or a tagger that reads words alone, such as entities_en"
-        )
 
 
 def _known_files(base: Plan | None, unfinished: Plan | None, *, config: AnnotateConfig) -> dict[str, Source]:

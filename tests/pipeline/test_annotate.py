@@ -253,15 +253,15 @@ def test_stats_add_up_the_times_of_all_calls(source: Path, tmp_path: Path) -> No
 
 def test_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out")
-    report = dry_run(config, tagger=runs.TAGGER, parser=fakes.PARSER)
+    report = dry_run(runs.resolved(config))
     assert not (tmp_path / "out").exists()
     assert (report.read, report.annotated, report.done_before) == (12, 0, 0)
     runs.run_job(config)
     before = state_of(tmp_path / "out")
-    assert dry_run(config, tagger=runs.TAGGER, parser=fakes.PARSER).done_before == report.shards
+    assert dry_run(runs.resolved(config)).done_before == report.shards
     assert state_of(tmp_path / "out") == before
     with pytest.raises(PlanError):
-        dry_run(runs.job(source, tmp_path / "out", limit=3), tagger=runs.TAGGER, parser=fakes.PARSER)
+        dry_run(runs.resolved(runs.job(source, tmp_path / "out", limit=3)))
 
 
 def test_limit_is_the_number_of_records_read(source: Path, tmp_path: Path) -> None:

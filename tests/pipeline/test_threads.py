@@ -21,7 +21,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def planned(config: AnnotateConfig) -> Plan:
-    return Planner(config, OutputFolder(config.output.path), tagger=runs.TAGGER, parser=fakes.PARSER).resolve()
+    return Planner(runs.resolved(config)).resolve()
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""Read the job of an annotation: strict YAML with overrides from ``--set``.
+"""Read the job of an annotation, strict YAML with overrides from ``--set``, and resolve it.
 
 A mistake in a file or an override is a ConfigError that names the file and the key.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from concord.models.config import Config, OneRun
 from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig, OutputConfig, ParserConfig, TaggerRunConfig
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.output_folder import CONFIG_NAME, OutputFolder
-from concord.pipeline.planning.inputs import absolute_output
-from concord.workflows.job_paths import absolute, absolute_model, absolute_parser
-from concord.workflows.registry.resolve_tagger import find_entity_tagger
+from concord.pipeline.plan import Plan
+from concord.workflows.console import info
+from concord.workflows.job_paths import absolute, absolute_input, absolute_model, absolute_output, absolute_parser
+from concord.workflows.registry.resolve_tagger import FALLBACK, find_entity_tagger
 from concord.workflows.yaml_values import flatten, nested, parse_override, read_yaml, set_value
 
 JOB_SUFFIXES = {".yaml", ".yml"}
@@ -46,7 +49,7 @@ def job_values(options: Mapping[str, Any], settings: Mapping[str, Any] | None = 
 def read_annotate_job(
     path: Path | None, *, values: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
 ) -> AnnotateConfig:
-    """Return the annotation job of a file, of values, or of both.
+    """Return the annotation job of a file, of values, or of both, with absolute paths.
 
     Args:
         values: dotted key -> value, from options of the command line; they take precedence over the file.
@@ -55,11 +58,43 @@ def read_annotate_job(
     job = read_yaml(path) if path is not None else {}
     config = annotate_config(job, values=values, overrides=overrides, where=str(path) if path else "")
     paths: dict[str, Any] = {
-        "input": absolute(config.input),
-        "output": config.output.model_copy(update={"path": absolute(config.output.path)}),
+        "input": absolute_input(config.input),
+        "output": config.output.model_copy(update={"path": absolute_output(config.output.path)}),
         **_absolute_components(config),
     }
     return config.model_copy(update=paths)
+
+
+def resolve_job(config: AnnotateConfig) -> ResolvedJob:
+    """Add the settings of the collection to a job of ``read_annotate_job``, tell which, and find tagger and parser.
+
+    Raises:
+        PlanError: when the output holds a collection that cannot be read.
+        ModelError, ConfigError, InputError: see ``find_entity_tagger`` and ``ResolvedJob.of``.
+    """
+    folder = OutputFolder(config.output.path)
+    config, taken = with_settings_of_collection(config, folder)
+    if taken:
+        settings = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in taken.items())
+        info(f"Settings of the collection: {', '.join(settings)}")
+    tagger = find_job_tagger(config)
+    if tagger.name == FALLBACK and not names_model(config):
+        # Later runs keep to this tagger, whatever is installed then.
+        config = config.model_copy(update={"tagger": config.tagger.model_copy(update={"model": FALLBACK})})
+    return ResolvedJob.of(config, folder, tagger, taken=taken)
+
+
+def resolve_retry(folder: OutputFolder, plan: Plan, *, overrides: Sequence[str]) -> ResolvedJob:
+    """Return the job that tries dead letters again: the last configuration, with overrides, and the plan's tagger.
+
+    It raises what ``ResolvedJob.of`` does.
+    """
+    config = annotate_config((last_config(folder) or plan.config).model_dump(mode="json"), overrides=overrides)
+    # The collection may have moved.
+    output = config.output.model_copy(update={"path": str(folder.output)})
+    config = config.model_copy(update={"output": output, **absolute_parser(config.parser)})
+    tagger = ResolvedTagger(**plan.tagger.model_dump(exclude={"terms"}), folder=Path(plan.tagger_folder))
+    return ResolvedJob.of(config, folder, tagger)
 
 
 def last_config(folder: OutputFolder) -> AnnotateConfig | None:
@@ -74,7 +109,7 @@ def last_config(folder: OutputFolder) -> AnnotateConfig | None:
         return None if folder.latest_generation() is None else folder.plan().config
 
 
-def with_settings_of_collection(config: AnnotateConfig) -> tuple[AnnotateConfig, dict[str, Any]]:
+def with_settings_of_collection(config: AnnotateConfig, folder: OutputFolder) -> tuple[AnnotateConfig, dict[str, Any]]:
     """Return a job in which the keys that nobody gave have the values with which the collection was last annotated.
 
     Settings marked as ``OneRun`` are not taken. A collection that does not exist yet has none.
@@ -85,7 +120,6 @@ def with_settings_of_collection(config: AnnotateConfig) -> tuple[AnnotateConfig,
     Raises:
         PlanError: when the output holds a collection that cannot be read.
     """
-    folder = OutputFolder(absolute_output(config.output.path))
     last = last_config(folder)
     if last is None:
         return config, {}

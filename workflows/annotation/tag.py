@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -10,9 +11,9 @@ import click
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
+from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.tables import annotated_rows
-from concord.pipeline.planning.inputs import absolute_output
 from concord.pipeline.readers.read_file import reader_for
 from concord.pipeline.report.type_colours import HUES, type_colours
 from concord.pipeline.storage.atomic_writes import move_into_place, stage_file, store_errors
@@ -62,13 +63,10 @@ def read_stdin() -> str:
         raise InputError(f"stdin: expected text in utf-8, got {error}; convert it, as with iconv") from None
 
 
-def keep_stdin(*, output: str, format: str) -> str:
-    """Copy stdin to ``_run`` below the output, where it can be planned again, and return the copy's path or URL.
+def keep_stdin(job: ResolvedJob) -> ResolvedJob:
+    """Copy stdin to ``_run`` below the output, where it can be planned again, and return the job that reads the copy.
 
-    It replaces that of an earlier run.
-
-    Args:
-        format: of the reader; ``auto`` is one text.
+    It replaces that of an earlier run. With ``reader.format`` auto, it is one text.
 
     Raises:
         InputError: when stdin is closed or empty, there is no such format, or the output cannot be used.
@@ -78,8 +76,8 @@ def keep_stdin(*, output: str, format: str) -> str:
     first = stream.read(1)
     if not first:
         raise InputError("stdin: expected a text or records, got nothing; the collection stays as it is")
-    name = "text" if format == "auto" else format
-    folder = OutputFolder(absolute_output(output))
+    config, folder = job.config, job.folder
+    name = "text" if config.reader.format == "auto" else config.reader.format
     _check_empty_or_collection(folder)
     kept = folder.metadata / f"{STDIN_NAME}{reader_for(name).suffixes[0]}"
 
@@ -92,7 +90,7 @@ def keep_stdin(*, output: str, format: str) -> str:
             move_into_place(stage_file(folder.staging or kept.parent, copy), kept)
         else:
             kept.write(first + stream.read())
-    return str(kept)
+    return replace(job, config=config.model_copy(update={"input": str(kept)}))
 
 
 def _check_empty_or_collection(folder: OutputFolder) -> None:

@@ -73,17 +73,17 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
     does not answer then, 'concord registry sync' on the output sends them later.
     """
     from concord.workflows.annotation.annotate import annotate_collection, preview
+    from concord.workflows.annotation.job import resolve_job
 
     config = _annotate_job(source, options, overrides)
+    if source == STDIN and dry_run:
+        raise click.UsageError("Expected an input that is kept for --dry-run, got stdin (-).")
+    job = resolve_job(config)
     if source == STDIN:
-        if dry_run:
-            raise click.UsageError("Expected an input that is kept for --dry-run, got stdin (-).")
-        from concord.workflows.annotation.job import with_settings_of_collection
         from concord.workflows.annotation.tag import keep_stdin
 
-        kept = keep_stdin(output=config.output.path, format=with_settings_of_collection(config)[0].reader.format)
-        config = config.model_copy(update={"input": kept})
-    return preview(config) if dry_run else annotate_collection(config)
+        job = keep_stdin(job)
+    return preview(job) if dry_run else annotate_collection(job)
 
 
 @verb(example='concord tag "Ada met Charles in London."')

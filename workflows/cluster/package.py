@@ -17,7 +17,7 @@ from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.log import LOG_NAME
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.planning.inputs import absolute_input, absolute_output, find_inputs
+from concord.pipeline.planning.inputs import find_inputs
 from concord.pipeline.storage.files import file_sha256, file_state
 from concord.pipeline.storage.urls import without_secrets
 from concord.workflows.annotation.job import find_job_tagger
@@ -90,9 +90,7 @@ def work_digest(config: AnnotateConfig, *, job_digest: str) -> str | None:
     tagger, which only the nodes of a cluster need to.
     """
     try:
-        inputs = find_inputs(
-            absolute_input(config.input), output=absolute_output(config.output.path), format=config.reader.format
-        )
+        inputs = find_inputs(config.input, output=config.output.path, format=config.reader.format)
         states = [(file.path, file.fault or file.state or file_state(file.path)) for file in inputs.files]
         if config.tagger.terms is not None:
             states.append((config.tagger.terms, file_state(config.tagger.terms)))
@@ -107,10 +105,10 @@ def work_digest(config: AnnotateConfig, *, job_digest: str) -> str | None:
     return hashlib.sha256(decisive.encode()).hexdigest()
 
 
-def is_finished(config: AnnotateConfig) -> bool:
+def is_finished(folder: OutputFolder) -> bool:
     """Tell whether this machine sees a finished collection in the output."""
     try:
-        return OutputFolder(config.output.path).manifest() is not None
+        return folder.manifest() is not None
     except ConcordError:
         return False
 

@@ -26,6 +26,7 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import StoreError
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.pipeline.output.manifest import Outcome
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.workflows.annotation.job import with_settings_of_collection
 from concord.workflows.annotation.summary import equation
 from concord.workflows.cluster.package import (
@@ -66,8 +67,9 @@ class SubmitOptions:
 def submit_job(config: AnnotateConfig, options: SubmitOptions) -> Answer:
     """Submit a job, unless it was submitted before and there is nothing new to do, and follow it."""
     content, job_digest = pack(config)
+    folder = OutputFolder(config.output.path)
     with suppress(ConcordError):  # an output that only the cluster sees
-        config, _ = with_settings_of_collection(config)
+        config, _ = with_settings_of_collection(config, folder)
     work = work_digest(config, job_digest=job_digest)
     metadata = {_JOB: job_digest, _WORK: work or ""}
     first_id = options.submission_id or default_id(options.name, work or job_digest)
@@ -81,7 +83,7 @@ def submit_job(config: AnnotateConfig, options: SubmitOptions) -> Answer:
             "metadata": metadata,
         }
         running = _running(client, metadata) if options.submission_id is None else None
-        is_done = work is not None and is_finished(config)
+        is_done = work is not None and is_finished(folder)
         submission_id, earlier = running or _submit(client, first_id, package, is_done=is_done)
         if earlier is None:
             info(f"{submission_id}: sent to {options.address}")

@@ -46,10 +46,11 @@ def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
     if model_versions.is_reference(model):
         version = model_versions.resolve(model)
         folder = model_versions.fetch(version)
-        return _resolved(folder, name=version.name, version=str(version.version))
+        return _resolved(folder, name=version.name, version=str(version.version), digest=version.digest)
     adapter, colon, source = model.partition(":")
     if colon and adapter.isidentifier():
-        return _resolved(_adapt(model, adapter, source), name=adapter)
+        folder = _adapt(model, adapter, source)
+        return _resolved(folder, name=adapter, digest=folder.name)
     folder = Path(model).expanduser()
     if (folder / CONFIG_NAME).is_file():
         # Not named after its folder: a bundle that was moved is still the same tagger.
@@ -151,14 +152,15 @@ def _missing(folder: Path) -> tuple[str, str] | None:
     return f"encoder {config.source}", INSTALL_ENCODER
 
 
-def _resolved(folder: Path, *, name: str, version: str | None = None) -> ResolvedTagger:
+def _resolved(folder: Path, *, name: str, version: str | None = None, digest: str | None = None) -> ResolvedTagger:
+    """Return the tagger in a folder; its digest is taken, unless the files were just checked against it."""
     missing = _missing(folder)
     if missing is not None:
         raise ModelError("{} needs the {}, which is not installed: {}".format(name, *missing))
     return ResolvedTagger(
         name=name,
         version=version,
-        digest=tagger_digest(folder),
+        digest=digest or tagger_digest(folder),
         folder=folder,
         trees=read_saved(folder).trees,
         table_alone=lacks_form_encoder(folder),

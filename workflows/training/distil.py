@@ -45,7 +45,7 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.identity import ResolvedTagger, component_signature
 from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.resolve_parser import load_parser, parser_identity
-from concord.pipeline.planning.inputs import InputFile, absolute_input, find_inputs
+from concord.pipeline.planning.inputs import InputFile, find_inputs
 from concord.pipeline.planning.text_field import check_text_field
 from concord.pipeline.readers.read_file import read_records
 from concord.pipeline.storage.atomic_writes import CODECS
@@ -54,7 +54,7 @@ from concord.pipeline.worker.bisect import run_bisecting
 from concord.workflows.console import INLINE, Answer, counted, info, warn
 from concord.workflows.corpora.corpora import check_teachers, gold_format, label_types, read_corpora
 from concord.workflows.corpora.provenance import Provenance, read_provenance, write_provenance
-from concord.workflows.job_paths import absolute_parser
+from concord.workflows.job_paths import absolute_input, absolute_parser
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.training import train
 from concord.workflows.training.job import TrainCorpus, TrainJob

@@ -21,7 +21,6 @@ from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig
 from concord.pipeline.executors.prometheus import RunMetrics
 from concord.pipeline.executors.ray_cluster import run_on_ray
-from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.verify import verify
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
@@ -247,7 +246,6 @@ def test_two_workers_parse_for_each_that_tags_by_default() -> None:
 
 def test_parser_on_a_gpu_is_rejected_when_separate_workers_parse(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out", parser={"device": "cuda"}, executor={"kind": "ray", "gpus": 1})
-    identity = ComponentIdentity(name="any", version=None, digest="0" * 64)
-    plan = make_plan(PlanInputs(config=config, parser=identity, tagger=identity, tagger_folder="/bundle", threads=1))
+    plan = make_plan(PlanInputs(job=runs.resolved(config), threads=1))
     with pytest.raises(ConfigError, match=r"set executor.parse_actors=0 to parse where the tagger works"):
         run_on_ray(plan, plan.shards, lambda *_: None, config=config.executor)

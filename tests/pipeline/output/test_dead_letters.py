@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 from concord_testing import fakes, runs, stores
 
-from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig, OutputConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import InputError, PlanError, StoreError
@@ -64,10 +63,7 @@ def build_fixed_worker(plan: Plan) -> ShardWorker:
 
 
 def retry(archive: Path, wanted: DeadLetterFilter = ALL, **arguments: Any) -> RunReport:
-    settings: dict[str, Any] = {"tagger": runs.TAGGER, "parser": fakes.PARSER, "build": fakes.build_fake_worker}
-    settings |= arguments
-    config = settings.pop("config", None) or job(archive)
-    return annotate(config, retry=wanted, **settings)
+    return runs.run_job(arguments.pop("config", None) or job(archive), retry=wanted, **arguments)
 
 
 def dead_letters_of(report: RunReport, **filters: tuple[str, ...]) -> list[DeadLetter]:

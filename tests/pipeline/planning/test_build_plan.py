@@ -4,31 +4,32 @@ import gzip
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from concord_testing import runs
 
 from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig, OutputConfig, PlanningConfig, ReaderConfig
 from concord.pipeline.errors import InputError, PlanError
-from concord.pipeline.identity import ComponentIdentity, row_config
+from concord.pipeline.identity import ResolvedTagger, row_config
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 from concord.pipeline.planning.file_hashes import FileHashes
 from concord.pipeline.storage.remote_files import FileState
 
-PARSER = ComponentIdentity(name="parser_en", digest="1" * 64)
-TAGGER = ComponentIdentity(name="entities_en", version="3", digest="2" * 64)
+TAGGER = runs.TAGGER
 
 
 def plan_for(
     where: object,
     *,
     output: object = "/nowhere/out",
-    tagger: ComponentIdentity = TAGGER,
+    tagger: ResolvedTagger = TAGGER,
     threads: int = 1,
     hashes: FileHashes | None = None,
     **settings: Any,
@@ -36,10 +37,7 @@ def plan_for(
     config = AnnotateConfig(input=str(where), output=OutputConfig(path=str(output)), **settings)
     return make_plan(
         PlanInputs(
-            config=config,
-            parser=PARSER,
-            tagger=tagger,
-            tagger_folder="/bundle",
+            job=runs.resolved(config, tagger=tagger),
             threads=threads,
             hashes=hashes or FileHashes(),
         )
@@ -340,7 +338,7 @@ def test_recipe_difference_names_what_decides_the_rows(folder: Path) -> None:
     cut = plan_for(folder, threads=2, planning=PlanningConfig(shard_bytes=7), limit=1)
     assert cut.digest != plan.digest
     assert cut.recipe.difference(plan.recipe) == []
-    other = plan_for(folder, tagger=TAGGER.model_copy(update={"digest": "9" * 64}))
+    other = plan_for(folder, tagger=replace(TAGGER, digest="9" * 64))
     assert other.recipe.difference(plan.recipe) == [
         f"tagger: was '{TAGGER.name}@{TAGGER.digest}', is now '{TAGGER.name}@{'9' * 64}'"
     ]

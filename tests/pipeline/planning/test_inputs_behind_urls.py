@@ -92,7 +92,7 @@ def test_collection_behind_a_url_has_the_documents_of_the_local_one(
 def planned_files(where: str, tmp_path: Path) -> dict[str, int]:
     """Return the files that a job plans to read, with their number of records."""
     config = runs.job(where, tmp_path / "planned")
-    plan = Planner(config, OutputFolder(tmp_path / "planned"), tagger=runs.TAGGER, parser=fakes.PARSER).resolve()
+    plan = Planner(runs.resolved(config)).resolve()
     return {source.uri.removeprefix(where.partition("*")[0]): source.records for source in plan.sources}
 
 
@@ -145,7 +145,7 @@ def test_pieces_of_an_uncompressed_file_are_read_by_ranges(tmp_path: Path) -> No
     lines = [json.dumps({"id": f"d{number}", "text": SENTENCE * 2000}).encode() + b"\n" for number in range(40)]
     with stores.web_server({"/in.jsonl": b"".join(lines)}) as (url, server):
         config = runs.job(f"{url}/in.jsonl", tmp_path / "out")
-        plan = Planner(config, OutputFolder(tmp_path / "out"), tagger=runs.TAGGER, parser=fakes.PARSER).resolve()
+        plan = Planner(runs.resolved(config)).resolve()
         server.requested_ranges.clear()
         read = [record.doc_id for record in read_piece(plan.shards[-1].pieces[0], config.reader)]
     assert read == ["d39"]
@@ -266,7 +266,7 @@ def test_url_without_files_is_refused(tmp_path: Path, s3_url: str, where: str) -
 )
 def test_unusable_url_is_refused_without_showing_its_secret(tmp_path: Path, where: str, expected: str) -> None:
     with pytest.raises(InputError, match=expected) as caught:
-        dry_run(runs.job(where, tmp_path / "out"), tagger=runs.TAGGER, parser=fakes.PARSER)
+        dry_run(runs.resolved(runs.job(where, tmp_path / "out")))
     assert "sesame" not in str(caught.value)
 
 

@@ -368,14 +368,14 @@ def test_dry_run_counts_changes_and_writes_nothing(archive: Path) -> None:
     first = runs.run_job(job(archive))
     before = {path: path.stat().st_mtime_ns for path in runs.folder_of(first).rglob("*")}
     (archive / "t3.txt").write_text("Carla came.")
-    report = dry_run(job(archive), tagger=runs.TAGGER, parser=fakes.PARSER)
+    report = dry_run(runs.resolved(job(archive)))
     assert (report.changes.changed, report.changes.unchanged, report.shards - report.done_before) == (1, 19, 2)
     assert {path: path.stat().st_mtime_ns for path in runs.folder_of(first).rglob("*")} == before
 
 
 def test_dry_run_names_the_documents_of_each_kind(archive: Path) -> None:
     def named(tagger: ResolvedTagger = runs.TAGGER) -> dict[str, list[str]]:
-        found = dry_run(job(archive), tagger=tagger, parser=fakes.PARSER).named
+        found = dry_run(runs.resolved(job(archive), tagger=tagger)).named
         return {kind: list(ids) for kind, ids in found.items() if ids}
 
     with (archive / "lines.jsonl").open("a") as stream:

@@ -6,15 +6,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from concord_testing import runs
 from concord_testing.broken_files import arrow_stream, read_all
 
 from concord.pipeline.config import AnnotateConfig, ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 from concord.pipeline.readers.read_file import read_piece, read_text_at
 
-IDENTITY = ComponentIdentity(name="any", digest="0" * 64)
 TABLE = pa.table(
     {
         "id": pa.array([*range(39), None], pa.int64()),
@@ -28,7 +27,7 @@ def read_in_pieces(where: Path, *, shard_bytes: int) -> list[Document | DeadLett
     config = AnnotateConfig.from_mapping(
         {"input": str(where), "output": "/nowhere/out", "planning": {"shard_bytes": shard_bytes}}
     )
-    plan = make_plan(PlanInputs(config=config, parser=IDENTITY, tagger=IDENTITY, tagger_folder="/bundle", threads=1))
+    plan = make_plan(PlanInputs(job=runs.resolved(config), threads=1))
     assert plan.ignored == 0
     return [
         record for shard in plan.shards for piece in shard.pieces for record in read_piece(piece, plan.config.reader)

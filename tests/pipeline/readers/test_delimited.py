@@ -7,17 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from concord_testing import runs
 from concord_testing.broken_files import read_all, zstd
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from concord.pipeline.config import AnnotateConfig, ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 from concord.pipeline.readers.read_file import format_of, read_piece, read_text_at
 
-IDENTITY = ComponentIdentity(name="any", digest="0" * 64)
 PLAIN = ReaderConfig()
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".zst": zstd}
 
@@ -26,7 +25,7 @@ def read_in_pieces(path: Path, *, shard_bytes: int, **reader: object) -> list[Do
     config = AnnotateConfig.from_mapping(
         {"input": str(path), "output": "/nowhere/out", "planning": {"shard_bytes": shard_bytes}, "reader": reader}
     )
-    plan = make_plan(PlanInputs(config=config, parser=IDENTITY, tagger=IDENTITY, tagger_folder="/bundle", threads=1))
+    plan = make_plan(PlanInputs(job=runs.resolved(config), threads=1))
     return [
         record for shard in plan.shards for piece in shard.pieces for record in read_piece(piece, plan.config.reader)
     ]

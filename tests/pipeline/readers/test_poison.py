@@ -9,14 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from concord_testing import runs
 
 from concord.pipeline.config import AnnotateConfig, OutputConfig, PlanningConfig, ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 from concord.pipeline.readers.read_file import read_piece
-
-IDENTITY = ComponentIdentity(name="any", digest="0" * 64)
 
 ODD_TEXTS = {
     "empty": "",
@@ -39,7 +37,7 @@ def read(where: Path, *, shard_bytes: int = 500_000, **reader: Any) -> list[Docu
         planning=PlanningConfig(shard_bytes=shard_bytes),
         reader=ReaderConfig(**reader),
     )
-    plan = make_plan(PlanInputs(config=config, parser=IDENTITY, tagger=IDENTITY, tagger_folder="/bundle", threads=1))
+    plan = make_plan(PlanInputs(job=runs.resolved(config), threads=1))
     records: list[Document | DeadLetter] = []
     for piece in (piece for shard in plan.shards for piece in shard.pieces):
         found = list(read_piece(piece, config.reader))

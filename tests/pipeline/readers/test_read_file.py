@@ -7,18 +7,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from concord_testing import runs
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from concord.pipeline.config import AnnotateConfig, OutputConfig, PlanningConfig, ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
-from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.plan import Piece, Plan
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 from concord.pipeline.readers.read_file import format_of, read_piece
-
-IDENTITY = ComponentIdentity(name="any", digest="0" * 64)
 
 
 def plan_for(where: Path, *, shard_bytes: int = 500_000, **reader: Any) -> Plan:
@@ -28,7 +26,7 @@ def plan_for(where: Path, *, shard_bytes: int = 500_000, **reader: Any) -> Plan:
         planning=PlanningConfig(shard_bytes=shard_bytes),
         reader=ReaderConfig(**reader),
     )
-    return make_plan(PlanInputs(config=config, parser=IDENTITY, tagger=IDENTITY, tagger_folder="/bundle", threads=1))
+    return make_plan(PlanInputs(job=runs.resolved(config), threads=1))
 
 
 def read(plan: Plan) -> list[Document | DeadLetter]:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from concord_testing import fakes
 from concord_testing.encoders import write_encoder
-from concord_testing.runs import committed_bytes, job
+from concord_testing.runs import committed_bytes, job, resolved
 
 from concord.models.checkpoint import save_tagger
 from concord.models.data.sentence import Sentence
@@ -85,7 +85,7 @@ def source(tmp_path: Path) -> Path:
 
 def test_every_document_is_annotated_with_correct_offsets(source: Path, tmp_path: Path, tagger: ResolvedTagger) -> None:
     output = tmp_path / "out"
-    report = annotate(job(source, output), tagger=tagger)
+    report = annotate(resolved(job(source, output), tagger=tagger, parser=None))
     assert (report.read, report.annotated, report.dead_letters) == (6, 6, 0)
     assert verify(output) == []
     sentences = pq.read_table(output / "sentences")
@@ -103,13 +103,11 @@ def test_every_document_is_annotated_with_correct_offsets(source: Path, tmp_path
 def test_output_is_the_same_on_a_second_run_with_a_moved_tagger(
     source: Path, tmp_path: Path, tagger: ResolvedTagger
 ) -> None:
-    annotate(job(source, tmp_path / "a"), tagger=tagger)
+    annotate(resolved(job(source, tmp_path / "a"), tagger=tagger, parser=None))
     moved = tmp_path / "moved"
     shutil.copytree(tagger.folder, moved)
-    annotate(
-        job(source, tmp_path / "b"),
-        tagger=ResolvedTagger(name=tagger.name, version=None, digest=tagger.digest, folder=moved),
-    )
+    found = ResolvedTagger(name=tagger.name, version=None, digest=tagger.digest, folder=moved)
+    annotate(resolved(job(source, tmp_path / "b"), tagger=found, parser=None))
     assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
 
 
@@ -131,8 +129,8 @@ def test_output_is_the_same_when_another_worker_has_parsed(
         fakes.wrap_stage(worker.parse_stage, parse_nothing)
         return worker
 
-    annotate(job(source, tmp_path / "a"), tagger=tagger)
-    annotate(job(source, tmp_path / "b"), tagger=tagger, build=build)
+    annotate(resolved(job(source, tmp_path / "a"), tagger=tagger, parser=None))
+    annotate(resolved(job(source, tmp_path / "b"), tagger=tagger, parser=None), build=build)
     assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
 
 
@@ -144,12 +142,12 @@ def test_tagger_with_a_tuned_encoder_runs_from_its_folder_alone(source: Path, tm
     values = {"source": str(pretrained), "sha256": None, "tuned": True}
     tagger = save_tiny(tmp_path / "tagger", encoder=values)
     shutil.rmtree(pretrained)
-    report = annotate(job(source, tmp_path / "a"), tagger=tagger)
+    report = annotate(resolved(job(source, tmp_path / "a"), tagger=tagger, parser=None))
     assert (report.read, report.annotated, report.dead_letters) == (6, 6, 0)
     moved = ResolvedTagger(
         name="tiny", version=None, digest=tagger.digest, folder=tagger.folder.rename(tmp_path / "moved")
     )
-    annotate(job(source, tmp_path / "b"), tagger=moved)
+    annotate(resolved(job(source, tmp_path / "b"), tagger=moved, parser=None))
     assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
 
 
@@ -163,10 +161,10 @@ def test_tagger_other_than_the_planned_one_is_rejected(
         stream.write(b"\n")
     changed = ResolvedTagger(name="tiny", version=None, digest=tagger.digest, folder=folder)
     with pytest.raises(ModelError, match="not the tagger that the plan names"):
-        annotate(job(source, tmp_path / "out"), tagger=changed)
+        annotate(resolved(job(source, tmp_path / "out"), tagger=changed, parser=None))
     shutil.rmtree(folder)
     with pytest.raises(ModelError, match=r"tagger\.json"):
-        annotate(job(source, tmp_path / "out"), tagger=changed)
+        annotate(resolved(job(source, tmp_path / "out"), tagger=changed, parser=None))
 
 
 def test_existing_objects_are_frozen_while_shards_are_done() -> None:

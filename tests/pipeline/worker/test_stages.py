@@ -267,8 +267,7 @@ def test_bf16_run_compares_only_the_first_words_of_a_shard() -> None:
 def plan_for(tmp_path: Path, *extra: str) -> Plan:
     source = runs.write_collection(tmp_path / "in.jsonl", documents=3, extra=extra)
     config = runs.job(source, tmp_path / "out", planning={"shard_bytes": 10**6})
-    tagger = ComponentIdentity(name="fake_tagger", digest="2" * 64)
-    return make_plan(PlanInputs(config=config, parser=fakes.PARSER, tagger=tagger, tagger_folder="/nowhere", threads=1))
+    return make_plan(PlanInputs(job=runs.resolved(config), threads=1))
 
 
 def test_shard_is_committed_with_its_dead_letters_in_input_order(tmp_path: Path) -> None:

@@ -20,11 +20,14 @@ import torch
 from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
+from concord.pipeline.job import ResolvedJob
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_VARIABLE
 from concord.pipeline.threads import THREADS_VARIABLE
+from concord.workflows.annotation.job import read_annotate_job
 from concord_testing import fakes
 from concord_testing.checkout import CHECKOUT
 
@@ -52,7 +55,7 @@ def _sentences(chance: random.Random) -> list[str]:
 
 
 def job(source: Path | str, output: Path | str, /, **changes: Any) -> AnnotateConfig:
-    """Return the configuration of a job with a few documents per shard and no report."""
+    """Read a job with a few documents per shard and no report."""
     values: dict[str, Any] = {
         "input": str(source),
         "output": str(output),
@@ -60,13 +63,26 @@ def job(source: Path | str, output: Path | str, /, **changes: Any) -> AnnotateCo
         "executor": {"threads": 1},
         "report": False,
     }
-    return AnnotateConfig.from_mapping(values | changes)
+    return read_annotate_job(None, values=values | changes)
 
 
-def run_job(config: AnnotateConfig, **arguments: Any) -> RunReport:
+def resolved(
+    config: AnnotateConfig, *, tagger: ResolvedTagger = TAGGER, parser: ComponentIdentity | None = fakes.PARSER
+) -> ResolvedJob:
+    """Resolve a job that runs with the fakes."""
+    return ResolvedJob.of(config, OutputFolder(config.output.path), tagger, parser=parser)
+
+
+def run_job(
+    config: AnnotateConfig,
+    *,
+    tagger: ResolvedTagger = TAGGER,
+    parser: ComponentIdentity | None = fakes.PARSER,
+    **arguments: Any,
+) -> RunReport:
     """Annotate with the fakes."""
     builders: dict[str, Any] = {"build": fakes.build_fake_worker, "build_parse": fakes.build_fake_parse_worker}
-    return annotate(config, **{"tagger": TAGGER, "parser": fakes.PARSER, **builders, **arguments})
+    return annotate(resolved(config, tagger=tagger, parser=parser), **builders | arguments)
 
 
 def folder_of(report: RunReport) -> Path:

@@ -55,7 +55,8 @@ def given(source: Path, *overrides: str, job: Path | None = None) -> tuple[Annot
     """Return the job of a command, and what it takes from the collection."""
     values = job_values({"output": str(source.parent / "out")})
     values |= {} if job is not None else {"input": str(source)}
-    return with_settings_of_collection(read_annotate_job(job, values=values, overrides=overrides))
+    config = read_annotate_job(job, values=values, overrides=overrides)
+    return with_settings_of_collection(config, OutputFolder(config.output.path))
 
 
 def run(source: Path, *overrides: str, job: Path | None = None) -> RunReport:

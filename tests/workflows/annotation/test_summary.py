@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from concord_testing import fakes, runs, stores
+from concord_testing import runs, stores
 
 import concord
 from concord.pipeline.config import AnnotateConfig
@@ -106,7 +106,7 @@ def test_status_during_an_update_describes_what_readers_see(tmp_path: Path) -> N
     report = runs.run_job(config)
     runs.write_collection(source, documents=8)
     folder = OutputFolder(report.output)
-    folder.write_plan(Planner(config, folder, tagger=runs.TAGGER, parser=fakes.PARSER).resolve())
+    folder.write_plan(Planner(runs.resolved(config)).resolve())
     status = inspection.status(report.output)
     assert not status.values["finished"]
     assert (status.values["generation"], status.values["collection"]["documents"]) == (1, 12)
