@@ -18,11 +18,11 @@ import torch
 from english_types import missing_types
 from environment import environment
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ModelError
 from concord.models.evaluation.reliability import brier_score, coverage, expected_calibration_error
-from concord.models.saved_tagger import tagger_digest
-from concord.models.tagger import Tagger
+from concord.models.taggers.base import Tagger
 from concord.models.training.fit_calibration import Calibrated, Entities, Observed, Words, apply, observe, raw
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.corpora.provenance import find_overlap, read_provenance

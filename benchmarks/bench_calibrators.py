@@ -23,12 +23,12 @@ from bench_calibration import PARTS, exactly_right
 from environment import environment
 from scipy.optimize import minimize
 
-from concord.models.calibration import logit
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import tagger_digest
+from concord.models.confidence.calibration import logit
+from concord.models.data.outputs import known_numbers
 from concord.models.evaluation.reliability import brier_score, expected_calibration_error
-from concord.models.outputs import known_numbers
-from concord.models.saved_tagger import tagger_digest
-from concord.models.tagger import Tagger
+from concord.models.taggers.base import Tagger
 from concord.models.training.fit_calibration import fit_isotonic
 from concord.workflows.corpora.corpora import read_corpora
 from research.entities_en.guideline import LABELS

@@ -26,7 +26,7 @@ from concord.models.decoders.crf.distribution import Crf
 from concord.models.decoders.crf.factors import Factors, Packing
 from concord.models.decoders.crf.scan import scan_messages
 from concord.models.decoders.crf.tree_reduction import tree_messages
-from concord.models.schemes import BIO
+from concord.models.labels.schemes import BIO
 
 WORKS = ("gradient", "mode", "messages")
 WARM_UPS = 2

@@ -21,8 +21,8 @@ import torch
 from english_types import TYPES
 from environment import environment
 
-from concord.models.checkpoint import load_tagger
-from concord.models.saved_tagger import tagger_digest
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import tagger_digest
 from concord.workflows.console import plain
 from concord.workflows.corpora.corpora import read_gold_for
 from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger

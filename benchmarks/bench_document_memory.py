@@ -16,13 +16,13 @@ import torch
 from english_types import TYPES, scored
 from environment import environment
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.data.options import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.breakdown import co_occurrence_scores
 from concord.models.evaluation.metrics import gold_sequences, span_scores
-from concord.models.labels import Span, decode_spans
-from concord.models.options import PredictOptions
-from concord.models.two_stage.tagger import TwoStageTagger
+from concord.models.labels.spans import Span, decode_spans
+from concord.models.taggers.two_stage.tagger import TwoStageTagger
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.registry.resolve_tagger import find_tagger
 

@@ -33,11 +33,11 @@ from bench_precision import in_turns
 from english_types import TYPES, scored
 from environment import environment, quartiles
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.metrics import span_scores
-from concord.models.outputs import Prediction
-from concord.models.tagger import Tagger
+from concord.models.taggers.base import Tagger
 from concord.models.words.encoder_config import EncoderConfig, Precision
 from concord.models.words.frozen_encoder import FrozenEncoder
 from concord.models.words.int8 import fastest_product

@@ -18,9 +18,9 @@ from concord_runs import concord, model_options, part_hashes, read_sentences, re
 from corpora import write_chunks
 from environment import environment
 
-from concord.models.checkpoint import load_tagger
-from concord.models.options import PredictOptions
-from concord.models.outputs import known_numbers
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import known_numbers
 from concord.workflows.registry.resolve_tagger import find_tagger
 
 NEAR = 1e-5

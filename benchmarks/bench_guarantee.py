@@ -17,8 +17,8 @@ import torch
 from english_types import missing_types
 from environment import environment
 
-from concord.models.checkpoint import load_tagger
-from concord.models.saved_tagger import tagger_digest
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import tagger_digest
 from concord.models.training.fit_calibration import Observed, observe
 from concord.models.training.fit_guarantee import find_guarantee, mean_recall
 from concord.workflows.corpora.corpora import read_corpora

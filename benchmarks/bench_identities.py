@@ -22,9 +22,9 @@ import pyarrow as pa
 from english_types import TYPES
 from environment import environment
 
-from concord.models.checkpoint import load_tagger
-from concord.models.names import Mention, identify, name_key
-from concord.models.tagger import Tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.taggers.base import Tagger
+from concord.pipeline.names.identities import Mention, identify, name_key
 from concord.pipeline.output.names import tabulate_names
 from concord.workflows.corpora.corpora import read_gold_for
 

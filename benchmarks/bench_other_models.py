@@ -36,10 +36,10 @@ from environment import environment, quartiles
 from peers import bio_labels
 from spacy.tokens import Doc
 
-from concord.models.checkpoint import load_tagger
+from concord.models.adapters.libraries import find_spacy_pipeline
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.data.options import OnBatch
 from concord.models.evaluation.metrics import gold_sequences, span_scores
-from concord.models.libraries import find_spacy_pipeline
-from concord.models.options import OnBatch
 from concord.pipeline.annotate import annotate
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import Document, ParsedDocument

@@ -23,16 +23,16 @@ from environment import environment, quartiles
 from torch import Tensor, nn
 from torchcrf import CRF
 
-from concord.models.checkpoint import pick_device
+from concord.models.bundles.checkpoint import pick_device
+from concord.models.bundles.registry import build_tagger
 from concord.models.data.batch import Batch
+from concord.models.data.options import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.labels.schemes import label_scheme
 from concord.models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig, run_samples
-from concord.models.one_stage import OneStageTagger
-from concord.models.options import PredictOptions
-from concord.models.registry import build_tagger
-from concord.models.schemes import label_scheme
-from concord.models.tagger import Tagger
+from concord.models.taggers.base import Tagger
+from concord.models.taggers.one_stage import OneStageTagger
 from concord.workflows.training.job import read_train_job
 
 Works = Mapping[str, Callable[[], object]]

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from environment import environment, spread
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
 from concord.workflows.corpora.corpora import read_gold_for
 from concord.workflows.training import train
 from concord.workflows.training.job import read_train_job

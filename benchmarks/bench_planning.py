@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from environment import environment
 
+from concord.models.data.options import DEFAULT_OPTIONS, PredictOptions
+from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
-from concord.models.options import DEFAULT_OPTIONS, PredictOptions
-from concord.models.outputs import Prediction
 from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord

@@ -22,11 +22,11 @@ from bench_calibration import PARTS
 from english_types import TYPES, scored
 from environment import environment, quartiles
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.data.options import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.metrics import span_scores
-from concord.models.options import PredictOptions
-from concord.models.tagger import Tagger
+from concord.models.taggers.base import Tagger
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.registry.resolve_tagger import find_tagger
 

@@ -21,10 +21,10 @@ import torch
 from english_types import TYPES, accepted
 from environment import environment
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
-from concord.models.labels import decode_spans
-from concord.models.outputs import Prediction
+from concord.models.labels.spans import decode_spans
 from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.exchange.review_queue import DISPUTED_EVERY, Quotas, select_sentences
 from concord.pipeline.output.document_rows import (

@@ -28,8 +28,8 @@ import mlflow
 from concord_runs import command_environment, concord, read_table
 from environment import environment
 
-from concord.models.checkpoint import load_tagger
-from concord.models.outputs import known_numbers
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.data.outputs import known_numbers
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, Document
 from concord.pipeline.output.shard_stats import NEAR_TIE

@@ -29,7 +29,7 @@ from concord_testing.soak.schedule import Schedule, draw
 from corpora import read_texts, write_chunks
 from environment import environment
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.plan import Plan

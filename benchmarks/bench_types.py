@@ -27,10 +27,10 @@ from bench_hand_checked import PLAIN, Checked, check, read_windows, scores
 from environment import environment
 
 import concord
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
-from concord.models.labels import decode_spans
-from concord.models.tagger import Tagger
+from concord.models.labels.spans import decode_spans
+from concord.models.taggers.base import Tagger
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.registry.resolve_tagger import find_tagger
 from research.entities_en.silver import GOLD_TYPES

@@ -52,7 +52,7 @@ class Loaded(NamedTuple):
 
 def load_concord(model: str, settings: Mapping[str, object]) -> Loaded:
     """Load a parser and a tagger, which all runs share; a run is otherwise that of ``concord annotate``."""
-    from concord.models.checkpoint import load_tagger
+    from concord.models.bundles.checkpoint import load_tagger
     from concord.models.data.sentence import Sentence
     from concord.pipeline.annotate import annotate
     from concord.pipeline.job import ResolvedJob

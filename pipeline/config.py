@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from concord.models.config import Config, Incidental, LabelNeutral, OneRun
-from concord.models.options import PredictOptions
+from concord.models.data.options import PredictOptions
 from concord.pipeline.encoding_labels import codec_of
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self, TypeVar
 
-from concord.models.outputs import Prediction
+from concord.models.data.outputs import Prediction
 
 STAGES = ("read", "parse", "tag", "write")
 """The stages of a record, in order, as named in dead letters, timings, statistics and metrics."""

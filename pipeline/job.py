@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from concord.models.bundles.manifest import CALIBRATION_NAME
 from concord.models.errors import ConfigError, ModelError
-from concord.models.saved_tagger import CALIBRATION_NAME
 from concord.pipeline.config import AnnotateConfig, ParserConfig, TaggerRunConfig
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger, component_signature
 from concord.pipeline.output.output_folder import OutputFolder
@@ -14,7 +14,7 @@ from concord.pipeline.parsing.resolve_parser import makes_trees, parser_identity
 from concord.pipeline.storage.files import file_sha256
 
 if TYPE_CHECKING:
-    from concord.models.tagger import Tagger
+    from concord.models.taggers.base import Tagger
 
 _CALIBRATED = {"precision", "samples", "threshold", "gate", "terms"}
 """Settings of a tagger's run that decide which names it misses."""
@@ -72,7 +72,7 @@ def _check_guarantee(config: AnnotateConfig, folder: Path) -> None:
     if not config.output.candidates:
         return
     # Importing torch takes seconds.
-    from concord.models.calibration import Calibration
+    from concord.models.confidence.calibration import Calibration
 
     path = folder / CALIBRATION_NAME
     if not path.exists() or Calibration.read_json(path).guarantee is None:

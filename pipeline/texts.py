@@ -6,7 +6,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
 from concord.models.errors import ModelError
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.corpora.read_terms import read_terms_for

@@ -15,20 +15,20 @@ import click
 import numpy as np
 import torch
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import tagger_digest
+from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import AttentionMap, Prediction, known_numbers
 from concord.models.evaluation import breakdown
 from concord.models.evaluation.breakdown import sentence_length
 from concord.models.evaluation.metrics import Scores, gold_sequences, grouped_scores
 from concord.models.evaluation.threshold_sweep import REFINE_ALL, labels_at, sweep_threshold
-from concord.models.labels import OUTSIDE
-from concord.models.options import PredictOptions
-from concord.models.outputs import AttentionMap, Prediction, known_numbers
-from concord.models.saved_tagger import tagger_digest
-from concord.models.tagger import Tagger
+from concord.models.labels.spans import OUTSIDE
 from concord.models.taggers.att_bilstm_cnn import AttBiLstmCnn, Part
+from concord.models.taggers.base import Tagger
 from concord.models.taggers.dependency_aware import DependencyAware
-from concord.models.token_table import TokenTable
-from concord.models.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.token_table import TokenTable
+from concord.models.taggers.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.options import FOLDER, POSITIVE, compute_options, gold_options, verb

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from concord.models.bundles.manifest import PARTS, part_files, read_saved, tagger_digest
 from concord.models.config import Config
 from concord.models.errors import ConfigError, ModelError
-from concord.models.saved_tagger import PARTS, part_files, read_saved, tagger_digest
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.resolve_parser import parser_identity
@@ -26,7 +26,7 @@ class BundleManifest(Config):
 
     format_version: Literal[1]
     digest: str
-    """Digest of the tagger (concord.models.saved_tagger.tagger_digest)."""
+    """Digest of the tagger (concord.models.bundles.manifest.tagger_digest)."""
     parser: str
     """Signature of the parser to run it with."""
     files: dict[str, str]

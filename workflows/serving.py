@@ -23,11 +23,11 @@ wait_passively()
 import numpy as np
 from pydantic import Field
 
-from concord.models.adapted import AdaptedTagger
+from concord.models.adapters.base import AdaptedTagger
+from concord.models.bundles.manifest import read_saved
+from concord.models.bundles.registry import tagger_class
 from concord.models.config import Config
 from concord.models.errors import ConfigError, ModelError
-from concord.models.registry import tagger_class
-from concord.models.saved_tagger import read_saved
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.identity import ResolvedTagger, component_signature

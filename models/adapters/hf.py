@@ -14,18 +14,18 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from typing_extensions import override
 
-from concord.models.adapted import AdaptedConfig, AdaptedTagger, LabelMap
+from concord.models.adapters.base import AdaptedConfig, AdaptedTagger, LabelMap
+from concord.models.adapters.libraries import require_library
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.softmax import SoftmaxDistribution
 from concord.models.errors import ModelError
-from concord.models.labels import split_label
-from concord.models.libraries import require_library
-from concord.models.one_stage import OneStageTagger
+from concord.models.labels.spans import split_label
 from concord.models.regular_files import read_regular
-from concord.models.tagger import TaggerConfig
+from concord.models.taggers.base import TaggerConfig
+from concord.models.taggers.one_stage import OneStageTagger
 from concord.models.words.subwords import SPECIAL_TOKENS, SubwordReader, SubwordTokenizer, SubwordWindow, cut_passes
 
 # Nats: more than trained scores are apart, and few enough for the fast sums of a CRF.

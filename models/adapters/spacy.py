@@ -13,16 +13,16 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 from typing_extensions import override
 
-from concord.models.adapted import AdaptedConfig, AdaptedTagger
+from concord.models.adapters.base import AdaptedConfig, AdaptedTagger
+from concord.models.adapters.libraries import find_spacy_pipeline, load_spacy_pipeline
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.data.windows import Window
 from concord.models.errors import ConfigError, ModelError
-from concord.models.labels import Span, encode_spans
-from concord.models.libraries import find_spacy_pipeline, load_spacy_pipeline
-from concord.models.schemes import BIO
-from concord.models.tagger import Call, TaggerConfig
-from concord.models.token_table import TokenTable
+from concord.models.labels.schemes import BIO
+from concord.models.labels.spans import Span, encode_spans
+from concord.models.taggers.base import Call, TaggerConfig
+from concord.models.taggers.token_table import TokenTable
 
 # What no entity depends on, unless a component with rules may look at it.
 _UNNEEDED = {"tagger", "morphologizer", "parser", "senter", "lemmatizer", "trainable_lemmatizer", "attribute_ruler"}

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from concord.models.labels import OUTSIDE
-from concord.models.schemes import LabelScheme
+from concord.models.labels.schemes import LabelScheme
+from concord.models.labels.spans import OUTSIDE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from typing_extensions import override
 from concord.models.data.batch import IGNORED_LABEL
 from concord.models.decoders.crf.distribution import Crf
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery
-from concord.models.schemes import LabelScheme
+from concord.models.labels.schemes import LabelScheme
 
 DecoderName = Literal["softmax", "crf"]
 

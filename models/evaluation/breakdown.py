@@ -13,8 +13,8 @@ from typing import ClassVar
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.consistency import name_key
 from concord.models.evaluation.metrics import Labels, Scores, TokenScores, gold_sequences, grouped_scores
-from concord.models.labels import OUTSIDE, Span, convert_labels, split_label
-from concord.models.schemes import BIO, TOKENS, LabelScheme
+from concord.models.labels.schemes import BIO, TOKENS, LabelScheme
+from concord.models.labels.spans import OUTSIDE, Span, convert_labels, split_label
 
 Names = Mapping[tuple[str, ...], frozenset[str]]
 """``name_key`` of each name -> the entity types it occurs with."""

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from concord.models.labels import OUTSIDE, Span, decode_spans
+from concord.models.labels.spans import OUTSIDE, Span, decode_spans
 
 LabelledSentence = tuple[Sequence[str], Sequence[str]]
 """Words and BIO2 labels, one label per word."""

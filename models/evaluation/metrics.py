@@ -8,8 +8,8 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels import Span
-from concord.models.schemes import BIO, TOKENS, LabelScheme
+from concord.models.labels.schemes import BIO, TOKENS, LabelScheme
+from concord.models.labels.spans import Span
 
 Labels = Sequence[Sequence[str]]
 """One sequence of labels per sentence. Functions of two raise ValueError if sentences or words differ in number."""

@@ -10,7 +10,7 @@ import torch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.metrics import gold_sequences, span_scores
-from concord.models.token_table import TokenTable
+from concord.models.taggers.token_table import TokenTable
 
 STEP = 0.05
 REFINE_ALL = -1.0

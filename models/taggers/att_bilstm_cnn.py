@@ -8,11 +8,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from concord.models.data.batch import Batch
+from concord.models.data.outputs import AttentionWeights
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.layers.attention import MultiHeadSelfAttention, SelfAttentionConfig
-from concord.models.one_stage import BiLstmCnnConfig, BiLstmCnnTagger
-from concord.models.outputs import AttentionWeights
-from concord.models.tagger import TaggerConfig
+from concord.models.taggers.base import TaggerConfig
+from concord.models.taggers.one_stage import BiLstmCnnConfig, BiLstmCnnTagger
 
 Part = Literal["hidden", "contexts"]
 

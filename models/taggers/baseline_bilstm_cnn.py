@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from concord.models.one_stage import BiLstmCnnTagger
+from concord.models.taggers.one_stage import BiLstmCnnTagger
 
 
 class BaselineBiLstmCnn(BiLstmCnnTagger):

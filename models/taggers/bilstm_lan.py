@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from concord.models.data.batch import Batch
+from concord.models.data.outputs import AttentionWeights
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.label_attention import LabelAttention, LabelScorer, Projection
 from concord.models.decoders.softmax import SoftmaxDistribution
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig
-from concord.models.one_stage import OneStageTagger
-from concord.models.outputs import AttentionWeights
-from concord.models.tagger import TaggerConfig
+from concord.models.taggers.base import TaggerConfig
+from concord.models.taggers.one_stage import OneStageTagger
 from concord.models.words.characters import CharLstmConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from concord.models.data.batch import Batch
 from concord.models.decoders.softmax import SoftmaxDistribution
-from concord.models.one_stage import BiLstmTagger
+from concord.models.taggers.one_stage import BiLstmTagger
 
 
 class BiLstmSoftmax(BiLstmTagger):

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from concord.models.layers.cross_lstm import CrossLstm, IndependentLstm
-from concord.models.one_stage import BiLstmCnnTagger
+from concord.models.taggers.one_stage import BiLstmCnnTagger
 
 
 class CrossBiLstmCnn(BiLstmCnnTagger):

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from concord.models.data.batch import PADDING, UNKNOWN, Batch
+from concord.models.data.outputs import AttentionWeights
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf, CrfDistribution
 from concord.models.errors import ConfigError
 from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig, draw_mask
 from concord.models.layers.tree_lstm import TreeLstm, grow_forest
-from concord.models.one_stage import OneStageTagger
-from concord.models.outputs import AttentionWeights
-from concord.models.tagger import TaggerConfig
+from concord.models.taggers.base import TaggerConfig
+from concord.models.taggers.one_stage import OneStageTagger
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 # Embeddings of tags and of relations have a quarter of the word vector's width.

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from concord.models.tagger import TaggerConfig
-from concord.models.two_stage.config import MemoryConfig, TwoStageConfig
-from concord.models.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.base import TaggerConfig
+from concord.models.taggers.two_stage.config import MemoryConfig, TwoStageConfig
+from concord.models.taggers.two_stage.tagger import TwoStageTagger
 
 
 class DocUaNetConfig(TwoStageConfig):

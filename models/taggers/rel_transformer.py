@@ -11,14 +11,14 @@ from torch import nn
 from typing_extensions import override
 
 from concord.models.data.batch import Batch
+from concord.models.data.outputs import AttentionWeights
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
 from concord.models.layers.attention import capture_outputs
 from concord.models.layers.relative_transformer import RelativeTransformer, TwoStreamConfig
-from concord.models.one_stage import OneStageTagger
-from concord.models.outputs import AttentionWeights
-from concord.models.tagger import TaggerConfig
+from concord.models.taggers.base import TaggerConfig
+from concord.models.taggers.one_stage import OneStageTagger
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 

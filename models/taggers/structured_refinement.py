@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from concord.models.data.batch import Batch
+from concord.models.data.outputs import AttentionWeights
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf, CrfDistribution, LinearChain
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig, read_words
-from concord.models.one_stage import OneStageTagger
-from concord.models.outputs import AttentionWeights
-from concord.models.tagger import TaggerConfig
+from concord.models.taggers.base import TaggerConfig
+from concord.models.taggers.one_stage import OneStageTagger
 from concord.models.words.characters import CharLstmConfig
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 

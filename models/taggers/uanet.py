@@ -6,9 +6,9 @@ Where paper and released code differ, this uses recurrent masks (paper), the arg
 
 from typing import ClassVar
 
-from concord.models.tagger import TaggerConfig
-from concord.models.two_stage.config import TwoStageConfig
-from concord.models.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.base import TaggerConfig
+from concord.models.taggers.two_stage.config import TwoStageConfig
+from concord.models.taggers.two_stage.tagger import TwoStageTagger
 
 
 class UaNet(TwoStageTagger):

@@ -16,10 +16,10 @@ from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, SampledDistribution
 from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
 from concord.models.layers.variational_lstm import VariationalLstmConfig
-from concord.models.one_stage import OneStageTagger
-from concord.models.tagger import Call, TaggerConfig
-from concord.models.token_table import TokenTable
-from concord.models.two_stage.draft_network import DraftNetwork
+from concord.models.taggers.base import Call, TaggerConfig
+from concord.models.taggers.one_stage import OneStageTagger
+from concord.models.taggers.token_table import TokenTable
+from concord.models.taggers.two_stage.draft_network import DraftNetwork
 from concord.models.words.representation import WordRepresentationConfig
 
 

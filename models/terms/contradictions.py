@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from concord.models.data.batch import Batch
+from concord.models.data.outputs import Draft
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.labels import Span, decode_spans, encode_spans
-from concord.models.outputs import Draft
+from concord.models.labels.spans import Span, decode_spans, encode_spans
 
 OVERRULED_BELOW = 0.9
 """A tagger of one stage keeps its labels where it gives each of them at least this probability."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.visible import visible
-from concord.models.labels import Span, encode_spans
+from concord.models.labels.spans import Span, encode_spans
 from concord.models.terms.token_pattern import PatternError, TokenPattern, match_ends, read_token_pattern
 
 _PIECE = re.compile(r"\d+|[^\W\d_]+|[^\s]")

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from concord.models.config import Config
 from concord.models.data.sentence import Sentence
-from concord.models.schemes import LabelScheme
+from concord.models.labels.schemes import LabelScheme
 
 # Sentences are sorted by length within pools of this many batches, so that a batch has little padding.
 _POOL_BATCHES = 20

@@ -13,9 +13,11 @@ from pydantic import Field, TypeAdapter
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from concord.models.checkpoint import save_tagger, write_tensors
+from concord.models.bundles.checkpoint import save_tagger, write_tensors
+from concord.models.bundles.manifest import BUNDLE_NAME
 from concord.models.config import Config
 from concord.models.data.batch import Batch
+from concord.models.data.options import Precision, PredictOptions
 from concord.models.data.sentence import Sentence, first_documents
 from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import gold_sequences, span_scores, token_scores
@@ -27,11 +29,9 @@ from concord.models.evaluation.threshold_sweep import (
     mean_curve,
     sweep_threshold,
 )
-from concord.models.options import Precision, PredictOptions
 from concord.models.regular_files import check_regular
-from concord.models.saved_tagger import BUNDLE_NAME
-from concord.models.tagger import Tagger
-from concord.models.token_table import TokenTable
+from concord.models.taggers.base import Tagger
+from concord.models.taggers.token_table import TokenTable
 from concord.models.training.batches import CaseNoise, Unit, change_case, document_batches, sentence_batches, split_long
 from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate, set_learning_rate
 

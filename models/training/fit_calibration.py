@@ -11,7 +11,7 @@ from typing import Literal, Self
 import numpy as np
 import torch
 
-from concord.models.calibration import (
+from concord.models.confidence.calibration import (
     Calibration,
     EntityCalibration,
     Isotonic,
@@ -21,11 +21,11 @@ from concord.models.calibration import (
     chosen_probability,
     logit,
 )
+from concord.models.data.outputs import known_numbers
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.reliability import brier_score
-from concord.models.labels import OUTSIDE, split_label
-from concord.models.outputs import known_numbers
-from concord.models.tagger import Tagger
+from concord.models.labels.spans import OUTSIDE, split_label
+from concord.models.taggers.base import Tagger
 from concord.models.training.fit_guarantee import LEAST
 
 FOLDS = 10

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import torch
 
+from concord.models.data.options import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.data.windows import cut_windows
 from concord.models.evaluation.metrics import gold_sequences, span_scores
-from concord.models.options import PredictOptions
-from concord.models.two_stage.first_pass import FirstPass
-from concord.models.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.two_stage.first_pass import FirstPass
+from concord.models.taggers.two_stage.tagger import TwoStageTagger
 
 GATES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7)
 """Nats."""

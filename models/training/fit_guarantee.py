@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from concord.models.calibration import Guarantee
+from concord.models.confidence.calibration import Guarantee
 from concord.models.errors import ConfigError
 
 LEAST = 0.001

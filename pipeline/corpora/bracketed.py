@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
-from concord.models.labels import OUTSIDE, Span, encode_spans
+from concord.models.labels.spans import OUTSIDE, Span, encode_spans
 from concord.pipeline.corpora.corpus_format import EMPTY, FaultReporter, GoldFormat, SentenceRows, split_columns
 
 BEGIN_DOCUMENT = "#begin document"

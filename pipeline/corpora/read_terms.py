@@ -4,7 +4,7 @@ from pathlib import Path
 
 import orjson
 
-from concord.models.tagger import Tagger
+from concord.models.taggers.base import Tagger
 from concord.models.terms.term_matcher import Term, TermMatcher, read_term
 from concord.models.terms.token_pattern import PatternError
 from concord.pipeline.corpora.corpus_format import numbered_lines

@@ -19,7 +19,7 @@ from concord.models.config import Config
 from concord.models.data.sentence import Sentence
 from concord.models.data.soft_labels import SoftLabels
 from concord.models.errors import ConfigError
-from concord.models.schemes import SchemeName
+from concord.models.labels.schemes import SchemeName
 from concord.pipeline.errors import InputError, IntegrityError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.storage.atomic_writes import move_into_place, stage_file, store_errors, write_atomically

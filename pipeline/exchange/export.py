@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
+from concord.models.adapters.libraries import require_library
 from concord.models.errors import ConfigError
-from concord.models.libraries import require_library
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.brat import write_brat

@@ -14,7 +14,7 @@ from xml.sax.saxutils import quoteattr
 import orjson
 import pyarrow as pa
 
-from concord.models.outputs import known_numbers
+from concord.models.data.outputs import known_numbers
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.items import (
     AnnotatedPassage,

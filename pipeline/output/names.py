@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from concord.models.names import name_key
-from concord.models.values import VALUES
+from concord.pipeline.names.identities import name_key
+from concord.pipeline.names.values import VALUES
 from concord.pipeline.output.schema import NAMES
 
 NAMED_COLUMNS = ("doc_id", "name", "label", "canonical")

@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from concord.models.outputs import Prediction
+from concord.models.data.outputs import Prediction
 from concord.pipeline.documents import AnnotatedDocument
 from concord.pipeline.output.manifest import Manifest, ShardReport
 from concord.pipeline.output.tables import without_candidates

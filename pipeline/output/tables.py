@@ -10,12 +10,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from concord.models.data.outputs import Prediction, Source, known_numbers
 from concord.models.data.visible import visible, without_line_breaks
-from concord.models.labels import Span
-from concord.models.names import Mention, identify
-from concord.models.outputs import Prediction, Source, known_numbers
-from concord.models.values import value_of
+from concord.models.labels.spans import Span
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedWord
+from concord.pipeline.names.identities import Mention, identify
+from concord.pipeline.names.values import value_of
 from concord.pipeline.output.schema import (
     ANNOTATED,
     CANDIDATE,

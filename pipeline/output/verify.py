@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from concord.models.values import VALUES, value_of
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
+from concord.pipeline.names.values import VALUES, value_of
 from concord.pipeline.output.manifest import Manifest, PartFile, ShardReport, check_equation, read_commit_record
 from concord.pipeline.output.output_folder import OutputFolder, part_fault
 from concord.pipeline.output.schema import CANDIDATE, SCHEMA_VERSION, SCHEMAS, SHARD_TABLES, schema_version

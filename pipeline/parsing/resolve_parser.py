@@ -6,8 +6,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from concord.models.adapters.libraries import find_spacy_pipeline, load_spacy_pipeline
 from concord.models.errors import ConfigError, ModelError
-from concord.models.libraries import find_spacy_pipeline, load_spacy_pipeline
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.parsing.stanza_packages import PARSING_VERSION, find_package, identity_of

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from concord.models.bundles.manifest import read_saved
 from concord.models.errors import ModelError
-from concord.models.labels import OUTSIDE, split_label
-from concord.models.saved_tagger import read_saved
+from concord.models.labels.spans import OUTSIDE, split_label
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow, words_with_spaces
 from concord.pipeline.output.output_folder import OutputFolder

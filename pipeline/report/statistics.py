@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
+from concord.models.data.outputs import known_numbers
 from concord.models.evaluation.consistency import Consistency, consistency, name_labels
-from concord.models.labels import decode_spans
-from concord.models.outputs import known_numbers
+from concord.models.labels.spans import decode_spans
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.document_rows import (
     CollectedDocument,

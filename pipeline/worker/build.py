@@ -6,14 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from concord.models.bundles.manifest import lacks_form_encoder, tagger_digest
 from concord.models.errors import ModelError
-from concord.models.saved_tagger import lacks_form_encoder, tagger_digest
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.plan import Plan
 from concord.pipeline.worker.memory import bound_caches
 
 if TYPE_CHECKING:
-    from concord.models.tagger import Tagger
+    from concord.models.taggers.base import Tagger
     from concord.pipeline.worker.parse_stage import DocumentParser
     from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker
     from concord.pipeline.worker.tag_stage import DocumentTagger
@@ -36,7 +36,7 @@ def build_worker(plan: Plan) -> "ShardWorker":
         InputError: when the list of terms cannot be read or is not the one of the plan.
     """
     _set_up_process(plan)
-    from concord.models.checkpoint import load_tagger
+    from concord.models.bundles.checkpoint import load_tagger
     from concord.pipeline.corpora.read_terms import read_terms_for
     from concord.pipeline.parsing.resolve_parser import load_parser
     from concord.pipeline.worker.shard_worker import ShardWorker

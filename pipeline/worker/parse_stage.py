@@ -5,8 +5,8 @@ from functools import partial
 from itertools import accumulate
 from typing import Protocol
 
+from concord.models.data.options import OnBatch
 from concord.models.data.visible import visible
-from concord.models.options import OnBatch
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import shortage_errors

@@ -8,11 +8,11 @@ from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Protocol
 
-from concord.models.calibration import Calibration
+from concord.models.confidence.calibration import Calibration
+from concord.models.data.options import OnBatch, PredictOptions
+from concord.models.data.outputs import Prediction, Source, known_numbers
 from concord.models.data.sentence import Sentence
-from concord.models.labels import Span, decode_spans
-from concord.models.options import OnBatch, PredictOptions
-from concord.models.outputs import Prediction, Source, known_numbers
+from concord.models.labels.spans import Span, decode_spans
 from concord.models.terms.term_matcher import TermMatcher
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedDocument, join_pieces
 from concord.pipeline.output.document_rows import tagger_input
@@ -25,7 +25,7 @@ _COMPARED_WORDS = 2_000
 
 
 class DocumentTagger(Protocol):
-    """What the tag stage needs of a tagger; see concord.models.tagger.Tagger."""
+    """What the tag stage needs of a tagger; see concord.models.taggers.base.Tagger."""
 
     @property
     def calibration(self) -> Calibration | None:

@@ -28,18 +28,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import read_saved
+from concord.models.data.options import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.data.soft_labels import SoftLabels
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.threshold_sweep import REFINE_ALL, label_sequences, labels_at
-from concord.models.labels import decode_spans, encode_spans
-from concord.models.options import PredictOptions
-from concord.models.saved_tagger import read_saved
-from concord.models.tagger import Tagger
+from concord.models.labels.spans import decode_spans, encode_spans
+from concord.models.taggers.base import Tagger
 from concord.models.taggers.doc_uanet import DocUaNetConfig
+from concord.models.taggers.two_stage.tagger import TwoStageTagger
 from concord.models.training.fit import FitConfig, fit
-from concord.models.two_stage.tagger import TwoStageTagger
 from concord.models.words.frozen_encoder import load_encoder
 from research.entities_en import student
 from research.entities_en.features import Features, encoder_states

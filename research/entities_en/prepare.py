@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels import decode_spans
-from concord.models.schemes import BIOES
+from concord.models.labels.schemes import BIOES
+from concord.models.labels.spans import decode_spans
 from concord.models.training.batches import split_long
 from concord.pipeline.corpora.soft_corpus import read_soft_corpus
 from concord.pipeline.corpora.write_corpus import write_gold

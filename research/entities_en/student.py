@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from concord.models.data.sentence import Sentence
-from concord.models.two_stage.draft_network import DraftNetwork
-from concord.models.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.two_stage.draft_network import DraftNetwork
+from concord.models.taggers.two_stage.tagger import TwoStageTagger
 from research.entities_en.features import Features
 from research.entities_en.learning import Batch, learn
 

@@ -8,8 +8,8 @@ from concord.models.data.sentence import Sentence
 from concord.models.evaluation.breakdown import name_of, recurring_names
 from concord.models.evaluation.metrics import Labels, Scores, gold_sequences, group_counts_by_document
 from concord.models.evaluation.significance import ROUNDING
-from concord.models.labels import Span, split_label
-from concord.models.schemes import TOKENS
+from concord.models.labels.schemes import TOKENS
+from concord.models.labels.spans import Span, split_label
 
 MEASURES = ("all", "multi_word", "recurring", "once")
 

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from concord.models.bundles.registry import tagger_class
 from concord.models.errors import ConfigError
-from concord.models.registry import tagger_class
 from concord.models.training.fit import FitConfig
 from concord.workflows.training.job import TrainConfig, read_train_config
 from concord.workflows.yaml_values import apply_overrides, flatten

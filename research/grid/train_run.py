@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from concord.models.checkpoint import load_tagger, pick_device, write_tensors
+from concord.models.bundles.checkpoint import load_tagger, pick_device, write_tensors
 from concord.models.errors import EncoderMissingError
-from concord.models.schemes import BIOES
-from concord.models.tagger import Tagger
+from concord.models.labels.schemes import BIOES
+from concord.models.taggers.base import Tagger
 from concord.models.training.fit import STATE_NAME
 from concord.models.words.encoder_config import EncoderConfig
 from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder

@@ -11,9 +11,9 @@ from concord_testing.command_line import concord as command
 from concord_testing.tiny_taggers import tiny_bundle
 
 import concord
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import read_saved, tagger_digest
 from concord.models.errors import ConcordError, ModelError
-from concord.models.saved_tagger import read_saved, tagger_digest
 from concord.workflows.bundles import check_bundle, copy_bundle, pack_bundle
 from concord.workflows.registry.model_versions import ModelVersion, fetch
 from concord.workflows.registry.run_records import send

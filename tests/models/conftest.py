@@ -13,10 +13,10 @@ from concord_testing.trees import with_tree
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
+from concord.models.bundles.registry import build_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.registry import build_tagger
-from concord.models.tagger import Tagger
+from concord.models.taggers.base import Tagger
 
 # One thread: test machines have few cores, and equal sums need an equal number of threads.
 torch.set_num_threads(1)

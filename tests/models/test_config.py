@@ -3,9 +3,9 @@
 import pytest
 from pydantic import Field, field_validator
 
+from concord.models.bundles.registry import tagger_class
 from concord.models.config import Config
 from concord.models.errors import ConfigError
-from concord.models.registry import tagger_class
 from concord.models.words.characters import CharCnnConfig, CharLstmConfig
 from concord.models.words.representation import WordRepresentationConfig
 

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from concord.models.data.options import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import Crf
 from concord.models.decoders.distribution import LabelDistribution, SampledDistribution, SpanQuery
 from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
-from concord.models.labels import Span, encode_spans
-from concord.models.options import PredictOptions
-from concord.models.schemes import BIO, BIOES, LabelScheme
-from concord.models.token_table import span_query
-from concord.models.two_stage.tagger import span_probability
+from concord.models.labels.schemes import BIO, BIOES, LabelScheme
+from concord.models.labels.spans import Span, encode_spans
+from concord.models.taggers.token_table import span_query
+from concord.models.taggers.two_stage.tagger import span_probability
 
 Build = Callable[..., Any]
 LENGTHS = [1, 2, 3, 4]

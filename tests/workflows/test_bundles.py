@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ConfigError, ModelError
-from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.resolve_parser import parser_identity

@@ -12,8 +12,8 @@ from concord_testing.checkout import CHECKOUT
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from concord.models.bundles.registry import tagger_class
 from concord.models.errors import ConcordError, ConfigError
-from concord.models.registry import tagger_class
 from concord.models.training.fit import FitConfig
 from concord.pipeline.config import AnnotateConfig, OutputConfig
 from concord.workflows.annotation.job import job_values, names_model, read_annotate_job

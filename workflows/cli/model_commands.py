@@ -223,7 +223,7 @@ def evaluate(model: str, *, samples: int | None, threshold: float | None, gate: 
     Reports strict entity scores by type, by length and by whether --train contains the name; drafts against final
     labels; recurring names; uncertainty; speed. For a tagger of token labels: accuracy, overall and by label.
     """
-    from concord.models.options import PredictOptions
+    from concord.models.data.options import PredictOptions
     from concord.workflows.evaluation.evaluate import EvaluateJob, evaluate_command
     from concord.workflows.registry.resolve_tagger import find_tagger
 

@@ -116,7 +116,7 @@ def compute_options(work: Callable[..., Answer]) -> Callable[..., Answer]:
 
     @functools.wraps(work)
     def call(*, threads: int | None, **arguments: Any) -> Answer:
-        from concord.models.checkpoint import pick_device
+        from concord.models.bundles.checkpoint import pick_device
         from concord.pipeline.threads import torch_threads
 
         pick_device(arguments["device"])  # a GPU that is not there is told of before anything is read

@@ -9,10 +9,10 @@ from concord.models.data.sentence import Sentence, TreeError, check_trees
 from concord.models.data.soft_labels import allowed_labels
 from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import gold_sequences
-from concord.models.labels import Span, decode_spans, encode_spans
+from concord.models.labels.schemes import LabelScheme
+from concord.models.labels.spans import Span, decode_spans, encode_spans
 from concord.models.layers.tree_lstm import grow_forest
-from concord.models.schemes import LabelScheme
-from concord.models.tagger import Tagger
+from concord.models.taggers.base import Tagger
 from concord.pipeline.corpora.conllu import PARSER_KEY, read_header
 from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, UNKNOWN_LABEL, GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument, read_corpus

@@ -8,9 +8,9 @@ from pathlib import Path
 from concord.models.data.sentence import Sentence, TreeError
 from concord.models.errors import ConfigError
 from concord.models.evaluation.consistency import name_key
-from concord.models.labels import decode_spans
+from concord.models.labels.schemes import TOKENS
+from concord.models.labels.spans import decode_spans
 from concord.models.layers.tree_lstm import grow_forest
-from concord.models.schemes import TOKENS
 from concord.pipeline.corpora.conllu import read_header
 from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, CorpusScheme, Fault, GoldFormat, OnFault
 from concord.pipeline.corpora.read_corpus import SUFFIXES, GoldDocument, detect_format, read_corpus

@@ -17,14 +17,14 @@ from typing import Any
 
 import yaml
 
-from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.bundles.checkpoint import load_tagger, save_tagger
+from concord.models.bundles.manifest import read_saved
 from concord.models.errors import ConfigError
-from concord.models.saved_tagger import read_saved
-from concord.models.tagger import Tagger
+from concord.models.taggers.base import Tagger
+from concord.models.taggers.two_stage.tagger import TwoStageTagger
 from concord.models.training.fit import FitConfig
 from concord.models.training.fit_first_pass import fit_map
 from concord.models.training.optim import OptimizerConfig
-from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.conllu import PARSER_KEY
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus

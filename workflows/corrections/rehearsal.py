@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from concord.models.bundles.manifest import BUNDLE_NAME
 from concord.models.errors import ConfigError
-from concord.models.saved_tagger import BUNDLE_NAME
-from concord.models.schemes import LabelScheme
+from concord.models.labels.schemes import LabelScheme
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.identity import ResolvedTagger
 from concord.workflows.console import warn

@@ -5,7 +5,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from concord.models.labels import OUTSIDE
+from concord.models.labels.spans import OUTSIDE
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.tables import normalize_name
 from concord.pipeline.report.templates import write_page

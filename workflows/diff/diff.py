@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from concord.models.labels import OUTSIDE
+from concord.models.labels.spans import OUTSIDE
 from concord.pipeline.errors import PlanError
 from concord.pipeline.output.collection import Collection
 from concord.workflows.console import counted

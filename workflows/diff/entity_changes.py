@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from concord.models.labels import OUTSIDE
+from concord.models.labels.spans import OUTSIDE
 from concord.workflows.diff.rows import KEYS, OFFSETS, Rows, ShardRows, join_rows, text_positions
 
 Kind = Literal["same", "relabelled", "moved", "lost", "gained"]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from concord.models.labels import OUTSIDE
+from concord.models.labels.spans import OUTSIDE
 from concord.pipeline.report.templates import lay_out_bars, load_template
 from concord.pipeline.report.type_colours import type_colours
 from concord.workflows.diff.diff import BARS, LIMITS, Diff, EntityChange, Side

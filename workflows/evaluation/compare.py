@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
 from concord.models.errors import ConfigError
 from concord.models.evaluation.breakdown import known_names
-from concord.models.tagger import Tagger
+from concord.models.taggers.base import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.identity import ResolvedTagger

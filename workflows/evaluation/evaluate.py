@@ -13,7 +13,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import tagger_digest
+from concord.models.data.options import DEFAULT_OPTIONS, PredictOptions
+from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation import breakdown
 from concord.models.evaluation.metrics import (
@@ -25,11 +28,8 @@ from concord.models.evaluation.metrics import (
     span_scores,
     token_scores,
 )
-from concord.models.options import DEFAULT_OPTIONS, PredictOptions
-from concord.models.outputs import Prediction
-from concord.models.saved_tagger import tagger_digest
-from concord.models.schemes import LabelScheme
-from concord.models.tagger import Tagger
+from concord.models.labels.schemes import LabelScheme
+from concord.models.taggers.base import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.workflows.console import INLINE, Answer, counted, plain, table
 from concord.workflows.corpora.corpora import (

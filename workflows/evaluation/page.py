@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels import decode_spans
+from concord.models.labels.spans import decode_spans
 from concord.pipeline.report.templates import load_template, write_page
 from concord.pipeline.report.type_colours import type_colours
 from concord.workflows.console import Answer, counted, table

@@ -15,8 +15,8 @@ from concord.models.evaluation import significance
 from concord.models.evaluation.breakdown import co_occurrence_scores
 from concord.models.evaluation.metrics import group_counts_by_document
 from concord.models.evaluation.significance import Difference, UnitCounts
-from concord.models.labels import Span
-from concord.models.schemes import BIO, LabelScheme
+from concord.models.labels.schemes import BIO, LabelScheme
+from concord.models.labels.spans import Span
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.workflows.evaluation.slices import SliceFinder
 

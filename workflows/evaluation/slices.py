@@ -16,8 +16,8 @@ from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
 from concord.models.evaluation.breakdown import Names
 from concord.models.evaluation.consistency import name_key
-from concord.models.labels import Span
-from concord.models.schemes import LabelScheme
+from concord.models.labels.schemes import LabelScheme
+from concord.models.labels.spans import Span
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 

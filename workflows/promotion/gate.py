@@ -9,10 +9,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence, first_documents
 from concord.models.errors import ConfigError, ModelError
-from concord.models.tagger import Tagger
+from concord.models.taggers.base import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.storage.files import file_sha256

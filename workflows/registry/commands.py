@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from concord.models.saved_tagger import tagger_digest
+from concord.models.bundles.manifest import tagger_digest
 from concord.workflows.bundles import copy_bundle, require_new_folder
 from concord.workflows.console import Answer, plain, table
 from concord.workflows.environment import code_tags

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ConfigError, ModelError
-from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.storage.file_locks import exclusive
 from concord.workflows.bundles import BUNDLE, check_bundle
 from concord.workflows.console import info

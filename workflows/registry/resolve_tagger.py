@@ -6,8 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from concord.models.errors import ConfigError, ModelError
-from concord.models.saved_tagger import (
+from concord.models.bundles.manifest import (
     BUNDLE_NAME,
     CONFIG_NAME,
     lacks_form_encoder,
@@ -15,7 +14,8 @@ from concord.models.saved_tagger import (
     tagger_digest,
     with_own_encoder,
 )
-from concord.models.schemes import TOKENS
+from concord.models.errors import ConfigError, ModelError
+from concord.models.labels.schemes import TOKENS
 from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.storage.atomic_writes import write_atomically
@@ -84,9 +84,9 @@ def _adapt(model: str, adapter: str, source: str) -> Path:
 
     Workers on other machines must see the cache folder too.
     """
-    from concord.models.adapted import AdaptedTagger  # imports torch
-    from concord.models.checkpoint import save_tagger
-    from concord.models.registry import tagger_class
+    from concord.models.adapters.base import AdaptedTagger  # imports torch
+    from concord.models.bundles.checkpoint import save_tagger
+    from concord.models.bundles.registry import tagger_class
 
     try:
         tagger_type = tagger_class(adapter)

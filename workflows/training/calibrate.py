@@ -8,12 +8,12 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from concord.models.calibration import Calibration, EntityCalibration, Guarantee, TokenCalibration
-from concord.models.checkpoint import load_tagger, save_calibration
+from concord.models.bundles.checkpoint import load_tagger, save_calibration
+from concord.models.bundles.manifest import CONFIG_NAME, tagger_digest
+from concord.models.confidence.calibration import Calibration, EntityCalibration, Guarantee, TokenCalibration
 from concord.models.errors import ConfigError
 from concord.models.evaluation.reliability import Bin, brier_score, coverage, expected_calibration_error, reliability
-from concord.models.saved_tagger import CONFIG_NAME, tagger_digest
-from concord.models.tagger import Tagger
+from concord.models.taggers.base import Tagger
 from concord.models.training import fit_calibration
 from concord.models.training.fit_calibration import Calibrated, EntityMethod, Observed, TokenMethod
 from concord.models.training.fit_guarantee import find_guarantee, mean_recall

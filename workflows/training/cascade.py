@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from concord.models.checkpoint import is_half, load_tagger, save_tagger
+from concord.models.bundles.checkpoint import is_half, load_tagger, save_tagger
+from concord.models.bundles.manifest import CALIBRATION_NAME, tagger_digest
 from concord.models.errors import ConfigError
-from concord.models.saved_tagger import CALIBRATION_NAME, tagger_digest
+from concord.models.taggers.two_stage.tagger import TwoStageTagger
 from concord.models.training.fit_first_pass import GateScore, choose_gate, fit_map, score_gates
-from concord.models.two_stage.tagger import TwoStageTagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.workflows.bundles import copy_bundle, require_new_folder
 from concord.workflows.console import Answer, info, table, warn

@@ -21,14 +21,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.registry import tagger_class
+from concord.models.data.options import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
-from concord.models.labels import OUTSIDE
-from concord.models.options import PredictOptions
-from concord.models.registry import tagger_class
-from concord.models.schemes import label_scheme
-from concord.models.tagger import Tagger
+from concord.models.labels.schemes import label_scheme
+from concord.models.labels.spans import OUTSIDE
+from concord.models.taggers.base import Tagger
 from concord.pipeline.config import ParserConfig, ReaderConfig
 from concord.pipeline.corpora.read_corpus import SUFFIXES
 from concord.pipeline.corpora.soft_corpus import (

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field, StringConstraints, field_validator
 
+from concord.models.bundles.manifest import BUNDLE_NAME
 from concord.models.config import Config
 from concord.models.errors import ConfigError
 from concord.models.regular_files import read_regular
-from concord.models.saved_tagger import BUNDLE_NAME
-from concord.models.tagger import Tagger
+from concord.models.taggers.base import Tagger
 from concord.models.training.fit import STATE_NAME, EpochResult, read_history
 from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus
 from concord.pipeline.errors import InputError

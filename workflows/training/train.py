@@ -13,14 +13,14 @@ from pathlib import Path
 import torch
 import yaml
 
-from concord.models.checkpoint import load_tagger, pick_device
+from concord.models.bundles.checkpoint import load_tagger, pick_device
+from concord.models.bundles.further_types import with_types
+from concord.models.bundles.manifest import tagger_digest
+from concord.models.bundles.registry import tagger_class
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
-from concord.models.further_types import with_types
-from concord.models.registry import tagger_class
-from concord.models.saved_tagger import tagger_digest
-from concord.models.schemes import label_scheme
-from concord.models.tagger import Tagger, TaggerConfig
+from concord.models.labels.schemes import label_scheme
+from concord.models.taggers.base import Tagger, TaggerConfig
 from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
 from concord.models.words.form_vectors import FormVectors
 from concord.models.words.representation import WordRepresentation

@@ -10,13 +10,13 @@ from typing import Literal
 
 import numpy as np
 
+from concord.models.bundles.registry import tagger_class
 from concord.models.data.sentence import Sentence
 from concord.models.data.soft_labels import allowed_labels
 from concord.models.errors import ConfigError
-from concord.models.labels import OUTSIDE, encode_spans
-from concord.models.registry import tagger_class
-from concord.models.schemes import LabelScheme
-from concord.models.tagger import Tagger
+from concord.models.labels.schemes import LabelScheme
+from concord.models.labels.spans import OUTSIDE, encode_spans
+from concord.models.taggers.base import Tagger
 from concord.models.terms.term_matcher import TermMatcher
 from concord.models.terms.token_pattern import PatternError
 from concord.pipeline.corpora.read_terms import read_terms

@@ -9,8 +9,8 @@ from concord.models.config import Config
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.softmax import SoftmaxDistribution
-from concord.models.one_stage import OneStageTagger
-from concord.models.tagger import TaggerConfig
+from concord.models.taggers.base import TaggerConfig
+from concord.models.taggers.one_stage import OneStageTagger
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 

@@ -19,7 +19,7 @@ from concord.models.decoders.crf.partition import (
 )
 from concord.models.decoders.crf.scan import viterbi
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery
-from concord.models.schemes import LabelScheme
+from concord.models.labels.schemes import LabelScheme
 
 # Far below any score that training reaches, yet sums of it stay finite in fp32.
 _FORBIDDEN = -1e4

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from concord.models.adapters.hf import HfTagger
-from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.bundles.checkpoint import load_tagger, save_tagger
+from concord.models.bundles.manifest import CONFIG_NAME, tagger_digest
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ModelError
-from concord.models.saved_tagger import CONFIG_NAME, tagger_digest
 
 WORDS = ("Ada", "met", "Bob", "in", "Paris")
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.soft_labels import SoftLabels, allowed_labels
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
-from concord.models.schemes import BIOES
+from concord.models.labels.schemes import BIOES
 
 NAMES = BIOES.label_set(["ORG", "PER"])
 WORDS = ("Ada", "Lovelace", "met", "Acme")

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from concord.models.data.options import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.data.windows import cut_windows
-from concord.models.options import PredictOptions
 
 
 def numbered(words: int) -> Sentence:

@@ -12,8 +12,8 @@ from concord.models.decoders.crf.distribution import Crf, CrfDistribution, Linea
 from concord.models.decoders.crf.factors import Factors, Messages, Packing
 from concord.models.decoders.crf.scan import scan_messages
 from concord.models.decoders.crf.tree_reduction import _plan, tree_messages
-from concord.models.labels import decode_spans, encode_spans
-from concord.models.schemes import BIO, BIOES, TOKENS, LabelScheme
+from concord.models.labels.schemes import BIO, BIOES, TOKENS, LabelScheme
+from concord.models.labels.spans import decode_spans, encode_spans
 
 LENGTHS = torch.tensor([1, 2, 4, 5])
 MASK = torch.arange(5)[None, :] < LENGTHS[:, None]

@@ -15,7 +15,7 @@ from concord.models.decoders.crf.distribution import Crf
 from concord.models.decoders.crf.factors import Factors
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.softmax import SoftmaxDistribution
-from concord.models.schemes import BIO
+from concord.models.labels.schemes import BIO
 
 LABELS = BIO.label_set(["X"])
 LENGTHS = (1, 3, 4)

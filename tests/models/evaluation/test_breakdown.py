@@ -19,8 +19,8 @@ from concord.models.evaluation.breakdown import (
     uncertainty_by_outcome,
 )
 from concord.models.evaluation.metrics import Scores, TokenScores, grouped_scores, span_scores
-from concord.models.labels import convert_labels, encode_spans
-from concord.models.schemes import TOKENS
+from concord.models.labels.schemes import TOKENS
+from concord.models.labels.spans import convert_labels, encode_spans
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 Pairs = list[tuple[list[str], list[str]]]

@@ -15,7 +15,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig
 from concord.models.layers.cross_lstm import IndependentLstm, StackedLstmConfig
-from concord.models.tagger import Tagger
+from concord.models.taggers.base import Tagger
 
 PHRASES = [("key", "and", "peele"), ("you", "and", "i"), ("key", "and", "i"), ("you", "and", "peele")]
 MIDDLE_ALONE = [("O", "B-ART", "O")] * 2 + [("O", "O", "O")] * 2

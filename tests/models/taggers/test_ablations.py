@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.bundles.checkpoint import load_tagger, save_tagger
 from concord.models.data.batch import Batch
+from concord.models.data.options import PredictOptions
 from concord.models.data.sentence import Sentence
-from concord.models.options import PredictOptions
-from concord.models.two_stage.document_memory import MemoryContents
-from concord.models.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.two_stage.document_memory import MemoryContents
+from concord.models.taggers.two_stage.tagger import TwoStageTagger
 
 Build = Callable[..., Any]
 Documents = list[list[Sentence]]

@@ -16,7 +16,7 @@ from concord.models.errors import ConfigError
 from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
 from concord.models.layers.bilstm import BiLstm
 from concord.models.layers.tree_lstm import TreeLstm, grow_forest
-from concord.models.tagger import Tagger
+from concord.models.taggers.base import Tagger
 
 Build = Callable[..., Any]
 SENTENCE = with_tree(Sentence(words=("Ada", "King", "met", "Ford", "in", "Paris", ".")))

@@ -18,21 +18,21 @@ from concord_testing.encoders import write_encoder
 from concord_testing.spacy_pipelines import write_spacy
 from concord_testing.trees import with_tree
 
-from concord.models.adapted import AdaptedTagger
+from concord.models.adapters.base import AdaptedTagger
 from concord.models.adapters.hf import HfTagger
 from concord.models.adapters.spacy import SpacyTagger
-from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.bundles.checkpoint import load_tagger, save_tagger
+from concord.models.bundles.manifest import SOURCE_NAME
+from concord.models.bundles.registry import available, build_tagger
 from concord.models.data.batch import UNKNOWN, Batch
+from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
 from concord.models.data.soft_labels import SoftLabels
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.labels import decode_spans, split_label
-from concord.models.options import PredictOptions
-from concord.models.outputs import Prediction
-from concord.models.registry import available, build_tagger
-from concord.models.saved_tagger import SOURCE_NAME
-from concord.models.schemes import BIO, BIOES, TOKENS, LabelScheme
-from concord.models.tagger import Tagger
+from concord.models.labels.schemes import BIO, BIOES, TOKENS, LabelScheme
+from concord.models.labels.spans import decode_spans, split_label
+from concord.models.taggers.base import Tagger
 from concord.models.words.representation import WordRepresentation
 from concord.workflows.training.job import read_train_config
 

@@ -13,7 +13,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf.distribution import CrfDistribution, LinearChain
 from concord.models.errors import ConfigError
-from concord.models.schemes import BIOES
+from concord.models.labels.schemes import BIOES
 from concord.models.taggers.structured_refinement import Merge, StructuredAttention, StructuredRefinement
 
 LENGTHS = torch.tensor([1, 2, 5])

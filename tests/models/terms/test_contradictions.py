@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import Draft, Prediction
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.labels import Span, encode_spans
-from concord.models.options import PredictOptions
-from concord.models.outputs import Draft, Prediction
+from concord.models.labels.spans import Span, encode_spans
 from concord.models.terms.contradictions import (
     Contradiction,
     find_contradictions,

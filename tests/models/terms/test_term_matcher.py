@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spacy.tokens import Doc
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels import Span
+from concord.models.labels.spans import Span
 from concord.models.terms.term_matcher import TermMatcher, read_term
 from concord.models.terms.token_pattern import PatternError
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.bundles.checkpoint import load_tagger, save_tagger
+from concord.models.bundles.manifest import lacks_form_encoder
 from concord.models.data.batch import BatchEncoder, Forms
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
-from concord.models.saved_tagger import lacks_form_encoder
 from concord.models.words.encoder_config import FormVectorConfig
 from concord.models.words.form_vectors import FormVectors
 from concord.models.words.frozen_encoder import load_encoder

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from concord.models.bundles.registry import build_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import EncoderMissingError
-from concord.models.registry import build_tagger
 from concord.models.words.encoder_config import EncoderConfig
 from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concord.models.names import name_key
+from concord.pipeline.names.identities import name_key
 from concord.pipeline.output import names
 from concord.pipeline.output.names import NAMED_COLUMNS, tabulate_names
 from concord.pipeline.output.schema import NAMES

@@ -15,13 +15,13 @@ from concord_testing import fakes
 from concord_testing.encoders import write_encoder
 from concord_testing.runs import committed_bytes, job, resolved
 
-from concord.models.checkpoint import save_tagger
+from concord.models.bundles.checkpoint import save_tagger
+from concord.models.bundles.manifest import tagger_digest
+from concord.models.bundles.registry import build_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.data.visible import visible
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ModelError
-from concord.models.registry import build_tagger
-from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.annotate import annotate
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.identity import ResolvedTagger

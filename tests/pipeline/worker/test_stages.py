@@ -10,12 +10,12 @@ import pytest
 from concord_testing import fakes, runs
 from concord_testing.checkout import CHECKOUT
 
+from concord.models.bundles.manifest import tagger_digest
+from concord.models.data.options import DEFAULT_OPTIONS, PredictOptions
+from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ModelError
-from concord.models.labels import Span
-from concord.models.options import DEFAULT_OPTIONS, PredictOptions
-from concord.models.outputs import Prediction
-from concord.models.saved_tagger import tagger_digest
+from concord.models.labels.spans import Span
 from concord.models.terms.term_matcher import TermMatcher, read_term
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument

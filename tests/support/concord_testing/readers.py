@@ -21,9 +21,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 import concord
+from concord.models.data.options import DEFAULT_OPTIONS, PredictOptions
+from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
-from concord.models.options import DEFAULT_OPTIONS, PredictOptions
-from concord.models.outputs import Prediction
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.folder_generations import FolderGenerations
 from concord.pipeline.output.generations import Generation

@@ -19,7 +19,7 @@ from concord_testing.command_line import concord
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from concord.models.saved_tagger import tagger_digest
+from concord.models.bundles.manifest import tagger_digest
 from concord.pipeline.annotate import annotate as run_pipeline
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.run_report import Progress, RunReport

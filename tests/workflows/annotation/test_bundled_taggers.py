@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
 
-from concord.models.calibration import Calibration
-from concord.models.checkpoint import load_tagger
-from concord.models.saved_tagger import CALIBRATION_NAME
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import CALIBRATION_NAME
+from concord.models.confidence.calibration import Calibration
 from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.provenance import read_provenance

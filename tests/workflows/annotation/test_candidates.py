@@ -12,9 +12,9 @@ from concord_testing import fakes, runs, viewing
 from concord_testing.checkout import CHECKOUT
 
 import concord
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ConfigError
-from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.corrections.log import append_to_log, log_path
 from concord.pipeline.exchange.export import export_collection

@@ -9,7 +9,7 @@ import spacy
 from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
 from concord.models.errors import ConfigError, ModelError
 from concord.nlp import load
 from concord.pipeline.config import ParserConfig

@@ -12,10 +12,10 @@ from concord_testing.checkout import CHECKOUT
 from concord_testing.finished_runs import write_run
 from concord_testing.runs import in_child
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import tagger_digest
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
-from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.corrections.log import append_to_log, log_path

@@ -14,7 +14,7 @@ from concord_testing.checkout import CHECKOUT
 from concord_testing.command_line import concord
 from concord_testing.encoders import write_encoder
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.view.correcting.correction_log import Change, CorrectionLog
 from concord.workflows.view.index.opened import OpenedCollection

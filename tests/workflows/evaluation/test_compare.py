@@ -12,14 +12,14 @@ from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
 from concord_testing.comparisons import compared
 
-from concord.models.checkpoint import save_tagger
+from concord.models.bundles.checkpoint import save_tagger
+from concord.models.bundles.manifest import tagger_digest
+from concord.models.bundles.registry import build_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
 from concord.models.evaluation.significance import Difference
-from concord.models.labels import Span, encode_spans
-from concord.models.registry import build_tagger
-from concord.models.saved_tagger import tagger_digest
+from concord.models.labels.spans import Span, encode_spans
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError

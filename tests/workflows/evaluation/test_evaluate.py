@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
 from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError

@@ -4,8 +4,8 @@ import pytest
 
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
-from concord.models.labels import Span
-from concord.models.schemes import BIO
+from concord.models.labels.schemes import BIO
+from concord.models.labels.spans import Span
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.workflows.evaluation.slices import check_not_empty, parse_slice, slice_finder

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from concord_testing.checkout import CHECKOUT
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
 from concord.models.evaluation.significance import Difference

@@ -16,10 +16,10 @@ from concord_testing.promoters import exit_codes
 from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
 
-from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.bundles.checkpoint import load_tagger, save_tagger
+from concord.models.bundles.registry import build_tagger
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError, ModelError
-from concord.models.registry import build_tagger
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import read_corpora, without_labels
 from concord.workflows.corpora.provenance import Provenance, describe_part, write_provenance

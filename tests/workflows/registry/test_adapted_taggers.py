@@ -21,9 +21,9 @@ from concord_testing.spacy_pipelines import write_french, write_spacy
 import concord
 from concord.models.adapters.hf import HfTagger
 from concord.models.adapters.spacy import SpacyTagger
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ModelError
-from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.resolve_parser import parser_identity

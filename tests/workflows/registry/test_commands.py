@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from concord_testing.command_line import concord
 
-from concord.models.saved_tagger import tagger_digest
+from concord.models.bundles.manifest import tagger_digest
 from concord.workflows.registry.model_versions import resolve
 
 pytestmark = pytest.mark.slow

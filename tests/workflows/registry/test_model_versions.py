@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 from concord_testing.runs import in_child
 
+from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ConfigError, ModelError
-from concord.models.saved_tagger import tagger_digest
 from concord.workflows.bundles import pack_bundle
 from concord.workflows.registry import model_versions as registry
 from concord.workflows.registry.commands import register_command

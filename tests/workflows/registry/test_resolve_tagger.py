@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ModelError
-from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.identity import component_signature
 from concord.workflows.registry import resolve_tagger as taggers
 from concord.workflows.registry.mlflow_client import open_run

@@ -9,7 +9,7 @@ import pytest
 from concord_testing.command_line import concord
 from mlflow import MlflowClient
 
-from concord.models.saved_tagger import tagger_digest
+from concord.models.bundles.manifest import tagger_digest
 from concord.pipeline.errors import InputError
 from concord.workflows.registry import mlflow_client as tracking
 from concord.workflows.registry import model_versions as registry

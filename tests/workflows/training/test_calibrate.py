@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
 
-from concord.models.checkpoint import load_tagger
-from concord.models.saved_tagger import CALIBRATION_NAME, tagger_digest
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import CALIBRATION_NAME, tagger_digest
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance

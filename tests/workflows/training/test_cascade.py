@@ -9,11 +9,11 @@ import torch
 from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
 
-from concord.models.checkpoint import load_tagger, save_tagger
+from concord.models.bundles.checkpoint import load_tagger, save_tagger
+from concord.models.bundles.manifest import CALIBRATION_NAME, tagger_digest
+from concord.models.bundles.registry import build_tagger
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.registry import build_tagger
-from concord.models.saved_tagger import CALIBRATION_NAME, tagger_digest
-from concord.models.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.two_stage.tagger import TwoStageTagger
 from concord.workflows.bundles import check_bundle, pack_bundle
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import read_corpora

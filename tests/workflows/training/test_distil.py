@@ -15,9 +15,9 @@ import spacy
 from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import tagger_digest
 from concord.models.data.sentence import Sentence
-from concord.models.saved_tagger import tagger_digest
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corpora.soft_corpus import read_soft_corpus
 from concord.workflows.cli.main import main

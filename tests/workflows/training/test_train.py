@@ -15,11 +15,11 @@ from concord_testing.checkout import CHECKOUT
 from concord_testing.encoders import write_encoder
 from mlflow import MlflowClient
 
-from concord.models.checkpoint import load_tagger
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.bundles.manifest import tagger_digest
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError, ModelError
-from concord.models.saved_tagger import tagger_digest
-from concord.models.schemes import BIO
+from concord.models.labels.schemes import BIO
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main

@@ -20,10 +20,10 @@ from concord_testing.checkout import CHECKOUT
 from concord_testing.exports import TEXTS, annotate_texts, write_texts
 from starlette.testclient import TestClient
 
-from concord.models import checkpoint, saved_tagger
+from concord.models.bundles import checkpoint, manifest
+from concord.models.data.outputs import AttentionMap
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
-from concord.models.outputs import AttentionMap
 from concord.pipeline.corrections.correction import current_corrections
 from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.output.collection import open_collection
@@ -406,7 +406,7 @@ def test_a_tagger_that_ran_on_a_gpu_is_loaded_on_what_there_is(output: Path, mon
     plan = open_collection(output).plan
     run = plan.config.tagger.model_copy(update={"device": "cuda"})
     plan = plan.model_copy(update={"config": plan.config.model_copy(update={"tagger": run})})
-    monkeypatch.setattr(saved_tagger, "tagger_digest", lambda folder: plan.tagger.digest)
+    monkeypatch.setattr(manifest, "tagger_digest", lambda folder: plan.tagger.digest)
     devices: list[str] = []
 
     def load(folder: Path, *, device: str) -> fakes.FakeTagger:

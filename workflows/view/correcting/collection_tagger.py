@@ -5,8 +5,8 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from concord.models.data.outputs import AttentionMap
 from concord.models.errors import ConcordError
-from concord.models.outputs import AttentionMap
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.document_rows import CollectedDocument, tagged_sentences
 from concord.pipeline.plan import Plan
@@ -14,7 +14,7 @@ from concord.workflows.view.page import UnavailableError
 
 if TYPE_CHECKING:
     # Most collections are read without asking the tagger, and torch takes seconds to import.
-    from concord.models.tagger import Tagger
+    from concord.models.taggers.base import Tagger
 
 MAX_WORDS = 3000
 """Words of a document whose attention is computed: the number of weights grows with the square."""
@@ -61,8 +61,8 @@ class CollectionTagger:
 
 
 def _load(plan: Plan) -> "Tagger":
-    from concord.models.checkpoint import load_tagger
-    from concord.models.saved_tagger import tagger_digest
+    from concord.models.bundles.checkpoint import load_tagger
+    from concord.models.bundles.manifest import tagger_digest
 
     folder = Path(plan.tagger_folder)
     try:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from concord.models.names import name_key
+from concord.pipeline.names.identities import name_key
 from concord.pipeline.output.shard_stats import is_changed
 from concord.pipeline.output.tables import normalize_name, title_of, without_candidates
 

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from concord.models.values import VALUES
+from concord.pipeline.names.values import VALUES
 from concord.workflows.view.index.documents import DocumentFilter, meta_fields, time_line
 from concord.workflows.view.index.search_index import Choice, count_rows, join_conditions, select, select_choices
 from concord.workflows.view.page import NotFoundError, Window

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from concord.models.outputs import AttentionMap
+from concord.models.data.outputs import AttentionMap
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow
 from concord.workflows.view.index.document import read_document
 from concord.workflows.view.index.documents import get_document

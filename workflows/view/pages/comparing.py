@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from concord.models.labels import OUTSIDE
+from concord.models.labels.spans import OUTSIDE
 from concord.workflows.diff.diff import Diff
 from concord.workflows.diff.entity_changes import CHANGES
 from concord.workflows.diff.page import KINDS, show_change

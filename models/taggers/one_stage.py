@@ -1,0 +1,111 @@
+"""The bases of the taggers whose one network labels every word.
+
+``BiLstmCnnTagger`` is that of the BiLSTM-CNN taggers of Li et al. (2020), which differ in what the output layer reads:
+independent stacks (Baseline), Cross stacks (Cross), or independent stacks with self-attention (Att). Unlike the
+released code, the alphabet is that of the training corpus rather than a fixed list of 85 characters; the vector of
+unknown words leaves the case features alone, as in the paper; and a cell has PyTorch's two biases.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from concord.models.data.batch import Batch
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.data.windows import Window
+from concord.models.decoders.distribution import LabelDistribution
+from concord.models.decoders.softmax import SoftmaxDistribution
+from concord.models.layers.bilstm import BiLstmConfig, build_bilstm, read_words
+from concord.models.layers.cross_lstm import CrossLstm, IndependentLstm, StackedLstmConfig
+from concord.models.taggers.base import Call, ConfigT, Tagger, TaggerConfig
+from concord.models.taggers.token_table import TokenTable
+from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
+
+
+class OneStageTagger(Tagger[ConfigT]):
+    """A tagger whose one network returns a distribution over label sequences."""
+
+    @abstractmethod
+    def distribution(self, batch: Batch) -> LabelDistribution:
+        """Return the distribution over the label sequences of a batch."""
+
+    @override
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the mean over sentences of their negative log-likelihood in nats."""
+        return -self.distribution(batch).log_likelihood(batch).mean()
+
+    @override
+    def fill(self, table: TokenTable, windows: Sequence[Window], call: Call) -> None:
+        for part, batch in self.batches(windows, batch_words=call.options.batch_words, on_batch=call.on_batch):
+            with self.autocast(call.options.precision):
+                distribution = self.distribution(batch)
+            table.write(part, batch, distribution, self.vocabulary)
+
+
+class BiLstmTaggerConfig(TaggerConfig):
+    """Sizes of a tagger with a bidirectional LSTM."""
+
+    representation: WordRepresentationConfig = WordRepresentationConfig()
+    lstm: BiLstmConfig | None = BiLstmConfig()
+    """None for no LSTM: the linear layer reads the word vectors, such as those of a tuned encoder."""
+
+
+class BiLstmTagger(OneStageTagger):
+    """Word representation, bidirectional LSTM, linear layer, decoder."""
+
+    config_class: ClassVar[type[TaggerConfig]] = BiLstmTaggerConfig
+
+    def __init__(self, config: BiLstmTaggerConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(config, vocabulary)
+        self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
+        self.lstm = build_bilstm(config.lstm, self.representation.output_dimension)
+        self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
+
+    def read(self, batch: Batch) -> Tensor:
+        """Return the LSTM's states, shape ``(B, T, H)``."""
+        return read_words(self.lstm, batch, self.representation, self.encoder_features(batch))
+
+    @abstractmethod
+    def decode(self, states: Tensor, batch: Batch) -> LabelDistribution:
+        """Return the distribution over the label sequences of a batch, whose states are ``(B, T, H)``."""
+
+    @override
+    def distribution(self, batch: Batch) -> LabelDistribution:
+        return self.decode(self.read(batch), batch)
+
+
+class BiLstmCnnConfig(TaggerConfig):
+    """Sizes of a BiLSTM-CNN tagger."""
+
+    representation: WordRepresentationConfig = WordRepresentationConfig()
+    lstm: StackedLstmConfig = StackedLstmConfig()
+
+
+class BiLstmCnnTagger(OneStageTagger):
+    """Word representation, stacked LSTMs, linear layer, softmax."""
+
+    config_class: ClassVar[type[TaggerConfig]] = BiLstmCnnConfig
+    stack: ClassVar[type[CrossLstm | IndependentLstm]] = IndependentLstm
+
+    def __init__(self, config: BiLstmCnnConfig, vocabulary: Vocabulary, *, context_dimension: int = 0) -> None:
+        """Build the network; the output layer reads ``context_dimension`` values besides the hidden states."""
+        super().__init__(config, vocabulary)
+        self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
+        self.lstm = self.stack(config.lstm, self.representation.output_dimension)
+        self.output = nn.Linear(self.lstm.output_dimension + context_dimension, len(vocabulary.labels))
+
+    def read(self, batch: Batch) -> Tensor:
+        """Return the input of the output layer: the LSTMs' hidden states, shape ``(B, T, 2H)``."""
+        return self.lstm(self.representation(batch, self.encoder_features(batch)), batch.lengths)
+
+    @override
+    def distribution(self, batch: Batch) -> SoftmaxDistribution:
+        return SoftmaxDistribution(self.output(self.read(batch)), batch.mask)
+
+    @override
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the mean over words of their negative log-likelihood in nats, as in the paper."""
+        return -self.distribution(batch).log_likelihood(batch).sum() / batch.mask.sum()

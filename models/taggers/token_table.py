@@ -1,0 +1,284 @@
+"""The result table that a call of a tagger fills, one row per word, and the probabilities of entities it asks for."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from math import prod
+
+import torch
+from torch import Tensor
+
+from concord.models.confidence.calibration import Calibration, chosen_probability
+from concord.models.confidence.candidates import find_spans, with_candidates
+from concord.models.data.batch import Batch
+from concord.models.data.outputs import Prediction, Refined
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.data.windows import Window
+from concord.models.decoders.distribution import LabelDistribution, SpanQuery, entropy
+from concord.models.labels.spans import Span
+from concord.models.terms.contradictions import find_contradictions, overrule_unsure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptWords:
+    """The words of a batch of windows whose results count."""
+
+    rows: Tensor
+    """Their rows in the token table, shape ``(K,)``, int64."""
+    cells: Tensor
+    """Their cells in the flattened batch, shape ``(K,)``, int64."""
+
+    @classmethod
+    def of(cls, windows: Sequence[Window], width: int) -> "KeptWords":
+        """Locate the kept words of a batch whose sentences are padded to ``width``."""
+        firsts = torch.tensor([window.first for window in windows])[:, None]
+        begins, stops = torch.tensor([window.keep for window in windows])[:, :, None].unbind(dim=1)
+        words = torch.arange(width)[None, :]
+        kept = (begins <= words) & (words < stops)
+        return cls(rows=(firsts + words)[kept], cells=kept.flatten().nonzero()[:, 0])
+
+    def take(self, values: Tensor) -> Tensor:
+        """Select these words from a batch of values, on the CPU; shape ``(B, T, ...)`` to ``(K, ...)``."""
+        return values.flatten(0, 1).cpu()[self.cells]
+
+    def where(self, chosen: Tensor) -> "KeptWords":
+        """Return the words for which a mask of shape ``(B, T)``, bool, is true."""
+        kept = self.take(chosen)
+        return KeptWords(rows=self.rows[kept], cells=self.cells[kept])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenTable:
+    """The results of a call, one row per word, on the CPU."""
+
+    documents: Sequence[Sequence[Sentence]]
+    draft: Tensor
+    label: Tensor
+    """Draft and label: numbers of stage one's label and of the final one, shape ``(N,)``, int64."""
+    probability: Tensor
+    """Probability of the label, by the deciding stage and as calibrated, shape ``(N,)``, float32, 0..1."""
+    margin: Tensor
+    """The smallest margin of the stages that labelled the word, shape ``(N,)``, float32, 0..1."""
+    uncertainty: Tensor
+    """Nats, shape ``(N,)``, float32."""
+    refined: Tensor
+    """True where stage two decided, shape ``(N,)``, bool."""
+    first: Tensor
+    """True where the first pass decided, shape ``(N,)``, bool."""
+    span: Tensor
+    """At the first word of an entity, and of each part of an entity that crosses the seam of two windows, the
+    probability of that part; 1 elsewhere. The probability of an entity is the product over its words. Shape ``(N,)``,
+    float32, 0..1, not calibrated."""
+    calibration: Calibration | None = None
+    """Calibration of the probabilities; None leaves them as they are."""
+    scored: bool = True
+    """False for a tagger without probabilities; the columns of numbers then stay as they were created."""
+    distributions: Tensor | None = None
+    """Label probabilities of the deciding stage, not calibrated, shape ``(N, L)``, float32; None unless requested."""
+
+    @classmethod
+    def empty(
+        cls,
+        documents: Sequence[Sequence[Sentence]],
+        *,
+        calibration: Calibration | None,
+        labels: int | None,
+        scored: bool = True,
+    ) -> "TokenTable":
+        """Create a table with a row for every word, which stores distributions over ``labels`` labels unless None."""
+        words = sum(len(sentence.words) for document in documents for sentence in document)
+        return cls(
+            documents=documents,
+            draft=torch.zeros(words, dtype=torch.int64),
+            label=torch.zeros(words, dtype=torch.int64),
+            probability=torch.zeros(words),
+            margin=torch.zeros(words),
+            uncertainty=torch.zeros(words),
+            refined=torch.zeros(words, dtype=torch.bool),
+            first=torch.zeros(words, dtype=torch.bool),
+            span=torch.ones(words),
+            calibration=calibration,
+            scored=scored,
+            distributions=None if labels is None else torch.zeros(words, labels),
+        )
+
+    def write(
+        self, windows: Sequence[Window], batch: Batch, distribution: LabelDistribution, vocabulary: Vocabulary
+    ) -> None:
+        """Write the results of a one-stage tagger; the uncertainty is the entropy of a word's marginals."""
+        labels, marginals = distribution.mode(), distribution.marginals()
+        labels = overrule_unsure(labels, marginals, find_contradictions(batch, labels, vocabulary))
+        words = KeptWords.of(windows, batch.mask.shape[1])
+        self.write_labels(words, labels, probabilities=marginals, uncertainty=entropy(marginals))
+        self.write_spans(windows, labels, vocabulary, distribution.span_probability)
+
+    def write_unscored(self, window: Window, labels: Sequence[int]) -> None:
+        """Write the labels of all words of a window, by a tagger without probabilities."""
+        begin, stop = window.keep
+        rows = slice(window.first + begin, window.first + stop)
+        self.draft[rows] = self.label[rows] = torch.tensor(labels[begin:stop], dtype=torch.int64)
+
+    def write_labels(self, words: KeptWords, labels: Tensor, *, probabilities: Tensor, uncertainty: Tensor) -> None:
+        """Write the labels, ``(B, T)``, int64, of stage one, or of a tagger's only stage.
+
+        The probabilities are those of all labels, ``(B, T, L)``; the uncertainty, ``(B, T)``, is in nats.
+        """
+        self.draft[words.rows] = self.label[words.rows] = words.take(labels)
+        self.margin[words.rows] = words.take(top_two_margin(probabilities))
+        self.uncertainty[words.rows] = words.take(uncertainty)
+        self._write_probabilities(words, labels, probabilities)
+
+    def clear(self, windows: Iterable[Window]) -> None:
+        """Undo what the first pass wrote for the kept words of windows, which other stages then write."""
+        for window in windows:
+            rows = slice(window.first + window.keep[0], window.first + window.keep[1])
+            self.span[rows] = 1.0
+            self.first[rows] = False
+
+    def write_refined(self, words: KeptWords, stage_two: Refined) -> None:
+        """Overwrite the labels that stage two replaced; the margin becomes the smaller one of both stages."""
+        refined = words.where(stage_two.refined)
+        margin = refined.take(top_two_margin(stage_two.probabilities))
+        self.label[refined.rows] = refined.take(stage_two.labels)
+        self.margin[refined.rows] = torch.minimum(self.margin[refined.rows], margin)
+        self.refined[refined.rows] = True
+        self._write_probabilities(refined, stage_two.labels, stage_two.probabilities)
+
+    def write_spans(
+        self,
+        windows: Sequence[Window],
+        labels: Tensor,
+        vocabulary: Vocabulary,
+        probability: Callable[[SpanQuery], Tensor],
+        *,
+        sentences: Iterable[int] | None = None,
+    ) -> None:
+        """Write the probabilities of the entities in a batch, whose final labels are ``(B, T)``, int64.
+
+        Sentences are chosen by number; None chooses all.
+        """
+        kept = [window.keep for window in windows]
+        query = span_query(labels, kept, range(len(windows)) if sentences is None else sentences, vocabulary)
+        if query is not None:
+            firsts = torch.tensor([window.first for window in windows])
+            self.span[firsts[query.sentences.cpu()] + query.starts.cpu()] = probability(query).float().cpu()
+
+    def predictions(self, vocabulary: Vocabulary, *, candidates_from: float | None = None) -> list[list[Prediction]]:
+        """Convert the rows to text: strict spans, labels in BIO2; or plain labels of the words.
+
+        With ``candidates_from``, other spans of at least this score become candidates; it needs distributions.
+        """
+        columns = (self.draft, self.label, self.probability, self.margin, self.uncertainty, self.refined, self.span)
+        draft, label, probability, margin, uncertainty, refined, span = (column.tolist() for column in columns)
+        lengths = [len(sentence.words) for document in self.documents for sentence in document]
+        rows = [slice(stop - length, stop) for length, stop in zip(lengths, accumulate(lengths), strict=True)]
+        decoded = [_decode(label[words], vocabulary) for words in rows]
+        confidences = [
+            prod(span[words][found.start : found.end])
+            for words, (_, spans) in zip(rows, decoded, strict=True)
+            for found in spans
+        ]
+        if self.calibration is not None:
+            confidences = self.calibration.entity_confidences(confidences)
+        remaining = iter(confidences)
+        predictions = (
+            Prediction(
+                labels=labels,
+                draft_labels=labels if draft[words] == label[words] else _decode(draft[words], vocabulary)[0],
+                probabilities=self._scores(probability[words]),
+                margins=self._scores(margin[words]),
+                uncertainty=self._scores(uncertainty[words]),
+                refined=tuple(refined[words]),
+                spans=spans,
+                confidences=self._scores(list(islice(remaining, len(spans)))),
+            )
+            for words, (labels, spans) in zip(rows, decoded, strict=True)
+        )
+        if candidates_from is not None:
+            found = self.find_spans(vocabulary, least=candidates_from)
+            predictions = (
+                with_candidates(prediction, spans) for prediction, spans in zip(predictions, found, strict=True)
+            )
+        return [list(islice(predictions, len(document))) for document in self.documents]
+
+    def find_spans(self, vocabulary: Vocabulary, *, least: float) -> list[dict[Span, float]]:
+        """Return the spans of each sentence with their scores, as ``candidates.find_spans`` does."""
+        if self.distributions is None:
+            raise ValueError("find_spans: expected a table with distributions")
+        lengths = [len(sentence.words) for document in self.documents for sentence in document]
+        return find_spans(self.distributions.double().numpy(), lengths, vocabulary, least=least)
+
+    def _scores(self, values: Sequence[float]) -> tuple[float | None, ...]:
+        return tuple(values) if self.scored else (None,) * len(values)
+
+    def _write_probabilities(self, words: KeptWords, labels: Tensor, probabilities: Tensor) -> None:
+        probability = chosen_probability if self.calibration is None else self.calibration.tokens.label_probability
+        self.probability[words.rows] = words.take(probability(probabilities, labels))
+        if self.distributions is not None:
+            self.distributions[words.rows] = words.take(probabilities)
+
+
+def _decode(numbers: list[int], vocabulary: Vocabulary) -> tuple[tuple[str, ...], tuple[Span, ...]]:
+    """Return labels in the form of gold labels, and the entities, from the numbers of a sentence's labels."""
+    names = vocabulary.labels
+    # Label 0 is O: most sentences have no other.
+    if vocabulary.scheme.has_entities and not any(numbers):
+        return names[:1] * len(numbers), ()
+    return vocabulary.scheme.decode([names[number] for number in numbers])
+
+
+def top_two_margin(probabilities: Tensor) -> Tensor:
+    """Return the best probability less the second best; shape ``(..., L)`` to ``(...)``; 1 for a single label."""
+    if probabilities.shape[-1] == 1:
+        return torch.ones_like(probabilities[..., 0])
+    best = probabilities.topk(2, dim=-1).values
+    return best[..., 0] - best[..., 1]
+
+
+def span_query(
+    labels: Tensor, kept: Sequence[tuple[int, int]], sentences: Iterable[int], vocabulary: Vocabulary
+) -> SpanQuery | None:
+    """Build the query for the entities among the kept words of some sentences; None if there is no entity.
+
+    A label sequence contains an entity exactly where the span decoder finds it: the words have its labels and, under
+    BIO, the next word does not continue it; under BIOES the label of the last word ends it. Each window of a longer
+    sentence is queried for the part of an entity among the words that it keeps, and the probability of the entity is
+    the product over its parts. If an entity ends at a seam, the next word, which another window keeps, is not checked
+    for continuing it.
+
+    Args:
+        labels: shape ``(B, T)``, int64.
+        kept: the kept words of each sentence of the batch, half-open.
+        sentences: numbers of the sentences to query.
+    """
+    if not vocabulary.scheme.has_entities:
+        return None
+    # Label 0 is O: most sentences have no other.
+    named = labels.any(dim=1).tolist()
+    numbers, names, scheme = labels.tolist(), vocabulary.labels, vocabulary.scheme
+    found: list[tuple[int, Span, list[int], str | None]] = []
+    for number in sentences:
+        if not named[number]:
+            continue
+        begin, stop = kept[number]
+        own = numbers[number][begin:stop]
+        for span in scheme.entity_pieces([names[label] for label in own]):
+            forbidden = scheme.continuation(span.label) if span.end < len(own) else None
+            found.append((number, span, own[span.start : span.end], forbidden))
+    if not found:
+        return None
+    lengths = [len(own) + (forbidden is not None) for _, _, own, forbidden in found]
+    allowed = torch.zeros(len(found), max(lengths), len(names), dtype=torch.bool)
+    cells = [(entry, step, label) for entry, (_, _, own, _) in enumerate(found) for step, label in enumerate(own)]
+    allowed[torch.tensor(cells).unbind(dim=1)] = True
+    for entry, (_, _, own, forbidden) in zip(allowed, found, strict=True):
+        if forbidden is not None:
+            entry[len(own)] = True
+            entry[len(own), names.index(forbidden)] = False
+    return SpanQuery(
+        sentences=torch.tensor([number for number, *_ in found], device=labels.device),
+        starts=torch.tensor([kept[number][0] + span.start for number, span, *_ in found], device=labels.device),
+        lengths=torch.tensor(lengths, device=labels.device),
+        allowed=allowed.to(labels.device),
+    )

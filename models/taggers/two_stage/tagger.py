@@ -1,0 +1,438 @@
+"""The tagger of two stages behind UANet and Doc-UANet: it drafts labels, then refines the uncertain ones.
+
+Stage one (Ye et al., 2021, section III-A) is a variational LSTM with a softmax; M weight samples give a mean
+probability whose entropy, in nats, is the uncertainty. Stage two (section III-B) has word representations of its own
+and reads the draft labels as the expected label embedding under the detached mean probability. A draft is replaced
+only where its uncertainty exceeds the threshold, so a sentence without such a word skips stage two, with the same
+result. Doc-UANet adds the document memory, read once: before the last layer or, in the form of the paper, the first,
+where it is then joined to the streams before every layer.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from concord.models.data.batch import IGNORED_LABEL, Batch
+from concord.models.data.options import OnBatch, Precision, PredictOptions
+from concord.models.data.outputs import AttentionWeights, Draft, Refined
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.data.windows import Window
+from concord.models.decoders.distribution import LabelDistribution, SpanQuery
+from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
+from concord.models.layers.attention import capture_outputs
+from concord.models.layers.one_sequence import weights_key
+from concord.models.layers.variational_lstm import LstmSample
+from concord.models.taggers.base import Call, Tagger
+from concord.models.taggers.token_table import KeptWords, TokenTable
+from concord.models.taggers.two_stage.config import FirstPassConfig, TwoStageConfig
+from concord.models.taggers.two_stage.document_memory import DocumentMemory, number_words, word_rows
+from concord.models.taggers.two_stage.draft_network import DraftNetwork
+from concord.models.taggers.two_stage.first_pass import FirstPass, windows_with_missed_names
+from concord.models.taggers.two_stage.refine_network import RefineNetwork
+from concord.models.terms.contradictions import find_contradictions, leave_matches_to_stage_two
+
+# Stage two trains on groups of sentences: a group ends once it has this many and more than this share is padding.
+_GROUP_SENTENCES = 16
+_MOST_PADDING = 0.25
+# The most words in a batch of stage two, padding included: what a CPU's cache holds of their attention to each other.
+_REFINED_WORDS = {"cpu": 1024}
+
+
+class TwoStageTagger(Tagger[TwoStageConfig]):
+    """Drafts every sentence and refines those with an uncertain word; each stage has its own word representation."""
+
+    def __init__(self, config: TwoStageConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(config, vocabulary)
+        self.draft_network = DraftNetwork(
+            config.draft_representation, config.lstm, vocabulary, encoder_width=self.encoder_width
+        )
+        self.refine_network = RefineNetwork(config, vocabulary, self.encoder_width)
+        self._drawn: tuple[object, Sequence[LstmSample]] | None = None
+        self.first_pass: FirstPass | None = None
+
+    @property
+    @override
+    def threshold(self) -> float:
+        return self.config.threshold
+
+    @override
+    def set_threshold(self, threshold: float) -> None:
+        self._reconfigure(threshold=threshold)
+
+    def set_samples_above(self, uncertainty: float | None) -> None:
+        """Set above what uncertainty of the mean weights, in nats, samples are drawn; None for every sentence."""
+        self._reconfigure(samples_above=uncertainty)
+
+    @property
+    def memory_slots(self) -> int | None:
+        """The most other occurrences that a word reads; None for a tagger without a document memory."""
+        memory = self.config.document_memory
+        return None if memory is None else memory.slots
+
+    def set_memory_slots(self, slots: int) -> None:
+        """Set how many other occurrences a word reads at most; with 0 every word is read as if it occurred once.
+
+        It raises ValueError for a tagger without a document memory, or a negative number.
+        """
+        memory = self.config.document_memory
+        if memory is None or slots < 0:
+            raise ValueError(f"set_memory_slots: expected 0 or more and a tagger with a memory, got {slots}")
+        self._reconfigure(memory=memory.model_copy(update={"slots": slots}))
+
+    def add_first_pass(self, tagger: Tagger, *, gate: float) -> FirstPass:
+        """Label sentences of less entropy than the gate, in nats, by another tagger; return the first pass.
+
+        Its map to stage one's states is not fitted yet. The tagger may not need an encoder.
+
+        Raises:
+            ConfigError: when the tagger cannot be a first pass of this one.
+        """
+        self.first_pass = FirstPass(tagger, labels=self.vocabulary.labels, hidden=2 * self.config.lstm.hidden)
+        self.set_gate(gate)
+        return self.first_pass
+
+    def set_gate(self, gate: float) -> None:
+        """Set the gate of the first pass, in nats; it is saved with the tagger."""
+        self._reconfigure(first_pass=FirstPassConfig(gate=gate))
+
+    @property
+    def gate(self) -> float | None:
+        """Nats from which a word sends its sentence past the first pass; None for a tagger without one."""
+        return None if self.config.first_pass is None else self.config.first_pass.gate
+
+    @override
+    def move_to(self, device: str) -> Tagger:
+        if self.first_pass is not None:
+            self.first_pass.tagger.move_to(device)
+        return super().move_to(device)
+
+    @override
+    def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
+        return {
+            "stage_one": list(self.draft_network.parameters()),
+            "stage_two": list(self.refine_network.parameters()),
+            **self.encoder_group(),
+        }
+
+    @override
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the negative log-likelihoods of both stages, summed over words, divided by the number of sentences.
+
+        A tuned encoder learns from stage one alone; stage two reads its features detached, and the drafts of stage one.
+        """
+        features = self.encoder_features(batch)
+        logits, hidden = self.draft_network(batch, features)
+        probabilities = logits.detach().float().softmax(dim=-1)
+        memory, rows = self._fill_memory(batch, hidden, probabilities), _batch_rows(batch)
+        total = _cross_entropy(logits, batch)
+        for group in _groups_by_length(batch.lengths):
+            part = batch.part(group)
+            cells = group, slice(part.mask.shape[1])
+            part_features = features[cells].detach() if features is not None else None
+            contents = memory.read(rows[cells]) if memory is not None else None
+            refined = self.refine_network(part, part_features, probabilities[cells], contents)
+            total = total - self.refine_network.decoder(refined, part.mask).log_likelihood(part).sum()
+        return total / len(batch.sentences)
+
+    @override
+    def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
+        """Return stage two's attention: ``words_1`` and up over words, ``drafts`` over their drafts, ``memory``.
+
+        With the label stream of the paper the drafts have a map for each layer, ``drafts_1`` and up.
+        """
+        features = self.encoder_features(batch)
+        draft = self._draft(batch, features, samples=None)
+        memory, rows = self._fill_memory(batch, draft.hidden, draft.probabilities), _batch_rows(batch)
+        contents = memory.read(rows) if memory is not None else None
+        with capture_outputs(self.refine_network.attentions()) as outputs:
+            self.refine_network(batch, features, draft.probabilities, contents)
+        attention = {
+            name: AttentionWeights(weights=outputs[name], over="words")
+            for name in self.refine_network.encoder.attentions()
+        }
+        if memory is not None:
+            slots = memory.slots(rows).to(self.device)
+            weights = _weights_by_word(outputs.get("memory"), slots, words=len(memory.index))
+            attention["memory"] = AttentionWeights(weights=weights, over="document")
+        return attention
+
+    @override
+    def fill(self, table: TokenTable, windows: Sequence[Window], call: Call) -> None:
+        """Draft the windows that no first pass is sure of, remember all, and refine those with an uncertain word."""
+        threshold = call.options.threshold
+        work = _Work(
+            table=table,
+            options=call.options,
+            threshold=self.threshold if threshold is None else threshold,
+            memory=self._empty_memory(table.documents),
+            on_batch=call.on_batch,
+        )
+        unsure, sure = self._pass_first(work, windows)
+        uncertain = self._draft_and_remember(work, unsure)
+        if sure and self.vocabulary.scheme.has_entities:
+            missed = windows_with_missed_names(table, drafted=unsure, passed=sure)
+            table.clear(missed)
+            uncertain += self._draft_and_remember(work, missed)
+        self._refine(work, uncertain, words=sum(len(window.sentence.words) for window in windows))
+
+    def _pass_first(self, work: "_Work", windows: Sequence[Window]) -> tuple[Sequence[Window], list[Window]]:
+        """Label the windows that the first pass is sure of; return those for both stages, and those."""
+        options, table, memory = work.options, work.table, work.memory
+        first, gate = self.first_pass, self.gate if options.gate is None else options.gate
+        if first is None or not gate:
+            return windows, []
+        unsure: list[Window] = []
+        passed: list[Window] = []
+        words = sum(len(window.sentence.words) for window in windows)
+        for part, batch in first.tagger.batches(windows, batch_words=options.batch_words):
+            if work.on_batch is not None:
+                work.on_batch(0, words)
+            with self._small_networks(options.precision):
+                output = first(batch)
+            labels, is_sure = output.distribution.mode(), output.is_sure(batch, gate)
+            for contradiction in find_contradictions(batch, labels, self.vocabulary):
+                is_sure[contradiction.sentence] = False
+            sure = KeptWords.of(part, batch.mask.shape[1]).where(is_sure[:, None].expand_as(batch.mask))
+            table.write_labels(sure, labels, probabilities=output.marginals, uncertainty=output.uncertainty)
+            table.first[sure.rows] = True
+            sentences = is_sure.nonzero()[:, 0].tolist()
+            table.write_spans(part, labels, self.vocabulary, output.distribution.span_probability, sentences=sentences)
+            if memory is not None:
+                states = first.to_stage_one(output.states.flatten(0, 1)[sure.cells])
+                memory.write(sure.rows, states, output.marginals.flatten(0, 1)[sure.cells])
+            for window, passes in zip(part, is_sure.tolist(), strict=True):
+                (passed if passes else unsure).append(window)
+        return unsure, passed
+
+    def _draft_and_remember(self, work: "_Work", windows: Sequence[Window]) -> list["_UncertainWindow"]:
+        """Draft windows, store them in the memory, and return those that stage two must read."""
+        options, table, memory = work.options, work.table, work.memory
+        uncertain: list[_UncertainWindow] = []
+        for part, batch in self.batches(windows, batch_words=options.batch_words, on_batch=work.on_batch):
+            with self.autocast(options.precision):
+                features = self.encoder_features(batch)
+            with self._small_networks(options.precision):
+                draft = self._draft(batch, features, samples=options.samples)
+            words = KeptWords.of(part, batch.mask.shape[1])
+            table.write_labels(words, draft.labels, probabilities=draft.probabilities, uncertainty=draft.uncertainty)
+            draft = leave_matches_to_stage_two(draft, find_contradictions(batch, draft.labels, self.vocabulary))
+            if memory is not None:
+                hidden, probabilities = draft.hidden.flatten(0, 1), draft.probabilities.flatten(0, 1)
+                memory.write(words.rows, hidden[words.cells], probabilities[words.cells])
+            is_uncertain = ((draft.uncertainty > work.threshold) & batch.mask).any(dim=1).tolist()
+            table.write_spans(
+                part,
+                draft.labels,
+                self.vocabulary,
+                partial(drafted_probability, draft.samples),
+                sentences=[number for number, refine in enumerate(is_uncertain) if not refine],
+            )
+            uncertain += [
+                _UncertainWindow.of(part[number], draft, features, number)
+                for number, refine in enumerate(is_uncertain)
+                if refine
+            ]
+        return uncertain
+
+    def _refine(self, work: "_Work", uncertain: Sequence["_UncertainWindow"], *, words: int) -> None:
+        """Run stage two on the uncertain windows of a call with this many words; overwrite their uncertain labels."""
+        table, threshold, memory = work.table, work.threshold, work.memory
+        by_first = {item.window.first: item for item in uncertain}
+        ordered = [by_first[first].window for first in sorted(by_first)]
+        most = work.options.batch_words
+        for part, batch in self.batches(ordered, batch_words=min(most, _REFINED_WORDS.get(self.device.type, most))):
+            if work.on_batch is not None:
+                work.on_batch(words, words)
+            items = [by_first[window.first] for window in part]
+            probabilities = _pad([item.probabilities for item in items])
+            uncertainty = _pad([item.uncertainty for item in items])
+            samples = _pad([item.samples for item in items]).movedim(2, 0)
+            stored = [item.features for item in items if item.features is not None]
+            features = _pad(stored) if stored else None
+            contents = memory.read(_window_rows(part, batch)) if memory is not None else None
+            with self._small_networks(work.options.precision):
+                logits = self.refine_network(batch, features, probabilities, contents)
+            stage_two = self.refine_network.decoder(logits, batch.mask)
+            merged = merge_stages(probabilities, uncertainty, stage_two, threshold)
+            table.write_refined(KeptWords.of(part, batch.mask.shape[1]), merged)
+            table.write_spans(
+                part, merged.labels, self.vocabulary, partial(span_probability, samples, stage_two, merged.refined)
+            )
+
+    def _small_networks(self, precision: Precision) -> AbstractContextManager[Any]:
+        """Return the context in which all but the encoder computes: on a CPU bfloat16 would slow it down."""
+        return self.autocast("fp32" if self.device.type == "cpu" else precision)
+
+    def draft_states(self, batch: Batch) -> Tensor:
+        """Return stage one's mean states over the weight samples, as the memory stores them, ``(B, T, 2 * hidden)``."""
+        return self._draft(batch, self.encoder_features(batch), samples=None).hidden
+
+    def _draft(self, batch: Batch, features: Tensor | None, *, samples: int | None) -> Draft:
+        """Draft a batch with weight samples for every sentence if their number is given, else as configured."""
+        drawn = self._weight_samples(samples or self.config.samples)
+        samples_above = self.config.samples_above if samples is None else None
+        return self.draft_network.draft(batch, features, drawn, samples_above=samples_above)
+
+    def _weight_samples(self, samples: int) -> Sequence[LstmSample]:
+        """Return M weight samples, which are drawn again only when the weights or their device have changed."""
+        weights = weights_key(self.draft_network.lstm.parameters())
+        drawn = self._drawn
+        if drawn is None or drawn[0] != (samples, weights):
+            fresh = self.draft_network.lstm.draw_samples(samples, self.config.sample_seed)
+            drawn = self._drawn = (samples, weights), fresh
+        return drawn[1]
+
+    def _empty_memory(self, documents: Sequence[Sequence[Sentence]]) -> DocumentMemory | None:
+        """Allocate a memory for the words of documents; None for a tagger without one."""
+        config = self.config.document_memory
+        if config is None:
+            return None
+        words = [[word for sentence in document for word in sentence.words] for document in documents]
+        return DocumentMemory(
+            number_words(words, config.key),
+            slots=config.slots,
+            hidden=2 * self.config.lstm.hidden,
+            labels=len(self.vocabulary.labels),
+            device=self.device,
+        )
+
+    def _fill_memory(self, batch: Batch, hidden: Tensor, probabilities: Tensor) -> DocumentMemory | None:
+        """Store all words of a batch that holds whole documents, one after the other."""
+        documents: dict[int, list[Sentence]] = {}
+        for sentence, document in zip(batch.sentences, batch.documents.tolist(), strict=True):
+            documents.setdefault(document, []).append(sentence)
+        memory = self._empty_memory(list(documents.values()))
+        if memory is not None:
+            memory.write(torch.arange(int(batch.lengths.sum())), hidden[batch.mask], probabilities[batch.mask])
+        return memory
+
+
+def _cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """Return the negative log-likelihood of a batch's labels under a softmax of logits ``(B, T, L)``, a scalar."""
+    if batch.targets is not None:
+        return -SoftmaxDistribution(logits, batch.mask).log_likelihood(batch).sum()
+    return nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), batch.gold.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
+    )
+
+
+def merge_stages(
+    draft_probabilities: Tensor, uncertainty: Tensor, stage_two: LabelDistribution, threshold: float
+) -> Refined:
+    """Keep drafts whose uncertainty, in nats, is at most the threshold; take stage two's labels elsewhere.
+
+    Stage two, a CRF too, labels every word before its labels are chosen from: what it predicts for a word depends
+    neither on the threshold nor on which drafts are kept. The mixture need not be well formed; the span decoder drops
+    what is not.
+    """
+    refined = uncertainty > threshold
+    labels = torch.where(refined, stage_two.mode(), draft_probabilities.argmax(dim=-1))
+    return Refined(probabilities=stage_two.marginals(), labels=labels, refined=refined)
+
+
+def span_probability(samples: Tensor, stage_two: LabelDistribution, refined: Tensor, query: SpanQuery) -> Tensor:
+    """Return the probability of spans whose words take their labels from either stage, shape ``(K,)``.
+
+    The drafted words of a span depend on each other through the weight samples, shape ``(M, B, T, L)``, so their
+    product is taken within each sample. Stage two reads the mean of the samples, so its part is the same in all of
+    them; ``refined``, ``(B, T)``, is true where the label is its own.
+    """
+    return drafted_probability(samples, query.restricted_to(~refined)) * stage_two.span_probability(
+        query.restricted_to(refined)
+    )
+
+
+def drafted_probability(samples: Tensor, query: SpanQuery) -> Tensor:
+    """Return the probability of spans whose labels are all drafts, shape ``(K,)``; arguments as above."""
+    return joint_probability(samples, query).mean(dim=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Work:
+    """What the stages share while they fill a table."""
+
+    table: TokenTable
+    options: PredictOptions
+    threshold: float
+    """Nats above which stage two decides."""
+    memory: DocumentMemory | None
+    on_batch: OnBatch | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _UncertainWindow:
+    """A window for stage two, with what stage one computed for its T words."""
+
+    window: Window
+    probabilities: Tensor
+    """Shape ``(T, L)``."""
+    uncertainty: Tensor
+    """Nats, shape ``(T,)``."""
+    samples: Tensor
+    """Shape ``(T, M, L)``."""
+    features: Tensor | None
+    """The encoder's, shape ``(T, E)``; None without an encoder."""
+
+    @classmethod
+    def of(cls, window: Window, draft: Draft, features: Tensor | None, number: int) -> "_UncertainWindow":
+        """Copy a window's results out of a batch, in which it is sentence ``number``."""
+        length = len(window.sentence.words)
+        return cls(
+            window=window,
+            probabilities=draft.probabilities[number, :length].clone(),
+            uncertainty=draft.uncertainty[number, :length].clone(),
+            samples=draft.samples[:, number, :length].transpose(0, 1).clone(),
+            features=features[number, :length].clone() if features is not None else None,
+        )
+
+
+def _pad(sequences: list[Tensor]) -> Tensor:
+    return nn.utils.rnn.pad_sequence(sequences, batch_first=True)
+
+
+def _window_rows(windows: Sequence[Window], batch: Batch) -> Tensor:
+    """Return the row of each word of a batch of windows in its call, shape ``(B, T)``, int64, -1 where padded."""
+    return word_rows(torch.tensor([window.first for window in windows]), batch.lengths)
+
+
+def _batch_rows(batch: Batch) -> Tensor:
+    return word_rows(batch.lengths.cumsum(0) - batch.lengths, batch.lengths)
+
+
+def _groups_by_length(lengths: Tensor) -> Iterator[Tensor]:
+    """Group a batch's sentences by length, so that little is padded.
+
+    Sentences meet only in the memory, which stage one has filled, so stage two may read them group by group.
+    """
+    order = lengths.argsort(descending=True)
+    start = 0
+    while start < len(order):
+        longest, total, end = int(lengths[order[start]]), 0, start
+        while end < len(order):
+            total += int(lengths[order[end]])
+            if end - start >= _GROUP_SENTENCES and total < (1 - _MOST_PADDING) * longest * (end + 1 - start):
+                break
+            end += 1
+        yield order[start:end]
+        start = end
+
+
+def _weights_by_word(weights: Tensor | None, slots: Tensor, words: int) -> Tensor:
+    """Convert reading weights by slot, ``(recurring words, S)``, to weights by word, shape ``(B, 1, T, words)``.
+
+    The weights are those of the words that have another occurrence, in order; None if no word has one. The slots hold
+    words, shape ``(B, T, S)``, int64, -1 for an empty slot.
+    """
+    recurs = (slots >= 0).any(dim=-1)
+    by_word = torch.zeros(*recurs.shape, words, device=slots.device)
+    if weights is not None:
+        # An empty slot has no weight to add.
+        by_word[recurs] = by_word[recurs].scatter_add(1, slots[recurs].clamp(min=0), weights)
+    return by_word[:, None]

@@ -1,0 +1,124 @@
+"""Two streams in every layer: the paper's formulas, and the memory beside the sentence before each layer."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from concord.models.data.batch import Batch
+from concord.models.data.sentence import Sentence
+from concord.models.layers.relative_transformer import LayeredTwoStreamEncoder, RelativeLayer, TwoStreamConfig
+from concord.models.taggers.two_stage.config import TwoStageConfig
+from concord.models.taggers.two_stage.document_memory import MemoryContents
+
+HEADS, WIDTH = 2, 4
+CONFIG = TwoStreamConfig(heads=HEADS, head_dimension=WIDTH, layers=2, dropout=0.3, attention_dropout=0.3)
+
+
+def attend(layer: RelativeLayer, queries: Tensor, states: Tensor) -> Tensor:
+    """Attend from one sentence of words to states, both ``(T, heads * width)``, head by head and word by word."""
+    attention, rates = layer.attention, 10_000 ** (-torch.arange(0, WIDTH, 2) / WIDTH).to(queries)
+    query, key, value = (
+        (inputs @ matrix.weight.T).unflatten(1, (HEADS, WIDTH))
+        for inputs, matrix in ((queries, attention.query), (states, attention.key), (states, attention.value))
+    )
+    found = torch.zeros_like(query)
+    for head in range(HEADS):
+        for i in range(len(queries)):
+            scores = []
+            for j in range(len(states)):
+                offset = attention.position.weight @ torch.cat([((i - j) * rates).sin(), ((i - j) * rates).cos()])
+                by_content = (query[i, head] + attention.content_bias[head]) @ key[j, head]
+                scores.append(by_content + (query[i, head] + attention.position_bias[head]) @ offset)
+            found[i, head] = (torch.stack(scores) / WIDTH**0.5).softmax(0) @ value[:, head]
+    return found.flatten(1)
+
+
+def update(layer: RelativeLayer, queries: Tensor, states: Tensor) -> Tensor:
+    """Compute FeedForward(LayerNorm(states + Linear(Attention(queries, states)))) for one sentence."""
+    attended = layer.attention_norm(states + layer.projection(attend(layer, queries, states)))
+    result: Tensor = layer.feed_forward_norm(attended + layer.feed_forward(attended))
+    return result
+
+
+def remember(tagger: Any, document: list[Sentence]) -> tuple[Batch, Tensor, MemoryContents]:
+    """Draft a document; return it as a batch, the drafts' probabilities, and what its words read in the memory."""
+    batch = tagger.encode(document, documents=[0] * len(document))
+    draft = tagger._draft(batch, None, samples=None)
+    memory = tagger._fill_memory(batch, draft.hidden, draft.probabilities)
+    rows = (batch.mask.flatten().cumsum(0) - 1).view(batch.mask.shape).masked_fill(~batch.mask, -1)
+    return batch, draft.probabilities, memory.read(rows)
+
+
+@torch.inference_mode()
+def test_words_and_labels_are_updated_in_every_layer_as_in_equation_9() -> None:
+    torch.manual_seed(0)
+    encoder = LayeredTwoStreamEncoder(CONFIG).double().eval()
+    words, labels = torch.randn(2, 2, 5, HEADS * WIDTH, dtype=torch.float64)
+    lengths = [5, 3]
+    mask = torch.arange(5) < torch.tensor(lengths)[:, None]
+    found = encoder.run([words, labels], mask)
+    for row, length in enumerate(lengths):
+        h, y = words[row, :length], labels[row, :length]
+        for word_layer, label_layer in zip((*encoder.lower, encoder.last), encoder.labels, strict=True):
+            assert isinstance(word_layer, RelativeLayer)
+            assert isinstance(label_layer, RelativeLayer)
+            h, y = update(word_layer, h, h), update(label_layer, h, y)
+        for stream, expected in zip(found, (h, y), strict=True):
+            assert torch.allclose(stream[row, :length], expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("sentence_labels", [True, False])
+@pytest.mark.parametrize(("contexts", "labels"), [(True, True), (True, False), (False, True)])
+@torch.inference_mode()
+def test_memory_streams_join_those_of_the_sentence_before_every_layer(
+    build: Callable[..., Any],
+    documents: list[list[Sentence]],
+    contexts: bool,
+    labels: bool,
+    sentence_labels: bool,
+) -> None:
+    memory = {"contexts": contexts, "labels": labels}
+    sizes = {"two_stream": CONFIG.model_dump(), "sentence_labels": sentence_labels, "memory": memory}
+    tagger = build("doc_uanet", label_stream="paper", **sizes)
+    network, reader = tagger.refine_network, tagger.refine_network.reader
+    batch, probabilities, contents = remember(tagger, documents[0])
+    x = network.words_in(network.representation(batch, None))
+    found = network(batch, None, probabilities, contents)
+    for row, length in enumerate(batch.lengths.tolist()):
+        h = x[row, :length]
+        y: Any = network.embed_drafts(probabilities[row, :length]) if sentence_labels else None
+        # Equation 10 reads once, by the words' own representations.
+        context, remembered = [], []
+        for place in range(length):
+            slots = [slot for slot in contents.slots[row, place].tolist() if slot >= 0]
+            keys = reader.key(contents.hidden[slots])
+            weights = (keys @ reader.query(h[place]) / h.shape[1] ** 0.5).softmax(0)
+            if contexts:
+                context.append(weights @ keys if slots else reader.default_context)
+            if labels:
+                values = reader.value(network.embed_drafts(contents.probabilities[slots]))
+                remembered.append(weights @ values if slots else reader.default_label)
+        if labels and not sentence_labels:
+            y = torch.stack(remembered)
+        for number, word_layer in enumerate((*network.encoder.lower, network.encoder.last)):
+            if contexts:
+                h = network.join_words[number](torch.cat([h, torch.stack(context)], dim=-1))
+            if labels and sentence_labels:
+                y = network.join_labels[number](torch.cat([y, torch.stack(remembered)], dim=-1))
+            y = y if y is None else update(network.encoder.labels[number], h, y)
+            h = update(word_layer, h, h)
+        expected = network.output(h if y is None else torch.cat([h, y], dim=-1))
+        assert torch.allclose(found[row, :length], expected, atol=1e-5)
+
+
+def test_configurations_of_earlier_releases_have_the_released_stream(build: Callable[..., Any]) -> None:
+    values = TwoStageConfig().model_dump(mode="json")
+    del values["label_stream"]
+    assert TwoStageConfig.from_mapping(values).label_stream == "released"
+    names = {name for name, _ in build("uanet").refine_network.encoder.named_parameters()}
+    assert not {name for name in names if "projection" in name or name.startswith("labels")}
+    assert {name for name in names if name.startswith("label_attention.")}
+    assert isinstance(build("uanet").refine_network.encoder.last.projection, nn.Identity)
