@@ -25,6 +25,7 @@ DEV = CHECKOUT / "examples/train/dev.conllu"
 PRODUCTS = ("Fizzbox", "Zapmill", "Glowpen", "Mopbot", "Tunejar", "Hushfan")
 UNSEEN = ("Somebody bought a {} .", "The {} broke .", "A {} costs too much .", "Nobody likes the {} here .")
 TEXTS = ("Somebody sold a {} .", "The {} works .", "A {} fell down .", "Nobody wants the {} now .")
+FORCED = ("--force", "--reason", "a test of the way")
 REPRESENTATION = {"word_dimension": 16, "characters": None, "dropout": 0.1}
 
 
@@ -163,7 +164,7 @@ def test_a_tagger_with_form_vectors_learns_a_new_type(documents: Path, gold: Pat
 
 def test_a_tagger_of_two_stages_learns_a_new_type(documents: Path, gold: Path, gate: Path) -> None:
     train_first(documents.parent, "doc_uanet", TAGGERS["doc_uanet"])
-    go_all_the_way(documents, gold, gate, forced=("--force", "--reason", "a test of the way"))
+    go_all_the_way(documents, gold, gate, forced=FORCED)
     assert "PRODUCT" in load_tagger(find_tagger("models:/names@champion").folder).entity_types
 
 
@@ -175,12 +176,13 @@ def test_bundled_taggers_learn_a_new_type(documents: Path, gold: Path, gate: Pat
     output = documents.parent / "out"
     done("annotate", documents, "-o", output, "-m", name, "--set", "output.keep_text=true")
     mark_products(output)
-    data = ("--no-rehearsal", "--dev", gold, "--test", gold, "--set", "fit.epochs=1")
+    # Few epochs at a low rate find no product yet.
+    data = ("--no-rehearsal", "--dev", gold, "--test", gold, "--set", "fit.epochs=1", "--force")
     learned = answer("learn", output, "--model", name, *data)
     assert learned["registered"] == f"models:/{name}/1"
     assert "PRODUCT" in load_tagger(Path(learned["bundle"])).entity_types
     assert "PRODUCT" in {line["name"] for line in learned["comparison"]["lines"]}
-    done("promote", name, 1, "--gate", gate)
+    done("promote", name, 1, "--gate", gate, *FORCED)
     done("annotate", documents, "-o", documents.parent / "next", "-m", f"models:/{name}@champion")
 
 
