@@ -23,7 +23,7 @@ _YEAR = "([12][0-9]{3})"
 _YEAR_ALONE = re.compile(f"(?:the year )?{_YEAR}")
 _NAMED = re.compile(
     rf"(?:(?:sun|mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?)(?:day)?\.?,? )?(?:the )?(?:{_DAY}(?: of)? )?"
-    rf"({_MONTHS})\.?(?: {_DAY})?(?:,?(?: of)? |,){_YEAR}"
+    rf"({_MONTHS})\.?(?: (?:the )?{_DAY})?(?:,?(?: of)? |,){_YEAR}"
 )
 _ISO = re.compile(f"{_YEAR}-([0-9]{{2}})(?:-([0-9]{{2}}))?")
 _NUMERIC = re.compile(rf"([0-9]{{1,2}})([/.])([0-9]{{1,2}})\2{_YEAR}")
@@ -62,7 +62,7 @@ _CURRENCIES = {name: code for code, names in _NAMES.items() for name in names.sp
 _HUNDREDTHS = {"cent": "USD", "cents": "USD", "¢": "USD", "pence": "GBP"}
 _UNIT = "|".join(map(re.escape, sorted(_CURRENCIES | _HUNDREDTHS, key=len, reverse=True)))
 _AMOUNT = re.compile(rf"(-?)(?:({_UNIT}) ?)?(.+?)(?: ?({_UNIT}))?")
-_PERCENT = re.compile(r"(.+?) ?(?:%|percent|per cent|pct\.?)")
+_PERCENT = re.compile(r"(.+?)[ -]?(?:%|percent|per cent|pct\.?)")
 VALUES = ("CARDINAL", "DATE", "MONEY", "ORDINAL", "PERCENT", "QUANTITY", "TIME")
 """Labels of entities that are values and nobody's name."""
 # Longer ones are no amounts, and exact with the digits of a Decimal.
@@ -80,7 +80,7 @@ _COUNT = (
 _FRACTION = "(?:half|halves|(?:quarter|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth)s?)"
 _CURRENCY = "[$€£¥₹]"
 _SIGN = f"(?:per ?cent|pct|{'|'.join(filter(str.isalpha, _CURRENCIES | _HUNDREDTHS))})"
-_WORD = rf"(?:(?:{_COUNT_WORD}|{_COUNT}|{_FRACTION}|{_SIGN}|point)(?![^\W\d_])|{_CURRENCY}|¢)"
+_WORD = rf"(?:(?:{_COUNT_WORD}|{_COUNT}|{_FRACTION}|{_SIGN}|point(?=[ -]{_COUNT_WORD}))(?![^\W\d_])|{_CURRENCY}|¢)"
 # All that belongs to an amount, also where the whole can then not be read.
 _AMOUNT_AFTER = re.compile(rf"(?:[.,/'’]\d+)*(?:[ -]\d+/\d+(?![/\d])| ?{_VULGAR}|[ -]?{_WORD}|[ -]?%)*")
 _DIGITS_BEFORE = re.compile(rf"(?:{_CURRENCY} ?)?(?:(?:\d+[ -](?=\d+/$))?{_NUMERAL}[.,/'’]|\.)?$")
@@ -108,7 +108,7 @@ _AMOUNT_CHANGED_BEFORE = re.compile(
 _AMOUNT_CHANGED_AFTER = re.compile(
     rf"(?: ?[-–/]|—) ?(?:[a-z]{{0,3}}[$€£¥₹])?(?:\d|{_COUNT_WORD}\b)"
     rf"|[ -]and[ -](?:(?:(?:an?|{_COUNT_WORD})[ -])?{_FRACTION}\b|\d+/\d)"
-    rf"| ?(?:[ap]\.?m\b|o['’]clock)| ?[x×*^] ?\d|[ -](?:odd|plus|something|ish|fold|first|second)\b"
+    rf"| ?(?:[ap]\.?m\b|o['’]clock)| ?[x×*^] ?\d|[)\]] ?\(?\d|[ -](?:odd|plus|something|ish|fold|first|second)\b"
     rf"| \(?{_COUNT}\b| ?\(?(?:{_ERA}|a\.? ?d\b|ce\b|c\.e\.)"
 )
 _SCALED_LATER = re.compile(
