@@ -187,6 +187,15 @@ def test_dates_and_amounts_have_a_value_and_names_have_none() -> None:
     assert tables_of(annotated)["entities"]["value"].to_pylist() == [None, "3500000 USD", "1945-05"]
 
 
+def test_a_value_is_read_with_the_words_beside_the_entity() -> None:
+    words = (word(0, "$3.5"), word(4, "bn", head=1), word(7, "in", head=1), word(10, "1274", head=1))
+    spans = (Span(0, 1, "MONEY"), Span(3, 4, "DATE"))
+    annotated = AnnotatedDocument(
+        parsed=parsed("$3.5bn in 1274 B.C.", words), predictions=(prediction("O", "O", "O", "O", spans=spans),)
+    )
+    assert tables_of(annotated)["entities"]["value"].to_pylist() == ["3500000000 USD", None]
+
+
 def test_name_of_an_entity_has_single_spaces() -> None:
     annotated = AnnotatedDocument(
         parsed=parsed("New\u00a0\n York", (word(0, "New"), word(6, "York"))),
