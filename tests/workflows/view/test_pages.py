@@ -378,7 +378,7 @@ def test_the_browser_is_given_a_private_page_and_no_token(tmp_path: Path) -> Non
         "import json, pathlib, sys, urllib.parse, urllib.request\n"
         "page = pathlib.Path(urllib.request.url2pathname(urllib.parse.urlsplit(sys.argv[1]).path))\n"
         f"made = pathlib.Path({str(tmp_path)!r}) / 'made'\n"
-        "made.write_text(json.dumps([sys.argv[1:], page.read_text(), page.parent.stat().st_mode & 0o777, str(page)]))\n"
+        "made.write_text(json.dumps([sys.argv[1:], page.read_text(), page.stat().st_mode & 0o777, str(page)]))\n"
         "made.rename(made.with_name('opened'))\n"
     )
     variables = os.environ | {"CONCORD_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(CHECKOUT)}
@@ -394,7 +394,7 @@ def test_the_browser_is_given_a_private_page_and_no_token(tmp_path: Path) -> Non
     arguments, text, mode, page = json.loads((tmp_path / "opened").read_text())
     assert "token" not in " ".join(arguments)
     assert url in text
-    assert mode == 0o700
+    assert mode == 0o600
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert not Path(page).parent.exists()
