@@ -397,7 +397,7 @@ def test_the_browser_is_given_a_private_page_and_no_token(tmp_path: Path) -> Non
     assert mode == 0o600
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
-    assert not Path(page).parent.exists()
+    assert not Path(page).exists()
 
 
 def test_a_page_of_another_origin_that_knows_the_token_is_led_on_by_the_server(client: TestClient) -> None:
