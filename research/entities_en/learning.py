@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.threshold_sweep import label_sequences
-from concord.models.labels import decode_spans
+from concord.models.labels.spans import decode_spans
 from research.entities_en.silver import GOLD_TYPES
 
 Documents = Sequence[Sequence[Sentence]]

@@ -1,8 +1,4 @@
-"""The two stages of entities_en, trained one after the other with the encoder's states kept.
-
-Stage one learns from gold corpora and from open texts that the teachers labelled, stage two from the gold corpora with
-stage one's own drafts.
-"""
+"""Stage one of entities_en: it learns from gold corpora and from open texts that the teachers labelled."""
 
 import random
 from collections.abc import Sequence
@@ -10,8 +6,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from concord.models.data.sentence import Sentence
-from concord.models.two_stage.draft_network import DraftNetwork
-from concord.models.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.two_stage.draft_network import DraftNetwork
+from concord.models.taggers.two_stage.tagger import TwoStageTagger
 from research.entities_en.features import Features
 from research.entities_en.learning import Batch, learn
 
@@ -44,14 +40,13 @@ def train_stage_one(
     rate: float,
     seed: str,
     name: str,
-    epochs: int = 1,
 ) -> None:
-    """Train stage one; targets have a row of label probabilities for each word."""
+    """Read the sentences once; targets have a row of label probabilities for each word."""
 
     def loss_of(batch: Batch) -> Tensor:
         logits, _ = network(tagger.encode(batch), features.batch(batch))
         loss: Tensor = -(logits.log_softmax(dim=-1) * targets.batch(batch)).sum() / _BATCH_SENTENCES
         return loss
 
-    batches = [like_lengths(sentences, random.Random(f"{seed}/{epoch}")) for epoch in range(epochs)]
-    learn(network, [{"params": list(network.parameters()), "lr": rate}], batches, loss_of, name=name, warmup=0.05)
+    batches = like_lengths(sentences, random.Random(seed))
+    learn(network, [{"params": list(network.parameters()), "lr": rate}], [batches], loss_of, name=name, warmup=0.05)
