@@ -7,8 +7,6 @@ Rows are matched in Arrow and numpy and become Python objects only when they are
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from heapq import nsmallest
 from typing import Any
 
 import numpy as np
@@ -193,16 +191,19 @@ class Differences:
         self.bars += np.histogram(changes["sureness"].drop_null().to_numpy(), bins=BARS, range=(0, 1))[0]
         documents, counts = np.unique(changes["document"].to_numpy(), return_counts=True)
         totals = np.bincount(first.entities["document"].to_numpy(), minlength=len(pair.first))[documents]
-        rows = zip(pair.first.take(pa.array(documents)).to_pylist(), counts.tolist(), totals.tolist(), strict=True)
-        new = [ChangedDocument(doc_id=doc_id, changes=count, entities=total) for doc_id, count, total in rows]
-        self.changed_documents += len(new)
-        self.most_changed = nsmallest(LISTED_DOCUMENTS, self.most_changed + new, lambda it: (-it.changes, it.doc_id))
+        found = pa.table({"doc_id": pair.first.take(documents), "changes": counts, "entities": totals})
+        order = [("changes", "descending"), ("doc_id", "ascending")]
+        self.changed_documents += len(documents)
+        self.most_changed += [ChangedDocument(**row) for row in _first_rows(found, order, LISTED_DOCUMENTS)]
+        self.most_changed.sort(key=lambda document: (-document.changes, document.doc_id))
+        del self.most_changed[LISTED_DOCUMENTS:]
         if len(self.changes) == self.listed > 0 and (least := self.changes[-1].sureness) is not None:
             changes = changes.filter(pc.greater_equal(changes["sureness"], least))
         changes = changes.append_column("doc_id", pair.first.take(changes["document"].combine_chunks()))
         order = [("sureness", "descending"), ("doc_id", "ascending"), ("first_start_char", "ascending")]
-        certain = changes.take(pc.sort_indices(changes, order).slice(0, self.listed)).to_pylist()
-        self.changes = nsmallest(self.listed, self.changes + [_change(row, pair, first) for row in certain], _rank)
+        self.changes += [_change(row, pair, first) for row in _first_rows(changes, order, self.listed)]
+        self.changes.sort(key=_rank)
+        del self.changes[self.listed :]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -254,15 +255,18 @@ def compare_collections(left: Collection, right: Collection, *, listed: int) -> 
         )
     tables, calibrations = zip(*map(records.read_documents, (left, right)), strict=True)
     documents, pairs = records.match_documents(*tables, listed=listed)
+    dead_letters = records.compare_dead_letters(left, right, tables, listed=listed)
+    del tables
     differences = Differences(listed=listed)
-    # A and B are mostly cut alike: the next pair may need one of the same shards.
-    read, read_other = (lru_cache(maxsize=1)(partial(read_shard, side)) for side in (left, right))
+    shards, rows = (-1, -1), [dict[str, pa.Table](), dict[str, pa.Table]()]
     for pair in pairs:
-        differences.add(
-            pair,
-            ShardRows.select(read(pair.first_shard), pair.first),
-            ShardRows.select(read_other(pair.second_shard), pair.second),
-        )
+        # A and B are mostly cut alike: the next pair may need one of the same shards.
+        for side, collection in enumerate((left, right)):
+            if pair[side] != shards[side]:
+                rows[side].clear()  # frees its memory before the next shard is read
+                rows[side] |= read_shard(collection, pair[side])
+        shards = pair.first_shard, pair.second_shard
+        differences.add(pair, ShardRows.select(rows[0], pair.first), ShardRows.select(rows[1], pair.second))
     return Diff(
         first=left,
         second=right,
@@ -270,7 +274,7 @@ def compare_collections(left: Collection, right: Collection, *, listed: int) -> 
         recipe=right.plan.recipe.difference(left.plan.recipe),
         documents=documents,
         differences=differences,
-        dead_letters=records.compare_dead_letters(left, right, tables, listed=listed),
+        dead_letters=dead_letters,
     )
 
 
@@ -300,6 +304,11 @@ def _sums(entities: pa.Table) -> list[dict[str, Any]]:
     groups = pa.table(keys | columns).group_by([*keys], use_threads=False)
     sums = groups.aggregate([(name, "sum", pc.ScalarAggregateOptions(min_count=0)) for name in columns])
     rows: list[dict[str, Any]] = sums.rename_columns([*keys, *columns]).to_pylist()
+    return rows
+
+
+def _first_rows(table: pa.Table, order: Sequence[tuple[str, str]], count: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.take(pc.sort_indices(table, order).slice(0, count)).to_pylist()
     return rows
 
 

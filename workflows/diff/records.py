@@ -78,14 +78,17 @@ def match_documents(first: pa.Table, second: pa.Table, *, listed: int) -> tuple[
     left, right, only_first, only_second = join_rows(first, second, keys=["doc_id"])
     renamed, new_names, only_first, only_second = join_rows(only_first, only_second, keys=["text_sha256"])
     is_same = pc.equal(left["text_sha256"], right["text_sha256"])
-    same = pa.concat_tables([left.filter(is_same), renamed]), pa.concat_tables([right.filter(is_same), new_names])
+    same = (
+        pa.concat_tables([by_id.filter(is_same), by_text]).drop_columns("text_sha256")
+        for by_id, by_text in ((left, renamed), (right, new_names))
+    )
     others = {"changed": left.filter(pc.invert(is_same)), "only_first": only_first, "only_second": only_second}
     ids = {name: table["doc_id"].slice(0, listed).to_pylist() for name, table in others.items()}
     names = (table["doc_id"].slice(0, listed).to_pylist() for table in (renamed, new_names))
     documents = Documents(
         first=first.num_rows,
         second=second.num_rows,
-        same_text=same[0].num_rows,
+        same_text=len(is_same) - others["changed"].num_rows + renamed.num_rows,
         renamed=renamed.num_rows,
         **{name: table.num_rows for name, table in others.items()},
         listed={"renamed": [*zip(*names, strict=True)], **ids},
@@ -98,9 +101,11 @@ def _by_shards(first: pa.Table, second: pa.Table) -> Iterator[ShardPair]:
     pairs = pa.table(columns, names=["first_shard", "second_shard", "first", "second"])
     # A and B are mostly cut alike: in this order a shard is read once. One thread keeps the order of the documents.
     shards = pairs.group_by(["first_shard", "second_shard"], use_threads=False)
-    grouped = shards.aggregate([("first", "list"), ("second", "list")])
-    for shard, second_shard, ids, second_ids in zip(*grouped.sort_by("first_shard").columns, strict=True):
-        yield ShardPair(shard.as_py(), second_shard.as_py(), ids.values, second_ids.values)
+    grouped = shards.aggregate([("first", "list"), ("second", "list")]).sort_by("first_shard")
+    return (
+        ShardPair(shard.as_py(), second_shard.as_py(), ids.values, second_ids.values)
+        for shard, second_shard, ids, second_ids in zip(*grouped.columns, strict=True)
+    )
 
 
 def compare_dead_letters(
