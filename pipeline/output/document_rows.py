@@ -1,6 +1,6 @@
 """Reading a collection back one document at a time, as rows of its tables."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain, groupby
@@ -175,6 +175,16 @@ def tagger_input(pieces: Sequence[Sequence[ParsedWord | TokenRow]]) -> Sentence:
         heads=heads,
         relations=relations,
     )
+
+
+def spaced_text(words: Iterable[tuple[int, str]], *, start: int = 0) -> str:
+    """Return the text of words, given the offset of each, from an offset on; spaces stand for what is in no word."""
+    pieces, end = list[str](), start
+    for offset, word in words:
+        if offset >= end:  # words of one token may share its offsets
+            pieces += (" " * (offset - end), word)
+            end = offset + len(word)
+    return "".join(pieces)
 
 
 def tagged_sentences(document: CollectedDocument) -> list[Sentence]:

@@ -210,14 +210,14 @@ def _token_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
 def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
     rows: list[dict[str, Any]] = []
     for item in flat:
-        first = len(rows)
+        first, document_text = len(rows), item.annotated.parsed.document.text
         for entity_id, (sent_id, span, confidence, source) in enumerate(item.spans):
             within = slice(item.starts[sent_id] + span.start, item.starts[sent_id] + span.end)
             words = item.words[within]
             if len(words) != span.end - span.start:
                 raise ValueError(f"entity {span}: expected it within the document's {len(item.words)} words")
             start_char, end_char = words[0].start_char, words[-1].end_char
-            text = item.annotated.parsed.document.text[start_char:end_char]
+            text = document_text[start_char:end_char]
             name = normalize_name(text)
             rows.append(
                 {
@@ -231,7 +231,7 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
                     "text": text,
                     "name": name,
                     "label": span.label,
-                    "value": value_of(span.label, item.annotated.parsed.document.text, start_char, end_char),
+                    "value": value_of(span.label, document_text, start_char, end_char),
                     "confidence": confidence,
                     "uncertainty": max(known_numbers(item.uncertainty[within]), default=None),
                     "refined": any(item.refined[within]),
@@ -244,7 +244,7 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
             for row in rows[first:last]
             for place in [(row["start_char"], row["end_char"])]
         ]
-        identities = identify(mentions, item.annotated.parsed.document.text)
+        identities = identify(mentions, document_text)
         for row, identity in zip(rows[first:last], identities, strict=True):
             row |= {"canonical": identity.canonical, "identity": identity.number}
         for row in rows[last:]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
 from concord.pipeline.names.values import VALUES, value_of
+from concord.pipeline.output.document_rows import spaced_text
 from concord.pipeline.output.manifest import Manifest, PartFile, ShardReport, check_equation, read_commit_record
 from concord.pipeline.output.output_folder import OutputFolder, part_fault
 from concord.pipeline.output.schema import CANDIDATE, SCHEMA_VERSION, SCHEMAS, SHARD_TABLES, schema_version
@@ -293,14 +294,11 @@ def _entity_problems(tables: Mapping[str, pa.Table]) -> Iterator[str]:
 
 def _spaced_texts(tokens: pa.Table) -> dict[str, str]:
     """Return the text of each document, with spaces for what is in no word: white space and invisible characters."""
-    pieces: defaultdict[str, list[str]] = defaultdict(list)
-    ends: defaultdict[str, int] = defaultdict(int)
+    words: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
     columns = (tokens[name].to_pylist() for name in ("doc_id", "start_char", "text"))
     for doc_id, start, text in zip(*columns, strict=True):
-        if start >= ends[doc_id]:  # words of one token may share its offsets
-            pieces[doc_id] += (" " * (start - ends[doc_id]), text)
-            ends[doc_id] = start + len(text)
-    return {doc_id: "".join(words) for doc_id, words in pieces.items()}
+        words[doc_id].append((start, text))
+    return {doc_id: spaced_text(own) for doc_id, own in words.items()}
 
 
 _CHECKS: dict[str, Callable[[Mapping[str, pa.Table]], Iterator[str]]] = {

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from concord.pipeline.output.collection import Collection
+from concord.pipeline.output.document_rows import spaced_text
 from concord.pipeline.output.tables import without_candidates
 
 Rows = NDArray[np.int64]
@@ -120,13 +121,10 @@ class ShardRows:
         far = np.searchsorted(self.ends, base + end + CONTEXT, side="right")
         inner = self.words_of(np.array([base + start]), np.array([base + end]))
         first, stop = min(near, inner[0][0]), max(far, inner[1][0])
-        words = self.tokens.slice(first, stop - first).select([*OFFSETS, "text"]).to_pylist()
-        text, offset = "", words[0]["start_char"]
-        for word in words:
-            # The words of a multi-word token share their offsets; the text is written once.
-            if word["start_char"] >= offset + len(text):
-                text = text.ljust(word["start_char"] - offset) + word["text"]
-        return offset, text
+        rows = self.tokens.slice(first, stop - first)
+        words = list(zip(rows["start_char"].to_pylist(), rows["text"].to_pylist(), strict=True))
+        offset = words[0][0]
+        return offset, spaced_text(words, start=offset)
 
 
 def read_shard(collection: Collection, shard: int) -> Mapping[str, pa.Table]:
