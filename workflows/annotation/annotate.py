@@ -103,7 +103,7 @@ def _run(job: ResolvedJob, *, retry: DeadLetterFilter | None = None) -> Answer:
     manifest = collection.manifest
     if is_reference(job.config.tagger.model):
         try:
-            send_or_warn(read_runs(report.output), report.output)
+            send_or_warn(read_runs(job.folder), report.output)
         except (OSError, ConcordError) as error:
             warn(f"the run is complete, but MLflow could not record it: {error}\n  {describe_sync(report.output)}")
     steps = {name: step.name.lower() for name, step in backed_off(manifest.shards).items()}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from concord.models.errors import ConcordError
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.tracking import read_runs
 from concord.workflows.console import Answer, counted, info, table, warn
@@ -63,7 +64,7 @@ def _sync(folder: OutputPath) -> Iterator[tuple[str, dict[str, str | None]]]:
                 return
             records = [training]
         else:
-            records = read_runs(folder.absolute())
+            records = read_runs(OutputFolder(folder))
         for record in unsent(records):
             version = send(record)
             info(f"{folder}: sent")
