@@ -363,7 +363,7 @@ class _Trainer:
         threshold = json.loads(metadata["threshold"])
         if threshold is not None:
             self._tagger.set_threshold(threshold)
-        return [EpochResult(**entry) for entry in json.loads(metadata["history"])]
+        return _HISTORY.validate_json(metadata["history"])
 
     def _train_batch(self, batch: Batch, epoch: int) -> float:
         for name, optimizer in self._optimizers.items():

@@ -179,10 +179,10 @@ def _version_scores(result: Mapping[str, Any]) -> dict[str, float]:
     scores: dict[str, float] = {}
     for part in _METRICS:
         if evaluation := result.get(part):
-            measure = "accuracy" if "accuracy" in evaluation else "f1"
-            scores[f"{part}_{measure}"] = (
-                evaluation["accuracy"] if measure == "accuracy" else evaluation["scores"]["all"]["f1"]
-            )
+            if "accuracy" in evaluation:
+                scores[f"{part}_accuracy"] = evaluation["accuracy"]
+            else:
+                scores[f"{part}_f1"] = evaluation["scores"]["all"]["f1"]
     if result["folds"] is not None:
         of_folds = {"folds_f1": result["best"]["dev_f1"], "folds_accuracy": result["best"]["dev_accuracy"]}
         scores |= {name: score for name, score in of_folds.items() if score is not None}
