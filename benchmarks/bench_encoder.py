@@ -25,11 +25,10 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from bench_calibration import PARTS
-from bench_precision import in_turns
 from english_types import TYPES, scored
 from environment import environment, quartiles
 
@@ -50,6 +49,7 @@ PROCESSORS: Mapping[str, Mapping[str, str]] = {
     "no vector instructions in torch": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
 }
 _SENTENCES = 600
+Way = TypeVar("Way", bound=str)
 
 
 def predict(tagger: Tagger, documents: Sequence[Sequence[Sentence]]) -> list[Prediction]:
@@ -62,6 +62,19 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     started = time.process_time()
     result = work()
     return result, time.process_time() - started
+
+
+def in_turns(
+    ways: Sequence[Way], tag: Callable[[Way], tuple[list[tuple[str, ...]], float]], *, rounds: int, words: int
+) -> tuple[dict[Way, list[tuple[str, ...]]], dict[Way, list[float]]]:
+    """Tag in every way, in an order that is turned round each time; return labels, and microseconds a word."""
+    labels: dict[Way, list[tuple[str, ...]]] = {}
+    times: dict[Way, list[float]] = {way: [] for way in ways}
+    for number in range(rounds):
+        for way in ways if number % 2 == 0 else reversed(ways):
+            labels[way], seconds = tag(way)
+            times[way].append(1e6 * seconds / words)
+    return labels, times
 
 
 def copy_with(precision: Precision, folder: Path, target: Path) -> Path:

@@ -137,9 +137,6 @@ CASES: Mapping[str, Case] = {
     "bench_parts": Case(),
     "bench_peers": Case(piece=draw_peers),
     "bench_planning": Case(options="--documents 10 20"),
-    "bench_precision": Case(
-        options="--corpora {corpora} --model entities_en_small --rounds 1", constants=ONE_PART | {"WAYS": ("fp32",)}
-    ),
     "bench_queue": Case(options=f"{TO_FILE} --size 2 --rounds 1", constants={"POOLS": {"tiny": ("ewt_uner/dev",)}}),
     "bench_readers": Case(options="--reads 5 --documents 4 --grace-seconds 5"),
     "bench_repeats": Case(options="--length 200 --shapes a"),
