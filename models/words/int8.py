@@ -56,7 +56,7 @@ def fbgemm_product(weight: Tensor) -> Product:
         torch.backends.quantized.engine = "fbgemm"
         with warnings.catch_warnings():
             # That tensors with a scale are to go; a torch without them has the other products.
-            warnings.simplefilter("ignore", UserWarning)
+            warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
             scaled = torch._make_per_tensor_quantized_tensor(weight, 1.0, 0)
             packed = torch.ops.quantized.linear_prepack(scaled, None)
     finally:
