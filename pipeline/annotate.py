@@ -49,7 +49,8 @@ def annotate(
 ) -> RunReport:
     """Annotate what the output folder does not hold yet, and finish the run.
 
-    A finished run is left as it is: nothing is loaded, started or written, but for settings that are new.
+    A finished run is left as it is: nothing is loaded, started or written, but for settings that are new, and once a
+    note in ``stats.json`` that a run has found nothing to change.
 
     Args:
         retry: try these dead letters of a finished run again instead, and leave everything else as it is. One that

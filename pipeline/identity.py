@@ -66,7 +66,7 @@ class ResolvedTagger:
 
     Attributes:
         version: in the registry, if it comes from there.
-        digest: SHA-256 in hex over its files (concord.models.bundles.checkpoint.tagger_digest).
+        digest: SHA-256 in hex over its files (concord.models.bundles.manifest.tagger_digest).
         folder: of the bundle; every worker must be able to read it.
         trees: the source of the trees that it learned from (concord.models.taggers.base.Tagger.trees).
         terms, table_alone: as in ``ComponentIdentity``.
