@@ -60,12 +60,12 @@ $(NODE): %/node_modules/.package-lock.json: %/package-lock.json
 	if command -v npm >/dev/null; then npm ci --prefix $(<D) --ignore-scripts --no-audit --no-fund && touch $@ || \
 		{ rm -rf $(@D); echo "npm cannot install $(<D): the tests that need it are skipped"; }; fi
 
-# The tests of Ray, which mostly wait, come one after the other beside the others.
+# The tests of Ray, which mostly wait and have limits of time, run beside the others, which let them have the cores.
 RAY_LOG := .pytest_ray.log
 
 test: $(STAMP) $(NODE)  ## Every test but those that need a GPU
 	$(BIN)/pytest -m 'ray and not gpu' --durations=10 >$(RAY_LOG) 2>&1 & \
-	$(BIN)/pytest -m 'not ray and not gpu' --numprocesses 3 --dist worksteal --durations=30; others=$$?; \
+	nice $(BIN)/pytest -m 'not ray and not gpu' --numprocesses 3 --dist worksteal --durations=30; others=$$?; \
 	wait $$!; ray=$$?; cat $(RAY_LOG); exit $$((others | ray))
 
 test-python:  ## The quick tests under another interpreter, as in PYTHON=python3.13, in an environment of its own

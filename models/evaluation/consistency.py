@@ -45,6 +45,18 @@ def consistency(labels_of_names: Mapping[str, Counter[str]]) -> Consistency:
     )
 
 
+def count_unlabelled(labels_of_names: Mapping[str, Counter[str]]) -> tuple[int, int]:
+    """Count the occurrences of a document's recurring names of two words and more, and those that have no label.
+
+    Shorter names are left out: "May" and "Reading" are not always names.
+
+    Args:
+        labels_of_names: as ``name_labels`` returns it; every name in it is an entity somewhere in the document.
+    """
+    recurring = [labels for name, labels in labels_of_names.items() if " " in name and labels.total() > 1]
+    return sum(labels.total() for labels in recurring), sum(labels[OUTSIDE] for labels in recurring)
+
+
 def name_labels(document: Iterable[LabelledSentence]) -> dict[str, Counter[str]]:
     """Count the labels of the occurrences of every name in a document.
 

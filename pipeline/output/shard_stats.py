@@ -4,6 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 import orjson
@@ -11,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from concord.models.data.outputs import Prediction
+from concord.models.evaluation.consistency import count_unlabelled, name_labels
 from concord.pipeline.documents import AnnotatedDocument
 from concord.pipeline.output.manifest import Manifest, ShardReport
 from concord.pipeline.output.tables import without_candidates
@@ -37,6 +40,8 @@ ALWAYS_COUNTED = {
     "refined_tokens": "words whose label stage two gave, and no person",
     "changed_tokens": "those of them whose label differs from that of stage one",
     "refined_sentences": "sentences with a word whose label stage two gave",
+    "repeated_names": "occurrences of names of two words and more that occur more than once in their document",
+    "unlabelled_names": "those of them without a label, though the document has it elsewhere",
     "near_ties": "words within 0.00001 of another label or of the threshold; not in documents that were copied since",
 }
 """The counts of a shard and of a collection that are there even if they are 0, with their meaning."""
@@ -101,6 +106,7 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
             "uncertain_tokens": int((uncertainty > _limit(threshold)).sum()),
             "refined_tokens": int(refined.sum()),
             "changed_tokens": int(is_changed(tokens).sum()),
+            **_count_repeated_names(tokens),
             "refined_sentences": _sentences_with(refined, _values(sentences, "n_tokens").astype(np.int64)),
         }
     )
@@ -183,6 +189,18 @@ def backed_off(reports: Iterable[ShardReport]) -> dict[str, BackOffStep]:
         if names:
             steps[f"{report.shard:05d}"] = max(BackOffStep[name.upper()] for name in names)
     return steps
+
+
+def _count_repeated_names(tokens: pa.Table) -> dict[str, int]:
+    columns = (tokens[name].to_pylist() for name in ("doc_id", "sent_id", "word", "ner"))
+    repeated = unlabelled = 0
+    for _, document in groupby(zip(*columns, strict=True), key=itemgetter(0)):
+        sentences = (list(rows) for _, rows in groupby(document, key=itemgetter(1)))
+        names = name_labels(([row[2] for row in rows], [row[3] for row in rows]) for rows in sentences)
+        occurrences, missed = count_unlabelled(names)
+        repeated += occurrences
+        unlabelled += missed
+    return {"repeated_names": repeated, "unlabelled_names": unlabelled}
 
 
 def _near_ties(prediction: Prediction, limit: float) -> int:

@@ -14,7 +14,7 @@ from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.document_rows import CollectedDocument, TokenRow, words_with_spaces
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.past_generations import PastGeneration, past_generations
-from concord.pipeline.output.shard_stats import backed_off
+from concord.pipeline.output.shard_stats import backed_off, total_counts
 from concord.pipeline.output.tables import title_of
 from concord.pipeline.plan import Plan
 from concord.pipeline.report.dependency_arcs import draw_tree
@@ -60,6 +60,7 @@ def render_report(
 ) -> str:
     """Render the report as HTML; ``stats`` is the content of stats.json, of which missing keys are not shown."""
     plan, manifest = quality.plan, quality.manifest
+    counts = total_counts(manifest.shards)
     threshold = _threshold(plan)
     # Shades are relative to the darkest word shown.
     darkest = max(
@@ -76,7 +77,9 @@ def render_report(
         runs=_run_charts(past[-RUNS:]),
         threshold=threshold,
         chart=_chart(quality.histogram, threshold),
-        near_ties=round(sum(shard.stats.get("near_ties", 0) for shard in manifest.shards)),
+        near_ties=counts["near_ties"],
+        repeated_names=counts["repeated_names"],
+        unlabelled_names=counts["unlabelled_names"],
         backed_off=backed_off(manifest.shards),
         colours=type_colours(kind.label for kind in quality.types),
         changes=[

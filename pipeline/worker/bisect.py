@@ -1,9 +1,8 @@
 """Retry by bisection: one document that fails must not cost its batch."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
-
-import torch
 
 from concord.models.errors import ConcordError
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
@@ -42,12 +41,21 @@ def run_bisecting(
             raise
         on_shortage()
         code, message = OUT_OF_MEMORY, str(error)
-    except (ConcordError, torch.AcceleratorError):
+    except ConcordError:
         raise
-    except Exception as error:  # noqa: BLE001 - the worker's edge: whatever a document raises is its dead letter
+    except Exception as error:
+        if _is_of_the_device(error):
+            raise
+        # The worker's edge: whatever a document raises is its dead letter.
         code, message = f"{stage}_failed", f"{type(error).__name__}: {error}"
     if len(items) == 1:
         return [DeadLetter.for_document(items[0], stage=stage, error=code, message=message)]
     middle = len(items) // 2
     halves = (items[:middle], items[middle:])
     return [result for half in halves for result in run_bisecting(half, run, stage=stage, on_shortage=on_shortage)]
+
+
+def _is_of_the_device(error: Exception) -> bool:
+    # Where torch raised it, it is imported; a worker whose parser and tagger need no torch starts without it.
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(error, torch.AcceleratorError)

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
 from operator import attrgetter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from concord.models.confidence.calibration import Calibration
 from concord.models.data.options import OnBatch, PredictOptions
 from concord.models.data.outputs import Prediction, Source, known_numbers
 from concord.models.data.sentence import Sentence
@@ -20,6 +19,9 @@ from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import shortage_errors
 from concord.pipeline.worker.shard_progress import OnShare
 
+if TYPE_CHECKING:
+    from concord.models.confidence.calibration import Calibration
+
 _COMPARED_WORDS = 2_000
 """Words of a shard, at most a tenth of them, that a bf16 run also labels in fp32, to report how many labels differ."""
 
@@ -28,7 +30,7 @@ class DocumentTagger(Protocol):
     """What the tag stage needs of a tagger; see concord.models.taggers.base.Tagger."""
 
     @property
-    def calibration(self) -> Calibration | None:
+    def calibration(self) -> "Calibration | None":
         """How its probabilities were calibrated; None if they are the network's own."""
 
     @property

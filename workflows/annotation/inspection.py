@@ -109,8 +109,10 @@ def _finished_content(folder: OutputFolder) -> tuple[Mapping[str, int], LastChan
 def _describe_content(content: Mapping[str, int], change: LastChange) -> list[tuple[str, str]]:
     when = f", {change.finished}" if change.finished else ""
     made = f"{change.annotated:,} annotated, {change.unchanged:,} unchanged"
+    repeated, unlabelled = content["repeated_names"], content["unlabelled_names"]
     rows = [
         ("collection", f"{describe_content(content)}; {counted(content['dead_letters'], 'dead letter')}"),
+        *([("repeated names", f"{unlabelled:,} of {repeated:,} occurrences without a label")] if repeated else []),
         ("last change", f"generation {change.generation}{when}: {made}"),
         *([("", change.changes.description)] if change.generation else []),
     ]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concord.models.evaluation.consistency import Consistency, consistency, name_labels
+from concord.models.evaluation.consistency import Consistency, consistency, count_unlabelled, name_labels
 
 
 def labelled(*sentences: str) -> list[tuple[list[str], list[str]]]:
@@ -44,6 +44,14 @@ def test_name_labels_counts_words_in_a_script_without_case() -> None:
 def test_name_labels_continues_an_entity_in_the_next_sentence() -> None:
     document = labelled("the Bank|B-ORG of|I-ORG", "Tamar|I-ORG lent", "Bank of Tamar", "Bank of", "Tamar ran")
     assert name_labels(document) == {"bank of tamar": Counter({"ORG": 1, "O": 1})}
+
+
+def test_count_unlabelled_counts_recurring_names_of_two_words_and_more() -> None:
+    document = labelled(
+        "Alan|B-PER Baxter|I-PER left", "ALAN BAXTER slept", "Alan Baxter|B-ORG sat", "Ada|B-PER Li|I-PER"
+    )
+    assert count_unlabelled(name_labels(document)) == (3, 2)
+    assert count_unlabelled(name_labels(labelled("Baxter|B-PER left", "Baxter slept"))) == (0, 0)
 
 
 def test_consistency_counts_only_recurring_names() -> None:

@@ -218,11 +218,26 @@ def test_count_rows_counts_outcomes() -> None:
         "refined_tokens": 2,
         "refined_sentences": 2,
         "changed_tokens": 1,
+        "repeated_names": 0,
+        "unlabelled_names": 0,
         "uncertainty.06": 2,
         "uncertainty.08": 1,
         "uncertainty.13": 1,
         "dead_letters.read.e": 2,
     }
+
+
+def test_count_rows_counts_repeated_names_that_are_labelled_once() -> None:
+    # Runs of capitalized words are names, so that those in upper case within a run of their own are, too.
+    documents = [
+        found
+        for found in TagStage(fakes.FakeTagger(), TaggerRunConfig()).run(
+            parsed("Anna Smith saw it. anna Smith left. Anna Smith slept", "the Anna Smith is one. Bob fell. Bob")
+        )
+        if isinstance(found, AnnotatedDocument)
+    ]
+    counts = count_rows(annotated_tables(documents, Signature(parser="p", tagger="t")), threshold=0.35)
+    assert (counts["repeated_names"], counts["unlabelled_names"]) == (3, 1)
 
 
 def test_near_ties_are_small_margins_and_uncertainties_at_the_threshold() -> None:

@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from typing_extensions import override
 
 from concord.models.data.options import DEFAULT_OPTIONS, OnBatch, PredictOptions
@@ -100,7 +99,7 @@ class FakeParser:
         if "PARSERFAULT" in words:
             raise RuntimeError("the parser cannot do this")
         if "GREEDY" in words:
-            raise torch.OutOfMemoryError("a document too large")
+            raise _out_of_memory("a document too large")
         if "KILLER" in words and self._settings.is_due():
             os.kill(os.getpid(), signal.SIGKILL)
         if "STOPPER" in words and self._settings.is_due():
@@ -129,7 +128,7 @@ class FakeTagger:
         if "TAGKILLER" in words and self._settings.is_due():
             os.kill(os.getpid(), signal.SIGKILL)
         if self._settings.batch_words is not None and options.batch_words > self._settings.batch_words:
-            raise torch.OutOfMemoryError(f"{options.batch_words} words")
+            raise _out_of_memory(f"{options.batch_words} words")
         noise = self._settings.batch_noise * len(documents)
         threshold = options.threshold or self.threshold
         return [[_predict(sentence, threshold, noise=noise) for sentence in document] for document in documents]
@@ -140,12 +139,21 @@ class AttentiveTagger(FakeTagger):
 
     def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:
         words = tuple(word for sentence in document for word in sentence.words)
+        import torch
+
         weights = torch.zeros(len(words))
         weights[0], weights[-1] = 0.7, 0.3
         return [
             {"memory": AttentionMap(weights=weights.expand(1, len(sentence.words), -1), columns=words)}
             for sentence in document
         ]
+
+
+def _out_of_memory(message: str) -> Exception:
+    # The workers of most tests need no torch, which takes seconds to import.
+    import torch
+
+    return torch.OutOfMemoryError(message)
 
 
 class NoParser:
