@@ -1,7 +1,7 @@
 """Label consistency: whether the occurrences of a name in a document have the same label."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from concord.models.labels.spans import OUTSIDE, Span, decode_spans
@@ -45,15 +45,20 @@ def consistency(labels_of_names: Mapping[str, Counter[str]]) -> Consistency:
     )
 
 
-def count_unlabelled(labels_of_names: Mapping[str, Counter[str]]) -> tuple[int, int]:
+def count_unlabelled(labels_of_names: Mapping[str, Counter[str]], *, values: Container[str]) -> tuple[int, int]:
     """Count the occurrences of a document's recurring names of two words and more, and those that have no label.
 
     Shorter names are left out: "May" and "Reading" are not always names.
 
     Args:
         labels_of_names: as ``name_labels`` returns it; every name in it is an entity somewhere in the document.
+        values: types of what is no name, such as dates: "a year" is not one everywhere.
     """
-    recurring = [labels for name, labels in labels_of_names.items() if " " in name and labels.total() > 1]
+    recurring = [
+        labels
+        for name, labels in labels_of_names.items()
+        if " " in name and labels.total() > 1 and any(label != OUTSIDE and label not in values for label in labels)
+    ]
     return sum(labels.total() for labels in recurring), sum(labels[OUTSIDE] for labels in recurring)
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from concord.models.data.outputs import Prediction
 from concord.models.evaluation.consistency import count_unlabelled, name_labels
 from concord.pipeline.documents import AnnotatedDocument
+from concord.pipeline.names.values import VALUES
 from concord.pipeline.output.manifest import Manifest, ShardReport
 from concord.pipeline.output.tables import without_candidates
 
@@ -40,7 +41,7 @@ ALWAYS_COUNTED = {
     "refined_tokens": "words whose label stage two gave, and no person",
     "changed_tokens": "those of them whose label differs from that of stage one",
     "refined_sentences": "sentences with a word whose label stage two gave",
-    "repeated_names": "occurrences of names of two words and more that occur more than once in their document",
+    "repeated_names": "occurrences of names of two words and more, dates and amounts apart, that their document has more than once",
     "unlabelled_names": "those of them without a label, though the document has it elsewhere",
     "near_ties": "words within 0.00001 of another label or of the threshold; not in documents that were copied since",
 }
@@ -197,7 +198,7 @@ def _count_repeated_names(tokens: pa.Table) -> dict[str, int]:
     for _, document in groupby(zip(*columns, strict=True), key=itemgetter(0)):
         sentences = (list(rows) for _, rows in groupby(document, key=itemgetter(1)))
         names = name_labels(([row[2] for row in rows], [row[3] for row in rows]) for rows in sentences)
-        occurrences, missed = count_unlabelled(names)
+        occurrences, missed = count_unlabelled(names, values=VALUES)
         repeated += occurrences
         unlabelled += missed
     return {"repeated_names": repeated, "unlabelled_names": unlabelled}

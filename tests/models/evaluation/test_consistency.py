@@ -50,8 +50,11 @@ def test_count_unlabelled_counts_recurring_names_of_two_words_and_more() -> None
     document = labelled(
         "Alan|B-PER Baxter|I-PER left", "ALAN BAXTER slept", "Alan Baxter|B-ORG sat", "Ada|B-PER Li|I-PER"
     )
-    assert count_unlabelled(name_labels(document)) == (3, 2)
-    assert count_unlabelled(name_labels(labelled("Baxter|B-PER left", "Baxter slept"))) == (0, 0)
+    assert count_unlabelled(name_labels(document), values=()) == (3, 2)
+    assert count_unlabelled(name_labels(labelled("Baxter|B-PER left", "Baxter slept")), values=()) == (0, 0)
+    dates = name_labels(labelled("A|B-DATE year|I-DATE", "a|B-DATE year|I-DATE", "twice a year"))
+    assert count_unlabelled(dates, values=()) == (3, 1)
+    assert count_unlabelled(dates, values=("DATE",)) == (0, 0)
 
 
 def test_consistency_counts_only_recurring_names() -> None:
