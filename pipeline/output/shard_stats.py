@@ -41,7 +41,7 @@ ALWAYS_COUNTED = {
     "refined_tokens": "words whose label stage two gave, and no person",
     "changed_tokens": "those of them whose label differs from that of stage one",
     "refined_sentences": "sentences with a word whose label stage two gave",
-    "repeated_names": "occurrences of names of two words and more, dates and amounts apart, that their document has more than once",
+    "repeated_names": "occurrences of names of two words and more (no dates or amounts) that recur in their document",
     "unlabelled_names": "those of them without a label, though the document has it elsewhere",
     "near_ties": "words within 0.00001 of another label or of the threshold; not in documents that were copied since",
 }
