@@ -80,7 +80,7 @@ def test_commands_have_options_and_read_files_that_exist(page: str) -> None:
         arguments = iter(words)
         while isinstance(command, click.Group):
             command = command.commands[next(arguments)]
-        options = {option for parameter in command.params for option in parameter.opts}
+        options = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
         for word in arguments:
             assert not word.startswith("-") or word == "-" or word in options, (words, word)
             if word.startswith(("examples/", "conf/")) and "=" not in word:
