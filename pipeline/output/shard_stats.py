@@ -33,17 +33,17 @@ REPLACED = "replaced"
 META_NULLS = "meta_nulls."
 """Begins the counts of values that are null in ``meta`` because they could not be stored, by field."""
 ALWAYS_COUNTED = {
-    "documents": "documents that are annotated",
-    "sentences": "their sentences; each piece of an over-long one counts",
-    "tokens": "their words",
-    "entities": "their entities; also `entities.<type>`",
+    "documents": "annotated documents",
+    "sentences": "sentences; each piece of an over-long one counts",
+    "tokens": "words",
+    "entities": "entities; also `entities.<type>`",
     "uncertain_tokens": "words whose uncertainty is above the threshold of stage two",
-    "refined_tokens": "words whose label stage two gave, and no person",
-    "changed_tokens": "those of them whose label differs from that of stage one",
-    "refined_sentences": "sentences with a word whose label stage two gave",
-    "repeated_names": "occurrences of names of two words and more (no dates or amounts) that recur in their document",
-    "unlabelled_names": "those of them without a label, though the document has it elsewhere",
-    "near_ties": "words within 0.00001 of another label or of the threshold; not in documents that were copied since",
+    "refined_tokens": "words that stage two labelled, and no person since",
+    "changed_tokens": "refined words whose label differs from that of stage one",
+    "refined_sentences": "sentences with a refined word",
+    "repeated_names": "occurrences of names of two or more words (no dates or amounts) that recur in their document",
+    "unlabelled_names": "repeated names without a label where the document labels others of the same words",
+    "near_ties": "words within 0.00001 of another label or of the threshold; not counted in copied documents",
 }
 """The counts of a shard and of a collection that are there even if they are 0, with their meaning."""
 NEAR_TIE = 1e-5
