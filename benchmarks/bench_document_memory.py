@@ -4,7 +4,7 @@ Command: python benchmarks/bench_document_memory.py --corpora MENDED --models en
 
 Both stages read every sentence (gate 0). Strict F1 in percent, of drafts and final labels. In the oracle a name that is
 right once in its document is right everywhere in it. Co-Acc is the accuracy of words of names that occur again in their
-document.
+document. Unlabelled are occurrences of names of two and more words that their document labels elsewhere.
 """
 
 import argparse
@@ -20,9 +20,11 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.options import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.breakdown import co_occurrence_scores
+from concord.models.evaluation.consistency import count_unlabelled, name_labels
 from concord.models.evaluation.metrics import gold_sequences, span_scores
 from concord.models.labels.spans import Span, decode_spans
 from concord.models.taggers.two_stage.tagger import TwoStageTagger
+from concord.pipeline.names.values import VALUES
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.registry.resolve_tagger import find_tagger
 
@@ -78,6 +80,15 @@ def oracle(documents: Documents, gold: Labels, final: Labels) -> float:
     return 200 * right / max(1, predicted + wanted)
 
 
+def unlabelled_names(documents: Documents, labels: Labels, suffix: str) -> dict[str, float | int]:
+    """Return how many repeated names documents have, and how many occurrences of them are without a label."""
+    rest, counts = iter(labels), [0, 0]
+    for document in documents:
+        found = name_labels((sentence.words, next(rest)) for sentence in document)
+        counts = [a + b for a, b in zip(counts, count_unlabelled(found, values=VALUES), strict=True)]
+    return dict(zip((f"repeated names{suffix}", f"unlabelled{suffix}"), counts, strict=True))
+
+
 def measure(tagger: TwoStageTagger, documents: Documents) -> dict[str, float | int]:
     """Measure a tagger on gold documents."""
     gold = [tuple(labels) for labels in gold_sequences(documents)]
@@ -97,6 +108,8 @@ def measure(tagger: TwoStageTagger, documents: Documents) -> dict[str, float | i
         "without slots": f1(alone),
         "memory's own gain": f1(final) - f1(alone),
         "oracle": oracle(documents, gold, final),
+        **unlabelled_names(documents, final, ""),
+        **unlabelled_names(documents, drafts, " of drafts"),
         "co_acc": co_occurrence_scores(documents, final).accuracy,
         "co_acc of drafts": co_occurrence_scores(documents, drafts).accuracy,
         "co_acc without slots": co_occurrence_scores(documents, alone).accuracy,
