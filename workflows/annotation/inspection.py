@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from textwrap import shorten
-from typing import Any
 
 import pyarrow as pa
 
@@ -41,6 +40,22 @@ class LastChange:
     reasons: Sequence[str]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """A column of an output table."""
+
+    name: str
+    type: str
+    nullable: bool
+    description: str
+
+    @classmethod
+    def of(cls, field: pa.Field) -> "Column":
+        """Describe a field of an Arrow schema."""
+        description = (field.metadata or {}).get(b"description", b"").decode()
+        return cls(name=field.name, type=str(field.type), nullable=field.nullable, description=description)
+
+
 def status(output: OutputPath) -> Answer:
     """Report what a collection holds, what its last change was, and how much of a run in progress is committed."""
     folder = OutputFolder(output)
@@ -50,15 +65,16 @@ def status(output: OutputPath) -> Answer:
     finished = folder.is_finished(plan)
     steps, attempts = backed_off(done.values()), CrashLog(plan).read_all()
     content, change = _finished_content(folder) or (None, None)
-    stats = folder.stats()
-    values: dict[str, Any] = {
+    stats, shards = folder.stats(), len(plan.shards) + len(plan.reused)
+    read_done = sum(report.read for report in done.values())
+    values = {
         "output": folder.output,
         "finished": finished,
         "generation": plan.generation,
-        "shards": len(plan.shards) + len(plan.reused),
+        "shards": shards,
         "shards_done": len(done),
         "read": plan.read,
-        "read_done": sum(report.read for report in done.values()),
+        "read_done": read_done,
         **asdict(outcome),
         "collection": content,
         "last_change": change,
@@ -71,9 +87,9 @@ def status(output: OutputPath) -> Answer:
     rows = [
         ("state", "finished" if finished else "not finished; run the same annotate command to resume it"),
         *(_describe_content(content, change) if content and change else ()),
-        ("shards", f"{values['shards_done']:,} of {values['shards']:,} committed"),
-        ("records", f"{values['read_done']:,} of {values['read']:,} committed"),
-        *([] if finished else [("so far", equation(outcome, read=values["read_done"]))]),
+        ("shards", f"{len(done):,} of {shards:,} committed"),
+        ("records", f"{read_done:,} of {plan.read:,} committed"),
+        *([] if finished else [("so far", equation(outcome, read=read_done))]),
         ("input", plan.config.input),
         ("tagger", describe_component(plan.tagger)),
         ("parser", describe_component(plan.parser)),
@@ -178,13 +194,9 @@ def schema(name: str | None) -> Answer:
     """Describe the columns of one table, or of all."""
     if name is not None and name not in SCHEMAS:
         raise ConfigError(f"schema: expected one of {', '.join(SCHEMAS)}, got {name!r}")
-    chosen = {key: schema for key, schema in SCHEMAS.items() if name in {None, key}}
-    values = {
-        "schema_version": SCHEMA_VERSION,
-        "offset_unit": OFFSET_UNIT,
-        "tables": {key: [_field_values(field) for field in schema] for key, schema in chosen.items()},
-    }
-    return Answer(values=values, text=_describe_schema(values))
+    tables = {key: list(map(Column.of, schema)) for key, schema in SCHEMAS.items() if name in {None, key}}
+    values = {"schema_version": SCHEMA_VERSION, "offset_unit": OFFSET_UNIT, "tables": tables}
+    return Answer(values=values, text=_describe_schema(tables))
 
 
 def _describe_dead_letters(
@@ -212,14 +224,9 @@ def _describe_dead_letters(
     return "\n\n".join(parts)
 
 
-def _field_values(field: pa.Field) -> dict[str, Any]:
-    description = (field.metadata or {}).get(b"description", b"").decode()
-    return {"name": field.name, "type": str(field.type), "nullable": field.nullable, "description": description}
-
-
-def _describe_schema(values: Mapping[str, Any]) -> str:
-    lines = [f"schema version {values['schema_version']}; offsets are {values['offset_unit']}"]
-    for name, fields in values["tables"].items():
-        rows = [(field["name"], f"{field['type']}{'?' * field['nullable']}", field["description"]) for field in fields]
+def _describe_schema(tables: Mapping[str, Sequence[Column]]) -> str:
+    lines = [f"schema version {SCHEMA_VERSION}; offsets are {OFFSET_UNIT}"]
+    for name, columns in tables.items():
+        rows = [(column.name, f"{column.type}{'?' * column.nullable}", column.description) for column in columns]
         lines += ["", name, indented(table(rows))]
     return "\n".join([*lines, "", "? may be null"])

@@ -57,12 +57,9 @@ def read_annotate_job(
     """
     job = read_yaml(path) if path is not None else {}
     config = annotate_config(job, values=values, overrides=overrides, where=str(path) if path else "")
-    paths: dict[str, Any] = {
-        "input": absolute_input(config.input),
-        "output": config.output.model_copy(update={"path": absolute_output(config.output.path)}),
-        **_absolute_components(config),
-    }
-    return config.model_copy(update=paths)
+    output = config.output.model_copy(update={"path": absolute_output(config.output.path)})
+    paths = {"input": absolute_input(config.input), "output": output}
+    return config.model_copy(update={**paths, **_absolute_components(config)})
 
 
 def resolve_job(config: AnnotateConfig) -> ResolvedJob:
@@ -168,9 +165,9 @@ def find_job_tagger(config: AnnotateConfig | TextConfig) -> ResolvedTagger:
     return find_entity_tagger(config.tagger.model, named=names_model(config))
 
 
-def _absolute_components(config: AnnotateConfig | TextConfig) -> dict[str, Any]:
+def _absolute_components(config: AnnotateConfig | TextConfig) -> dict[str, Config]:
     """Return parser and tagger with absolute paths where the job sets them; a default must not look like a choice."""
-    tagger: dict[str, Any] = {}
+    tagger: dict[str, str] = {}
     if names_model(config):
         tagger["model"] = absolute_model(config.tagger.model)
     if config.tagger.terms is not None:

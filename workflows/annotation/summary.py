@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
 from textwrap import shorten
-from typing import Any
 
 import pyarrow.parquet as pq
 
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.documents import STAGES
+from concord.pipeline.documents import STAGES, DeadLetter
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import Collection
+from concord.pipeline.output.dead_letters import read_dead_letters
 from concord.pipeline.output.manifest import Manifest, Outcome
 from concord.pipeline.output.shard_stats import GUESSED_ENCODINGS, META_NULLS, REPLACED, backed_off, total_counts
 from concord.pipeline.output.tables import normalize_name, without_candidates
@@ -99,9 +99,8 @@ def describe_lost_files(lost_files: Mapping[str, int], *, allowed: int) -> str:
 def _dead_letters(report: RunReport, config: AnnotateConfig, collection: Collection) -> str:
     if not report.dead_letters:
         return ""
-    parts = (pq.read_table(arrow_source(part)) for part in collection.parts("errors"))
-    rows = (row for part in parts for row in part.to_pylist())
-    lines = [_dead_letter_line(row) for row in islice(rows, SHOWN_LINES)]
+    dead_letters = read_dead_letters(collection.folder, collection.manifest.shards)
+    lines = [_dead_letter_line(dead_letter) for dead_letter in islice(dead_letters, SHOWN_LINES)]
     if report.dead_letters > len(lines):
         lines.append(f"{report.dead_letters - len(lines):,} more in {short_path(report.output / 'errors')}")
     if report.exceeds(config.max_dead_letters):
@@ -150,11 +149,11 @@ def _backed_off(manifest: Manifest) -> str:
     return f"{head}\n" + indented("\n".join(lines))
 
 
-def _dead_letter_line(row: Mapping[str, Any]) -> str:
-    uri, message = row["source_uri"], row["message"]
+def _dead_letter_line(dead_letter: DeadLetter) -> str:
+    uri, message, position = dead_letter.source_uri, dead_letter.message, dead_letter.position
     place = short_source(uri)
-    located = message.replace(uri, place) if message.startswith(uri) else f"{place}, at {row['position']}: {message}"
-    return shorten(f"{row['stage']}: {located}", DEAD_LETTER_WIDTH, placeholder=" ...")
+    located = message.replace(uri, place) if message.startswith(uri) else f"{place}, at {position}: {message}"
+    return shorten(f"{dead_letter.stage}: {located}", DEAD_LETTER_WIDTH, placeholder=" ...")
 
 
 def _replaced(report: RunReport) -> str:

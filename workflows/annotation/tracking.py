@@ -1,7 +1,6 @@
 """Annotation runs as MLflow records them: the generations of a collection, linked to the version of the model used."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.generations import Generation
@@ -60,7 +59,7 @@ def _record(folder: OutputFolder, past: PastGeneration, kept: Generation | None,
 
 def _metrics(past: PastGeneration, kept: Generation | None, plan: Plan | None) -> dict[str, float]:
     """Return outcome, changes and counts of a generation, and the words that it annotated in a second of work."""
-    known: dict[str, Any] = dict(past.stats.get("counts", {}))
+    known = dict(past.stats.get("counts", {}))
     metrics: dict[str, float] = {name: known.pop(name) for name in ("read", "dead_letters") if name in known}
     if kept is not None and plan is not None:
         manifest = kept.manifest()
