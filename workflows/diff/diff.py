@@ -86,7 +86,7 @@ class Tally:
     mean_confidence: tuple[float | None, ...]
 
     @classmethod
-    def of(cls, sums: Mapping[str, Any]) -> "Tally":
+    def of(cls, sums: Counter[str]) -> "Tally":
         """Build it from what ``_sums`` returns."""
         known = ((sums[f"{side}_confidence"], sums[f"{side}_known"]) for side in SIDES)
         return cls(
@@ -185,7 +185,7 @@ class Differences:
         words = self.words.add(first.tokens, second.tokens)
         self.differing.update(_count_differing_words(first, second, words))
         entities = compare_entities(first, second)
-        for row in _sums(entities):
+        for row in _sums(entities).to_pylist():
             self.sums[row.pop("kind"), row.pop("first_label"), row.pop("second_label")].update(row)
         changes = entities.filter(pc.not_equal(entities["kind"], "same"))
         self.bars += np.histogram(changes["sureness"].drop_null().to_numpy(), bins=BARS, range=(0, 1))[0]
@@ -194,14 +194,15 @@ class Differences:
         found = pa.table({"doc_id": pair.first.take(documents), "changes": counts, "entities": totals})
         order = [("changes", "descending"), ("doc_id", "ascending")]
         self.changed_documents += len(documents)
-        self.most_changed += [ChangedDocument(**row) for row in _first_rows(found, order, LISTED_DOCUMENTS)]
+        rows = _first_rows(found, order, LISTED_DOCUMENTS)
+        self.most_changed += [ChangedDocument(**row) for row in rows.to_pylist()]
         self.most_changed.sort(key=lambda document: (-document.changes, document.doc_id))
         del self.most_changed[LISTED_DOCUMENTS:]
         if len(self.changes) == self.listed > 0 and (least := self.changes[-1].sureness) is not None:
             changes = changes.filter(pc.greater_equal(changes["sureness"], least))
         changes = changes.append_column("doc_id", pair.first.take(changes["document"].combine_chunks()))
         order = [("sureness", "descending"), ("doc_id", "ascending"), ("first_start_char", "ascending")]
-        self.changes += [_change(row, pair, first) for row in _first_rows(changes, order, self.listed)]
+        self.changes += [_change(row, pair, first) for row in _first_rows(changes, order, self.listed).to_pylist()]
         self.changes.sort(key=_rank)
         del self.changes[self.listed :]
 
@@ -292,7 +293,7 @@ def _count_differing_words(first: ShardRows, second: ShardRows, words: Matches) 
     return counts | {"head": differing(first.head_starts(), second.head_starts())}
 
 
-def _sums(entities: pa.Table) -> list[dict[str, Any]]:
+def _sums(entities: pa.Table) -> pa.Table:
     """Return the sums of what ``Tally`` tells by kind and labels."""
     columns = {"count": pa.repeat(1, entities.num_rows)}
     columns |= {f"below_{limit}": pc.less(entities["sureness"], limit) for limit in LIMITS}
@@ -303,13 +304,11 @@ def _sums(entities: pa.Table) -> list[dict[str, Any]]:
     # One thread: the order of a floating-point sum decides its last digits.
     groups = pa.table(keys | columns).group_by([*keys], use_threads=False)
     sums = groups.aggregate([(name, "sum", pc.ScalarAggregateOptions(min_count=0)) for name in columns])
-    rows: list[dict[str, Any]] = sums.rename_columns([*keys, *columns]).to_pylist()
-    return rows
+    return sums.rename_columns([*keys, *columns])
 
 
-def _first_rows(table: pa.Table, order: Sequence[tuple[str, str]], count: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.take(pc.sort_indices(table, order).slice(0, count)).to_pylist()
-    return rows
+def _first_rows(table: pa.Table, order: Sequence[tuple[str, str]], count: int) -> pa.Table:
+    return table.take(pc.sort_indices(table, order).slice(0, count))
 
 
 def _rank(change: EntityChange) -> tuple[float, str, int]:

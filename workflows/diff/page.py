@@ -1,6 +1,7 @@
 """The HTML page of a diff, and the wording that it shares with the console."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from concord.models.labels.spans import OUTSIDE
 from concord.pipeline.report.templates import lay_out_bars, load_template
@@ -22,6 +23,13 @@ DOCUMENTS = {
     "only_first": "only in A",
     "only_second": "only in B",
 }
+
+
+class ShownChange(NamedTuple):
+    """A change with what A and B say, each with the text before, of and after its stretch."""
+
+    change: EntityChange
+    sides: Sequence[tuple[str, Side, tuple[str, str, str]]]
 
 
 def render_page(diff: Diff) -> str:
@@ -58,10 +66,10 @@ def percentage(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "-"
 
 
-def show_change(change: EntityChange) -> dict[str, Any]:
-    """Return a change with what each side says, and the text before, of and after it, for a template."""
+def show_change(change: EntityChange) -> ShownChange:
+    """Return a change as a template shows it."""
     sides = (("A", change.first), ("B", change.second))
-    return {"change": change, "sides": [(name, side, _split_context(change, side)) for name, side in sides]}
+    return ShownChange(change, [(name, side, _split_context(change, side)) for name, side in sides])
 
 
 def _split_context(change: EntityChange, side: Side) -> tuple[str, str, str]:
