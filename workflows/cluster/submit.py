@@ -11,10 +11,11 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -76,15 +77,16 @@ def submit_job(config: AnnotateConfig, options: SubmitOptions) -> Answer:
     with tempfile.NamedTemporaryFile(suffix=".zip") as archive, _connected(options.address) as client:
         archive.write(content)
         archive.flush()
-        package = {
-            "entrypoint": f"exec {shlex.quote(options.python)} -m concord annotate {JOB_NAME} --executor ray --json",
-            "entrypoint_num_cpus": 0,
-            "runtime_env": {"working_dir": archive.name, "env_vars": _environment(config)},
-            "metadata": metadata,
-        }
+        send = partial(
+            client.submit_job,
+            entrypoint=f"exec {shlex.quote(options.python)} -m concord annotate {JOB_NAME} --executor ray --json",
+            entrypoint_num_cpus=0,
+            runtime_env={"working_dir": archive.name, "env_vars": _environment(config)},
+            metadata=metadata,
+        )
         running = _running(client, metadata) if options.submission_id is None else None
-        is_done = work is not None and is_finished(folder)
-        submission_id, earlier = running or _submit(client, first_id, package, is_done=is_done)
+        done = work if work is not None and is_finished(folder) else None
+        submission_id, earlier = running or _submit(client, first_id, send, done=done)
         if earlier is None:
             info(f"{submission_id}: sent to {options.address}")
         elif earlier.is_terminal():
@@ -178,14 +180,15 @@ def _running(client: JobSubmissionClient, metadata: Mapping[str, str]) -> tuple[
 
 
 def _submit(
-    client: JobSubmissionClient, first_id: str, package: Mapping[str, Any], *, is_done: bool
+    client: JobSubmissionClient, first_id: str, send: Callable[..., object], *, done: str | None
 ) -> tuple[str, JobStatus | None]:
     """Send a job unless it was sent before; otherwise a further one gets a number behind its id.
 
     A further one is sent if the earlier one failed, was stopped, or succeeded but did other work.
 
     Args:
-        is_done: whether a submission that did the same work and succeeded is enough.
+        send: submits the job under the ``submission_id`` that it gets.
+        done: the work for which a submission that succeeded is enough; None where there is none.
 
     Returns:
         The id, and the status of the earlier submission if there is one.
@@ -193,12 +196,12 @@ def _submit(
     attempt, submission_id = 1, first_id
     while True:
         status = _status(client, submission_id)
-        if status is None and _send(client, submission_id, package):
+        if status is None and _send(send, submission_id):
             return submission_id, None
         status = status or _status(client, submission_id)
         if status == JobStatus.SUCCEEDED:
             metadata = client.get_job_info(submission_id).metadata or {}
-            if is_done and metadata.get(_WORK) == package["metadata"][_WORK]:
+            if done is not None and metadata.get(_WORK) == done:
                 return submission_id, status
             info(f"{submission_id}: an earlier submission has succeeded; a new one looks for what has changed since")
         elif status in {JobStatus.FAILED, JobStatus.STOPPED}:
@@ -209,7 +212,7 @@ def _submit(
         submission_id = f"{first_id}-{attempt}"
 
 
-def _send(client: JobSubmissionClient, submission_id: str, package: Mapping[str, Any]) -> bool:
+def _send(send: Callable[..., object], submission_id: str) -> bool:
     """Send a job; return False if another process has sent it in the meantime.
 
     A cluster that has just started answers before it can accept jobs, so this retries for a while.
@@ -217,7 +220,7 @@ def _send(client: JobSubmissionClient, submission_id: str, package: Mapping[str,
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            client.submit_job(submission_id=submission_id, **package)
+            send(submission_id=submission_id)
         except OSError:
             if time.monotonic() >= deadline:
                 raise
