@@ -239,7 +239,7 @@ def continued_training(
         "data": data.model_dump(),
         "start": str(champion.folder),
         "model": saved.config,
-        "fit": _fit_values(earlier, tagger),
+        "fit": _continued_fit(earlier, tagger).model_dump(mode="json"),
         "register_as": name,
         "experiment": earlier.experiment if earlier is not None else EXPERIMENT,
     }
@@ -248,7 +248,7 @@ def continued_training(
     return TrainJob.from_mapping(values, where="learn")
 
 
-def _fit_values(earlier: TrainJob | None, tagger: Tagger) -> dict[str, Any]:
+def _continued_fit(earlier: TrainJob | None, tagger: Tagger) -> FitConfig:
     """Return the settings of the training that made the tagger, with fewer epochs and lower learning rates.
 
     Those of a training that itself continued another one have the lower rates already.
@@ -262,7 +262,7 @@ def _fit_values(earlier: TrainJob | None, tagger: Tagger) -> dict[str, Any]:
         for name, config in configs.items()
     }
     changes = {"epochs": EPOCHS, "patience": None, "optimizers": optimizers}
-    return fit.model_copy(update=changes).model_dump(mode="json")
+    return fit.model_copy(update=changes)
 
 
 def _digest(job: LearnJob, champion: ResolvedTagger, corrected: CorrectedCorpus, training: TrainJob) -> str:
