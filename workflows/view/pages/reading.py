@@ -2,9 +2,8 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from concord.models.errors import ConcordError
 from concord.pipeline.output.tables import normalize_name
@@ -36,13 +35,15 @@ def document(viewer: Viewer, query: Query) -> Page:
         row = find_document(index, doc_id)
         dead_letters = select(index, IndexedDeadLetter, "FROM dead_letters WHERE doc_id = ? ORDER BY id", (doc_id,))
         if row is not None:
-            return Page("document.html.j2", {"dead_letters": dead_letters, **_values(viewer, index, row, query)})
+            return _page(viewer, index, row, query, dead_letters)
     if not dead_letters:
         raise NotFoundError(f"there is no document {doc_id!r}")
     return Page("dead_document.html.j2", {"doc_id": doc_id, "dead_letters": dead_letters})
 
 
-def _values(viewer: Viewer, index: sqlite3.Connection, row: IndexedDocument, query: Query) -> Mapping[str, Any]:
+def _page(
+    viewer: Viewer, index: sqlite3.Connection, row: IndexedDocument, query: Query, dead: Sequence[IndexedDeadLetter]
+) -> Page:
     doc_id, name, at, tree, who = row.doc_id, query.text("name"), query.text("at"), query.number("tree"), viewer.log.who
     number, sentence = query.number("page"), query.number("sentence")
     start = at.partition("-")[0]
@@ -57,7 +58,9 @@ def _values(viewer: Viewer, index: sqlite3.Connection, row: IndexedDocument, que
     labels = {entry.name: f"{', '.join(entry.labels)} ({entry.entities})" for entry in names}
     paragraphs = lay_out(page, KnownNames(labels | _corrected_names(current)), tree=tree)
     before, after = neighbours(index, row)
-    return {
+    places, count = places_of_name(index, name=name, document=row.id) if name else ([], 0)
+    values = {
+        "dead_letters": dead,
         "document": row,
         "page": page,
         "meta": meta_of_document(index, row),
@@ -78,9 +81,12 @@ def _values(viewer: Viewer, index: sqlite3.Connection, row: IndexedDocument, que
         "can_correct": current is not None and who and not query.text("save"),
         "fetches": who is not None,
         "log_fault": log_fault,
-        **(_name_values(index, name, row) if name else {}),
+        "places": places,
+        "count": count,
+        "unlabelled": _unlabelled(index, name, row) if name else [],
         **correction_values(viewer, current, state, doc_id=doc_id, at=at),
     }
+    return Page("document.html.j2", values)
 
 
 def _log_state(log: CorrectionLog) -> tuple[LogState, str]:
@@ -95,12 +101,6 @@ def _corrected_names(document: CurrentDocument | None) -> dict[str, str]:
     """Return the names that people have labelled in the document, with what they are there."""
     marks = () if document is None else (correction.new for correction in document.fit.corrections)
     return {normalize_name(mark.text): f"{mark.type} (corrected)" for mark in marks if mark is not None}
-
-
-def _name_values(index: sqlite3.Connection, name: str, document: IndexedDocument) -> Mapping[str, Any]:
-    """Return the places of a name in a document: its entities, and where it is in none."""
-    places, count = places_of_name(index, name=name, document=document.id)
-    return {"places": places, "count": count, "unlabelled": _unlabelled(index, name, document)}
 
 
 def _unlabelled(index: sqlite3.Connection, name: str, document: IndexedDocument) -> list[Line]:
