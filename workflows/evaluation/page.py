@@ -5,7 +5,7 @@ The page shows the scores with a forest plot, and the documents with most differ
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from concord.models.data.sentence import Sentence
 from concord.models.labels.spans import decode_spans
@@ -44,7 +44,7 @@ def render_page(job: CompareJob, comparison: Comparison) -> str:
         descriptions=[describe_line(line, unit=comparison.measure) for line in comparison.lines],
         gains=_gains(comparison),
         colours=type_colours(_entity_types(comparison)),
-        documents=[_document_view(change, comparison) for change in shown],
+        documents=[_show_document(change, comparison) for change in shown],
         more=len(comparison.changes) - len(shown),
         left_out=_left_out(comparison),
     )
@@ -93,8 +93,20 @@ def _entity_types(comparison: Comparison) -> list[str]:
     return sorted({span.label for labels in documents for sentence in labels for span in decode_spans(sentence, "BIO")})
 
 
-def _chart(lines: Sequence[Line]) -> dict[str, Any]:
-    """Lay out the forest plot of the differences; all positions are in percent of its width."""
+class _Chart(NamedTuple):
+    """The forest plot of the differences; all positions are in percent of its width.
+
+    Attributes:
+        rows: the lines, each with where its interval starts, its mean is, and the interval ends.
+        ticks: with their texts.
+    """
+
+    rows: Sequence[tuple[Line, float, float, float]]
+    zero: float
+    ticks: Sequence[tuple[float, str]]
+
+
+def _chart(lines: Sequence[Line]) -> _Chart:
     ends = [end for line in lines for end in (line.difference.low, line.difference.high, line.difference.mean)]
     left, right = min(0.0, *ends), max(0.0, *ends)
     step = next(step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if (right - left) / step <= _TICKS)
@@ -104,14 +116,12 @@ def _chart(lines: Sequence[Line]) -> dict[str, Any]:
     def position(value: float) -> float:
         return 100 * (value - left) / (right - left)
 
-    return {
-        "rows": [
-            {"line": line} | {end: position(getattr(line.difference, end)) for end in ("low", "mean", "high")}
-            for line in lines
-        ],
-        "zero": position(0.0),
-        "ticks": [(position(tick * step), f"{tick * step:+.3g}") for tick in range(first, max(last, first + 1) + 1)],
-    }
+    intervals = [(line, line.difference) for line in lines]
+    return _Chart(
+        rows=[(line, position(it.low), position(it.mean), position(it.high)) for line, it in intervals],
+        zero=position(0.0),
+        ticks=[(position(tick * step), f"{tick * step:+.3g}") for tick in range(first, max(last, first + 1) + 1)],
+    )
 
 
 def _gains(comparison: Comparison) -> dict[str, int]:
@@ -129,25 +139,31 @@ class _Segment(NamedTuple):
     wrong: bool = False
 
 
-def _document_view(change: DocumentChange, comparison: Comparison) -> dict[str, Any]:
+class _ShownDocument(NamedTuple):
+    """A document with the first sentences that differ: the number of each, 1-based, and its segments by side."""
+
+    change: DocumentChange
+    title: str
+    sentences: Sequence[tuple[int, Sequence[tuple[str, Sequence[_Segment]]]]]
+    more: int
+
+
+def _show_document(change: DocumentChange, comparison: Comparison) -> _ShownDocument:
     document = comparison.documents[change.number]
     first, second = comparison.first[change.number], comparison.second[change.number]
     gold = [sentence.labels or () for sentence in document.sentences]
     differing = [index for index in range(len(gold)) if tuple(first[index]) != tuple(second[index])]
     segments = _entity_segments if comparison.measure == "F1" else _word_segments
     sides = (("gold", gold), ("A", first), ("B", second))
-    return {
-        "change": change,
-        "title": document.name or f"{comparison.unit} {change.number + 1}",
-        "sentences": [
-            {
-                "number": index + 1,
-                "sides": [(side, segments(document.sentences[index], labels[index])) for side, labels in sides],
-            }
+    return _ShownDocument(
+        change=change,
+        title=document.name or f"{comparison.unit} {change.number + 1}",
+        sentences=[
+            (index + 1, [(side, segments(document.sentences[index], labels[index])) for side, labels in sides])
             for index in differing[:SHOWN_SENTENCES]
         ],
-        "more": len(differing[SHOWN_SENTENCES:]),
-    }
+        more=len(differing[SHOWN_SENTENCES:]),
+    )
 
 
 def _entity_segments(sentence: Sentence, labels: Sequence[str]) -> list[_Segment]:
