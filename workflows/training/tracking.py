@@ -36,8 +36,6 @@ RESOLVED_NAME = "config.resolved.yaml"
 ENVIRONMENT_NAME = "environment.json"
 CURVES_NAME = "curves.png"
 TABLES = "evaluation"
-_METRICS = {"dev": "best_dev", "test": "test"}
-"""Part of the corpora -> prefix of its metrics; the bare ``dev`` is that of the epochs' metrics."""
 
 
 class RunState(Config):
@@ -67,6 +65,30 @@ class RunState(Config):
         if alias in GUARDED_ALIASES:
             raise ValueError("expected an alias that is not moved by 'concord promote' alone")
         return alias
+
+
+class _BestEpoch(Config, extra="ignore"):
+    epoch: int
+    dev_f1: float | None = None
+    dev_accuracy: float | None = None
+
+
+class _PartScores(Config, extra="ignore"):
+    """The accuracy of token labels, or the scores of entities by type and for ``all``, in percent."""
+
+    accuracy: float | None = None
+    scores: dict[str, dict[str, float]] = Field(default_factory=dict)
+
+
+class _SavedResult(Config, extra="ignore"):
+    """What MLflow gets of a ``TrainResult``, from its file."""
+
+    best: _BestEpoch
+    epochs: int
+    folds: int | None
+    refused: bool
+    dev: _PartScores = _PartScores()
+    test: _PartScores = _PartScores()
 
 
 def start(
@@ -115,11 +137,11 @@ def read_training(folder: Path) -> RunRecord:
     is_dead = state.status is None and has_ended(state.process)
     registration = None
     if state.status == "FINISHED":
-        result = _read_json(folder / RESULT_NAME)
+        result = _SavedResult.from_mapping(_read_json(folder / RESULT_NAME), where=str(folder / RESULT_NAME))
         try:
-            metrics.append(Metrics(step=result["best"]["epoch"], time_ms=last_ms, values=_result_metrics(result)))
-            registration = None if result["refused"] else _registration(result, job, state, folder)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            metrics.append(Metrics(step=result.best.epoch, time_ms=last_ms, values=_result_metrics(result)))
+            registration = None if result.refused else _registration(result, job, state, folder)
+        except KeyError as error:
             raise InputError(f"{folder / RESULT_NAME}: expected the result of a training, got {error!r}") from error
     names = [ENVIRONMENT_NAME, JOB_NAME, RESOLVED_NAME, RESULT_NAME, CURVES_NAME, *state.files]
     names += [f"{TABLES}/{path.name}" for path in sorted((folder / TABLES).glob("*"))]
@@ -147,11 +169,11 @@ def _epoch_metrics(epochs: Iterable[EpochResult], started_ms: int) -> Iterable[M
         yield Metrics(step=epoch.epoch, time_ms=started_ms + int(1000 * seconds), values=numbers)
 
 
-def _registration(result: Mapping[str, Any], job: TrainJob, state: RunState, folder: Path) -> Registration:
+def _registration(result: _SavedResult, job: TrainJob, state: RunState, folder: Path) -> Registration:
     scores = _version_scores(result)
     shown = [f"{name.replace('_f1', ' F1').replace('_', ' ')} {score:.2f}" for name, score in scores.items()]
     data = ", ".join(Path(path).name for path in job.data.paths("train"))
-    epoch = f"epoch {result['best']['epoch']} of {result['epochs']}"
+    epoch = f"epoch {result.best.epoch} of {result.epochs}"
     return Registration(
         bundle=folder / BUNDLE_NAME,
         name=job.register_as,
@@ -161,30 +183,29 @@ def _registration(result: Mapping[str, Any], job: TrainJob, state: RunState, fol
     )
 
 
-def _result_metrics(result: Mapping[str, Any]) -> dict[str, float]:
+def _result_metrics(result: _SavedResult) -> dict[str, float]:
     """Return the scores of a result in percent, overall and by type."""
     metrics: dict[str, float] = {}
-    for part, prefix in _METRICS.items():
-        evaluation = result.get(part, {})
-        if "accuracy" in evaluation:
-            metrics[f"{prefix}_accuracy"] = evaluation["accuracy"]
-        for kind, scores in evaluation.get("scores", {}).items():
+    # The bare ``dev`` is the prefix of the epochs' metrics.
+    for prefix, part in (("best_dev", result.dev), ("test", result.test)):
+        if part.accuracy is not None:
+            metrics[f"{prefix}_accuracy"] = part.accuracy
+        for kind, scores in part.scores.items():
             suffix = "" if kind == "all" else f".{kind}"
             metrics |= {f"{prefix}_{name}{suffix}": scores[name] for name in ("f1", "precision", "recall")}
     return metrics
 
 
-def _version_scores(result: Mapping[str, Any]) -> dict[str, float]:
+def _version_scores(result: _SavedResult) -> dict[str, float]:
     """Return the scores that a registered version shows, in percent: on dev or on folds, and on test."""
     scores: dict[str, float] = {}
-    for part in _METRICS:
-        if evaluation := result.get(part):
-            if "accuracy" in evaluation:
-                scores[f"{part}_accuracy"] = evaluation["accuracy"]
-            else:
-                scores[f"{part}_f1"] = evaluation["scores"]["all"]["f1"]
-    if result["folds"] is not None:
-        of_folds = {"folds_f1": result["best"]["dev_f1"], "folds_accuracy": result["best"]["dev_accuracy"]}
+    for name, part in (("dev", result.dev), ("test", result.test)):
+        if part.accuracy is not None:
+            scores[f"{name}_accuracy"] = part.accuracy
+        elif part.scores:
+            scores[f"{name}_f1"] = part.scores["all"]["f1"]
+    if result.folds is not None:
+        of_folds = {"folds_f1": result.best.dev_f1, "folds_accuracy": result.best.dev_accuracy}
         scores |= {name: score for name, score in of_folds.items() if score is not None}
     return scores
 
