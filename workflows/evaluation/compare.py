@@ -4,7 +4,6 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
-from typing import Any
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.errors import ConfigError
@@ -121,7 +120,7 @@ def compare(job: CompareJob) -> Comparison:
     )
 
 
-def evidence(job: CompareJob, comparison: Comparison) -> dict[str, Any]:
+def evidence(job: CompareJob, comparison: Comparison) -> Mapping[str, object]:
     """Return the result and what it depends on.
 
     Digests identify taggers and data; the same taggers, data, procedure and versions give the same values.

@@ -24,7 +24,7 @@ _TICKS = 8
 def compare_command(job: CompareJob, *, output: Path | None = None) -> Answer:
     """Compare two taggers, and write the page if ``output`` names one."""
     comparison = compare(job)
-    values = evidence(job, comparison)
+    values = dict(evidence(job, comparison))
     if output is not None:
         write_page(output, render_page(job, comparison), staging=output.parent)
         values["report"] = output
