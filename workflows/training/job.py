@@ -166,24 +166,20 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
     apply_overrides(job, overrides)
     checked = TrainJob.from_mapping(job, where=str(path))
     data = checked.data
-    changes: dict[str, Any] = {
-        # Each file that matches a pattern has the weight of the pattern.
-        "train": [
-            path if isinstance(corpus, str) else corpus.model_copy(update={"path": path})
-            for corpus in data.train
-            for path in corpus_paths([corpus if isinstance(corpus, str) else corpus.path], key="data.train")
-        ]
-    }
+    # Each file that matches a pattern has the weight of the pattern.
+    train = [
+        path if isinstance(corpus, str) else corpus.model_copy(update={"path": path})
+        for corpus in data.train
+        for path in corpus_paths([corpus if isinstance(corpus, str) else corpus.path], key="data.train")
+    ]
     parts: tuple[Literal["dev", "test", "unlabelled"], ...] = ("dev", "test", "unlabelled")
-    for name in parts:
-        paths = corpus_paths(data.paths(name), key=f"data.{name}")
-        # One corpus is a plain value, however it is given, so that the job and its digest are the same.
-        changes[name] = paths if len(paths) > 1 else next(iter(paths), None)
-    for key in ("vectors", "terms"):
-        if (name := getattr(data, key)) is not None:
-            changes[key] = absolute(name)
+    found: dict[str, list[str]] = {part: corpus_paths(data.paths(part), key=f"data.{part}") for part in parts}
+    # One corpus is a plain value, however it is given, so that the job and its digest are the same.
+    others = {part: paths if len(paths) > 1 else next(iter(paths), None) for part, paths in found.items()}
+    files = {key: absolute(name) for key in ("vectors", "terms") if (name := getattr(data, key)) is not None}
     start = None if checked.start is None else absolute(checked.start)
-    return checked.model_copy(update={"data": data.model_copy(update=changes), "start": start})
+    data = data.model_copy(update={"train": train, **others, **files})
+    return checked.model_copy(update={"data": data, "start": start})
 
 
 def _extended(profiles: Mapping[str, Any], name: str, *, where: str, extending: tuple[str, ...] = ()) -> Any:
