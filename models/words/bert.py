@@ -5,8 +5,8 @@ where the encoder's precision says so.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.functional import embedding, gelu, layer_norm, linear, scaled_dot_product_attention
 
@@ -44,15 +43,20 @@ class Bert:
         weights: Mapping[str, Tensor],
         *,
         precision: Precision,
+        table: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """Store the weights, by their names in model.safetensors; the values are those of config.json."""
+        """Store the weights, by their names in model.safetensors; the values are those of config.json.
+
+        A table returns the embeddings of subword numbers, ``(N,)`` to ``(N, width)``; None for those of the weights.
+        """
         self.width: int = config["hidden_size"]
         self.positions: int = config["max_position_embeddings"]
         self._layers: int = config["num_hidden_layers"]
         self._heads: int = config["num_attention_heads"]
         self._epsilon: float = config["layer_norm_eps"]
         self._weights = dict(weights)
-        self._device = weights["embeddings.word_embeddings.weight"].device
+        self._device = weights["embeddings.LayerNorm.weight"].device
+        self._table = table or partial(_look_up, weights["embeddings.word_embeddings.weight"])
         for layer in range(self._layers):
             for kind in ("weight", "bias"):
                 # One product of matrices is faster than three.
@@ -88,10 +92,10 @@ class Bert:
         return states
 
     def _embed(self, numbers: Tensor, places: Tensor) -> Tensor:
-        words, types, positions = (
-            self._weights[f"embeddings.{name}_embeddings.weight"] for name in ("word", "token_type", "position")
+        types, positions = (
+            self._weights[f"embeddings.{name}_embeddings.weight"] for name in ("token_type", "position")
         )
-        return self._normalize("embeddings", embedding(numbers, words) + types[0] + embedding(places, positions))
+        return self._normalize("embeddings", self._table(numbers) + types[0] + embedding(places, positions))
 
     def _transform(self, layer: str, states: Tensor, lengths: Lengths) -> Tensor:
         attended = self._project(f"{layer}.attention.output.dense", self._attend(layer, states, lengths))
@@ -129,6 +133,10 @@ class Bert:
     def _normalize(self, name: str, states: Tensor) -> Tensor:
         weight, bias = (self._weights[f"{name}.LayerNorm.{kind}"] for kind in ("weight", "bias"))
         return layer_norm(states, weight.shape, weight, bias, self._epsilon)
+
+
+def _look_up(rows: Tensor, numbers: Tensor) -> Tensor:
+    return embedding(numbers, rows)
 
 
 def read_bert(
@@ -172,6 +180,8 @@ def _read_tokenizer(folder: Path) -> SubwordTokenizer | None:
         "strip_accents": config.get("strip_accents"),
         "lowercase": config.get("do_lower_case", True),
     }
+    from tokenizers import Tokenizer  # only the extra 'encoder' brings it
+
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()

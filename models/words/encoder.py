@@ -1,7 +1,7 @@
 """Load a pretrained encoder, which ``encoder_config`` finds on disk.
 
-The encoder is a Hugging Face folder: safetensors, JSON and a vocabulary. It is found without running the code of the
-package that contains it, and its weights are checked against the digest of those that the tagger was trained with.
+It is the bundled one or a Hugging Face folder: safetensors, JSON and a vocabulary. It is found without running the code
+of the package that contains it, and its weights are checked against the digest that the tagger was trained with.
 """
 
 import hashlib
@@ -17,8 +17,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from concord.models.errors import EncoderMissingError
-from concord.models.words.encoder_config import DIFFERENCE_NAME, ENCODER_NAME, WEIGHTS_NAME, EncoderConfig, find_encoder
+from concord.models.errors import ConfigError, EncoderMissingError
+from concord.models.words.bert import Bert, read_bert
+from concord.models.words.bundled_encoder import read_bundled_encoder
+from concord.models.words.encoder_config import (
+    BUNDLED_ENCODER,
+    BUNDLED_NAME,
+    DIFFERENCE_NAME,
+    ENCODER_NAME,
+    WEIGHTS_NAME,
+    EncoderConfig,
+    find_encoder,
+)
 from concord.models.words.subwords import SPECIAL_TOKENS, SubwordReader, SubwordTokenizer
 
 NetworkStates = Callable[[Sequence[list[int]]], Sequence[Tensor]]
@@ -67,6 +77,8 @@ class FrozenNetwork(NamedTuple):
     reader: SubwordReader
     width: int
     """Dimensions of the states."""
+    scale: Tensor | None = None
+    """What features are multiplied by, shape ``(width,)``."""
     is_exact: bool = False
     """Whether a window's states are the same bits whatever is read with it, even where autocast is on."""
 
@@ -74,11 +86,15 @@ class FrozenNetwork(NamedTuple):
 def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
     """Read an encoder's folder for inference.
 
-    A BERT is read without transformers, and computes several times as fast. Errors are as those of ``read_encoder``.
+    The bundled encoder, and any other BERT, is read without transformers, and computes several times as fast. Errors
+    are as those of ``read_encoder``.
     """
+    if config.source == BUNDLED_NAME:
+        try:
+            return _frozen_bert(config, *read_bundled_encoder(config, device=device), device=device)
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+            raise EncoderMissingError(f"{BUNDLED_ENCODER}: the bundled encoder cannot be read: {error}") from error
     folder = _checked_folder(config)
-    from concord.models.words.bert import read_bert
-
     try:
         replaced = read_difference(config)
         bert = read_bert(
@@ -87,12 +103,7 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _unreadable(folder, error) from error
     if bert is not None:
-        network, tokenizer = bert
-        reader = SubwordReader(
-            tokenizer, capacity=network.positions - SPECIAL_TOKENS, overlap_words=config.overlap_words
-        )
-        is_exact = config.precision == "int8" and device == "cpu"
-        return FrozenNetwork(network.states, reader, network.width, is_exact)
+        return _frozen_bert(config, *bert, None, device=device)
     loaded = read_encoder(config)
     loaded.network.load_state_dict(replaced, strict=False)
     frozen = loaded.network.requires_grad_(False).to(device)
@@ -102,6 +113,14 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
         return [states[attention.bool()] for states in layer_states(frozen, numbers, attention)]
 
     return FrozenNetwork(states, loaded.reader, loaded.width)
+
+
+def _frozen_bert(
+    config: EncoderConfig, network: Bert, tokenizer: SubwordTokenizer, scale: Tensor | None, *, device: str
+) -> FrozenNetwork:
+    reader = SubwordReader(tokenizer, capacity=network.positions - SPECIAL_TOKENS, overlap_words=config.overlap_words)
+    is_exact = config.precision == "int8" and device == "cpu"
+    return FrozenNetwork(network.states, reader, network.width, scale, is_exact)
 
 
 def read_difference(config: EncoderConfig) -> dict[str, Tensor]:
@@ -141,13 +160,21 @@ def layer_states(network: Any, numbers: Tensor, attention: Tensor) -> Sequence[T
 
 
 def mean_states(states: Sequence[Tensor], *, last: int) -> Tensor:
-    """Return the mean of the states of an encoder's last layers, float32, in the shape of one layer's states."""
+    """Return the mean of the states of an encoder's last layers, float32, in the shape of one layer's states.
+
+    The embeddings count as the first layer.
+
+    Raises:
+        ConfigError: when the encoder has fewer layers.
+    """
+    if last > len(states):
+        raise ConfigError(f"encoder.last_layers: expected {len(states)} or less, got {last}")
     first, *others = states[-last:]
     # Added one by one: a sum over a dimension may add in an order that depends on the number of words.
     total = first.clone()
     for layer in others:
         total += layer
-    return total.div_(1 + len(others)).float()
+    return total.div_(last).float()
 
 
 def _checked_folder(config: EncoderConfig) -> Path:

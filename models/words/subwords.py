@@ -80,7 +80,7 @@ class SubwordReader:
         """Return the subword numbers of each word; a word without any, such as a zero-width joiner, is unknown."""
         # A new table instead of an emptied one, which another thread may be reading.
         known = self._known = self._known if len(self._known) <= _KNOWN_WORDS else {}
-        unknown = list(words - known.keys())
+        unknown = [word for word in words if word not in known]
         if unknown:  # the tokenizer does not accept an empty list
             split = self._tokenizer.split(unknown)
             pieces = [found[: self._capacity] or [self._tokenizer.unknown] for found in split]

@@ -14,7 +14,7 @@ _FORBIDDEN = frozenset(VOCAB_PREFIX) | {""}
 
 def make_pretrain(words: Sequence[str], *, dimension: int, forms: int) -> Pretrain:
     """Return vectors of the most frequent forms of a text, with the precision of 16 bits; zeros for other words."""
-    vectors = FormVectors(FormVectorConfig(dimension=dimension, table_forms=forms))
+    vectors = FormVectors(FormVectorConfig(cased=False, dimension=dimension, table_forms=forms))
     vectors.fit(word for word in words if word.lower() not in _FORBIDDEN and " " not in word)
     known = bytes(vectors.spellings.tolist()).decode().split("\n")
     pretrain = Pretrain()

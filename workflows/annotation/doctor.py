@@ -45,6 +45,7 @@ def check_machine(output: OutputPath) -> Answer:
         *_machine(),
         *_torch(),
         _parser(),
+        _bundled_encoder(),
         *_taggers(),
         _store(output) if isinstance(output, StorePath) else _folder(output),
         *_environment(),
@@ -128,6 +129,19 @@ def _parser() -> Check:
     except ConcordError as error:
         return Check("fail", "parser", "not found", str(error))
     return Check("ok", "parser", f"{found.name} {found.digest[:12]}")
+
+
+def _bundled_encoder() -> Check:
+    from concord.models.words.bundled_encoder import damaged_files
+    from concord.models.words.encoder_config import BUNDLED_ENCODER, BUNDLED_NAME
+
+    try:
+        damaged = ", ".join(damaged_files())
+    except (OSError, ValueError, KeyError) as error:
+        damaged = str(error)
+    if damaged:
+        return Check("fail", "bundled encoder", f"damaged in {BUNDLED_ENCODER}: {damaged}", "install Concord again")
+    return Check("ok", "bundled encoder", BUNDLED_NAME)
 
 
 def _taggers() -> list[Check]:

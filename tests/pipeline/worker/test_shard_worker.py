@@ -139,7 +139,7 @@ def test_tagger_with_a_tuned_encoder_runs_from_its_folder_alone(source: Path, tm
     pretrained = tmp_path / "pretrained"
     pretrained.mkdir()
     write_encoder(pretrained, ["maria", "met", "bob", "in", "geneva", "was", "cold", "item", "##s", "."])
-    values = {"source": str(pretrained), "sha256": None, "tuned": True}
+    values = {"source": str(pretrained), "sha256": None, "last_layers": 1, "tuned": True}
     tagger = save_tiny(tmp_path / "tagger", encoder=values)
     shutil.rmtree(pretrained)
     report = annotate(resolved(job(source, tmp_path / "a"), tagger=tagger, parser=None))

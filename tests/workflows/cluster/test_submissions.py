@@ -48,7 +48,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeJobServer:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     found = FakeJobServer("http://fake:8265")
     monkeypatch.setattr(submit, "JobSubmissionClient", lambda _address: found)
-    monkeypatch.setattr(submit, "pack", lambda config: (b"archive", config.model_dump_json()))
+    monkeypatch.setattr(submit, "pack", lambda config, **_: (b"archive", config.model_dump_json()))
     return found
 
 

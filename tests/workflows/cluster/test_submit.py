@@ -22,6 +22,7 @@ from concord.workflows.annotation.job import names_model, read_annotate_job
 from concord.workflows.cluster import package as packaging
 from concord.workflows.cluster.package import pack
 from concord.workflows.cluster.submit import default_id
+from concord.workflows.registry.resolve_tagger import bundled_names
 
 
 def test_the_package_holds_code_models_and_job() -> None:
@@ -73,9 +74,22 @@ def test_a_package_that_is_too_large_is_refused_naming_the_largest_files() -> No
     assert named[0][:2] == [f"{largest.compress_size / 1e6:.1f}", "MB"]
 
 
-def test_the_package_is_well_below_the_limit() -> None:
-    config = read_annotate_job(None, values={"input": "in", "output": "out"})
-    assert len(pack(config)[0]) < 0.8 * packaging.LARGEST_PACKAGE
+def pretrained(content: bytes) -> set[str]:
+    """Return the names of the bundled models in a package."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        names = archive.namelist()
+    return {name.split("/")[3] for name in names if name.startswith("concord/models/pretrained/")}
+
+
+def test_the_package_has_bundled_taggers_or_the_bundled_encoder_and_is_below_the_limit(tiny_bundle: Path) -> None:
+    values = {"input": "in", "output": "out"}
+    own = read_annotate_job(None, values={**values, "tagger.model": str(tiny_bundle)})
+    default = read_annotate_job(None, values=values)
+    for config, expected in ((default, set(bundled_names())), (own, {"encoder"})):
+        content, _ = pack(config)
+        assert pretrained(content) == {"parser_en", *expected}
+        assert len(content) < 0.9 * packaging.LARGEST_PACKAGE
+    assert pretrained(pack(default, completed=own)[0]) == {"parser_en", "encoder"}
 
 
 def test_submit_needs_either_a_job_or_a_submission_to_stop(tmp_path: Path) -> None:

@@ -152,7 +152,8 @@ def test_a_tagger_with_form_vectors_learns_a_new_type(documents: Path, gold: Pat
     folder.mkdir()
     pieces = "abcdefghijklmnopqrstuvwxyz"
     encoder = write_encoder(folder, [*pieces, *(f"##{piece}" for piece in pieces), "."])
-    vectors = {"source": str(encoder), "sha256": None, "last_layers": 2, "dimension": 4, "table_forms": 9}
+    read = {"source": str(encoder), "sha256": None, "last_layers": 2}
+    vectors = {"encoder": read, "dimension": 4, "table_forms": 9}
     model = {**TAGGERS["bilstm_crf"], "representation": {**REPRESENTATION, "form_vectors": vectors}}
     train_first(documents.parent, "bilstm_crf", model)
     assert go_all_the_way(documents, gold, gate)["gain"] > 50

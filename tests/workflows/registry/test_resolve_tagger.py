@@ -116,3 +116,14 @@ def test_a_tuned_encoder_needs_only_the_library(
 def test_a_folder_whose_encoder_is_missing_is_refused(bundled: Path) -> None:
     with pytest.raises(ModelError, match=r"bilstm_crf needs the encoder no_such_encoder, which is not installed"):
         find_tagger(str(bundled / DEFAULT))
+
+
+def test_the_bundled_encoder_needs_nothing(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "bundled"))
+    saved = json.loads((folder / "tagger.json").read_text())
+    read = {"source": "multilingual-e5-small"}
+    saved["config"] |= {"encoder": read, "representation": {"form_vectors": {"encoder": read}}}
+    (folder / "tagger.json").write_text(json.dumps(saved))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found = find_tagger(str(folder))
+    assert (found.digest, found.table_alone) == (tagger_digest(folder), False)

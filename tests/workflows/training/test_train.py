@@ -16,10 +16,11 @@ from concord_testing.encoders import write_encoder
 from mlflow import MlflowClient
 
 from concord.models.bundles.checkpoint import load_tagger
-from concord.models.bundles.manifest import tagger_digest
+from concord.models.bundles.manifest import read_saved, tagger_digest
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError, ModelError
 from concord.models.labels.schemes import BIO
+from concord.models.words.encoder_config import BUNDLED_NAME, BUNDLED_SHA256
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
@@ -95,7 +96,8 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
 def test_form_vectors_are_fitted_saved_and_found_again_without_the_encoder(train_file: Path, tmp_path: Path) -> None:
     pretrained = small_encoder(tmp_path)
     job = yaml.safe_load(train_file.read_text())
-    vectors = {"source": str(pretrained), "sha256": None, "last_layers": 2, "dimension": 4, "table_forms": 9}
+    read = {"source": str(pretrained), "sha256": None, "last_layers": 2}
+    vectors = {"encoder": read, "dimension": 4, "table_forms": 9}
     job["profiles"]["small"]["model"]["representation"] = {"form_vectors": vectors}
     train_file.write_text(yaml.safe_dump(job))
     result = concord("train", train_file, "--no-tracking", "-o", tmp_path / "run")
@@ -112,12 +114,31 @@ def test_form_vectors_are_fitted_saved_and_found_again_without_the_encoder(train
     assert len(alone[0][0].labels) == 5
 
 
+def test_the_bundled_encoder_is_read_in_training_and_afterwards(train_file: Path, tmp_path: Path) -> None:
+    job = yaml.safe_load(train_file.read_text())
+    read = {"source": BUNDLED_NAME}
+    vectors = {"encoder": read, "dimension": 4, "table_forms": 9}
+    job["profiles"]["small"]["model"] |= {"encoder": read, "representation": {"form_vectors": vectors}}
+    train_file.write_text(yaml.safe_dump(job))
+    result = concord("train", train_file, "--no-tracking", "-o", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    bundle = tmp_path / "run" / "bundle"
+    saved = read_saved(bundle).config
+    assert saved["encoder"] == saved["representation"]["form_vectors"]["encoder"]
+    assert (saved["encoder"]["sha256"], saved["encoder"]["precision"]) == (BUNDLED_SHA256, "int8")
+    # The encoder reads words that the table lacks.
+    documents = [[Sentence(words=("The", "river", "of", word, "."))] for word in ("Zanzibar", "Quito")]
+    found = load_tagger(bundle).predict_documents(documents)
+    assert found[0] != found[1]
+    assert load_tagger(bundle).predict_documents(documents) == found
+
+
 @pytest.mark.encoder
 def test_tuned_encoder_is_registered_with_its_tagger(store: Path, train_file: Path) -> None:
     pretrained = small_encoder(store)
     job = yaml.safe_load(train_file.read_text())
     profile = job["profiles"]["small"]
-    profile["model"]["encoder"] = {"source": str(pretrained), "sha256": None, "tuned": True}
+    profile["model"]["encoder"] = {"source": str(pretrained), "sha256": None, "last_layers": 1, "tuned": True}
     profile["fit"] |= {"epochs": 1, "optimizers": {"tagger": {}, "encoder": {"kind": "adamw", "layer_decay": 0.9}}}
     train_file.write_text(yaml.safe_dump(job))
     values = json.loads(concord("train", train_file, "--force", "--json").stdout)

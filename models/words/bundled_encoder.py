@@ -1,0 +1,114 @@
+"""The encoder that Concord ships: eight layers of multilingual-e5-small (Wang et al., 2024), in 4 bits.
+
+Its folder has the numbers of the network in config.json, with the digests of the other files; the layers, and the
+embeddings of the pieces of words in two parts, all in blocks of values of 4 bits with a scale each; and the pieces.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from concord.models.words.bert import Bert
+from concord.models.words.encoder_config import BUNDLED_ENCODER, BUNDLED_SHA256, CONFIG_NAME, EncoderConfig
+from concord.models.words.subwords import SubwordTokenizer
+from concord.models.words.unigram import UnigramSplitter
+
+PIECES_NAME = "pieces.safetensors"
+WEIGHT_NAMES = ("layers.safetensors", "words-1.safetensors", "words-2.safetensors")
+SCALE_NAME = "features.scale"
+"""The tensor that features are multiplied by, for a variance of 1 each."""
+BLOCK = 32
+"""Values that share a scale."""
+_ZERO = 8
+
+
+class PackedTable:
+    """Embeddings in 4 bits, of which only the rows that occur are unpacked."""
+
+    def __init__(self, parts: list[Mapping[str, Tensor]]) -> None:
+        """Use the rows of parts, each with ``packed``, ``(rows, width / 2)``, and ``scales``, ``(rows, blocks)``."""
+        self._parts = parts
+        self._first = [0]
+        for part in parts[:-1]:
+            self._first.append(self._first[-1] + len(part["packed"]))
+        self._device = parts[0]["packed"].device
+
+    def __call__(self, numbers: Tensor) -> Tensor:
+        """Return rows, shape ``(N,)`` to ``(N, width)``, float32."""
+        packed = torch.empty(len(numbers), self._parts[0]["packed"].shape[1], dtype=torch.uint8, device=self._device)
+        scales = torch.empty(len(numbers), self._parts[0]["scales"].shape[1], dtype=torch.half, device=self._device)
+        for first, part in zip(self._first, self._parts, strict=True):
+            (places,) = ((numbers >= first) & (numbers < first + len(part["packed"]))).nonzero(as_tuple=True)
+            own = numbers[places] - first
+            packed[places], scales[places] = part["packed"][own], part["scales"][own]
+        return unpack(packed, scales)
+
+
+def unpack(packed: Tensor, scales: Tensor) -> Tensor:
+    """Return the values of rows, float32: of each block the low halves of its bytes come first.
+
+    Shapes ``(rows, columns / 2)``, uint8, and ``(rows, columns / 32)``, fp16, to ``(rows, columns)``.
+    """
+    blocks = packed.unflatten(1, (-1, BLOCK // 2))
+    values = torch.cat([blocks & 15, blocks >> 4], dim=2).float().sub_(_ZERO)
+    return values.mul_(scales.float().unsqueeze(2)).flatten(1)
+
+
+def read_bundled_encoder(settings: EncoderConfig, *, device: str) -> tuple[Bert, SubwordTokenizer, Tensor]:
+    """Read the network, the tokenizer, and the scale of the features, shape ``(width,)``.
+
+    Raises:
+        OSError, ValueError, KeyError, SafetensorError: when files are damaged, or others than those of the settings.
+    """
+    if settings.sha256 != BUNDLED_SHA256:
+        raise ValueError(
+            f"expected {CONFIG_NAME} with sha256 {settings.sha256}, got {BUNDLED_SHA256}: the tagger was trained over "
+            "another version of it; use the Concord that saved it, or train again"
+        )
+    if damaged := damaged_files():
+        raise ValueError(f"damaged or missing: {', '.join(damaged)}; install Concord again")
+    config: dict[str, Any] = json.loads((BUNDLED_ENCODER / CONFIG_NAME).read_bytes())
+    layers, *words = (load_file(BUNDLED_ENCODER / name, device=device) for name in WEIGHT_NAMES)
+    weights = {name: value for name, value in layers.items() if not name.endswith((".packed", ".scales"))}
+    for name, packed in layers.items():
+        if name.endswith(".packed"):
+            whole = name.removesuffix(".packed")
+            weights[whole] = unpack(packed, layers[f"{whole}.scales"])
+    scale = weights.pop(SCALE_NAME)
+    bert = Bert(config, weights, table=PackedTable(words), precision=settings.precision)
+    return bert, _read_tokenizer(config), scale
+
+
+def damaged_files() -> list[str]:
+    """Return the names of the bundled encoder's files that are missing, or have another digest than they should."""
+    config = BUNDLED_ENCODER / CONFIG_NAME
+    if not config.is_file() or _digest(config) != BUNDLED_SHA256:
+        return [CONFIG_NAME]
+    digests: dict[str, str] = json.loads(config.read_bytes())["sha256"]
+    paths = {BUNDLED_ENCODER / name: digest for name, digest in digests.items()}
+    return [path.name for path, digest in paths.items() if not path.is_file() or _digest(path) != digest]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _read_tokenizer(config: Mapping[str, Any]) -> SubwordTokenizer:
+    found = load_file(BUNDLED_ENCODER / PIECES_NAME)
+    pieces = bytes(found["text"].numpy()).decode().split("\n")
+    scores = {
+        piece: (number, score)
+        for number, (piece, score) in enumerate(zip(pieces, found["scores"].tolist(), strict=True))
+    }
+    # Text that reads like a special piece is text.
+    for piece in [piece for piece in scores if piece in {"<s>", "</s>", "<pad>", "<unk>", "<mask>"}]:
+        del scores[piece]
+    numbers = {name: config[name] for name in ("start", "end", "padding", "unknown")}
+    return SubwordTokenizer(split=UnigramSplitter(scores, unknown=numbers["unknown"]).split, **numbers)

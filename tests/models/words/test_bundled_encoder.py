@@ -1,0 +1,318 @@
+"""The bundled encoder: its packed values, its states against a reference, and what happens to damaged files."""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from concord.models.errors import ConfigError, EncoderMissingError
+from concord.models.words import bundled_encoder
+from concord.models.words.bundled_encoder import (
+    PIECES_NAME,
+    WEIGHT_NAMES,
+    PackedTable,
+    damaged_files,
+    read_bundled_encoder,
+    unpack,
+)
+from concord.models.words.encoder_config import (
+    BUNDLED_ENCODER,
+    BUNDLED_NAME,
+    BUNDLED_SHA256,
+    CONFIG_NAME,
+    EncoderConfig,
+)
+from concord.models.words.frozen_encoder import FrozenEncoder
+
+BUNDLED = EncoderConfig(source=BUNDLED_NAME)
+TEXTS = (
+    "Ada King met Charles Babbage in London in June 1833 .",
+    "Das neue Werk in Köln gehört der Firma Weißhaupt & Söhne .",
+    "La rivière traverse Paris , puis Rouen , et se jette dans la Manche .",
+    "Москва и Санкт-Петербург связаны железной дорогой .",
+    "東京 は 日本 の 首都 です 。",
+    "Elle",
+)
+SENTENCES = (*(text.split() for text in TEXTS), ["", "\u200d", "😀", "<s>", "\x00", "xyzzyplughfrotz"])
+WORDS = sorted({word for words in SENTENCES for word in words})
+
+
+def read_config() -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((BUNDLED_ENCODER / CONFIG_NAME).read_bytes())
+    return values
+
+
+@pytest.fixture(scope="module")
+def encoder() -> FrozenEncoder:
+    """Return the encoder in int8."""
+    return FrozenEncoder(BUNDLED)
+
+
+@pytest.fixture(scope="module")
+def reference() -> Callable[[Sequence[int]], list[Tensor]]:
+    """Return a function from one row of subword numbers to the states of each layer, in float64."""
+    config = read_config()
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    epsilon: float = config["layer_norm_eps"]
+    found: dict[str, Tensor] = load_file(BUNDLED_ENCODER / WEIGHT_NAMES[0])
+    parts: list[dict[str, Tensor]] = [load_file(BUNDLED_ENCODER / name) for name in WEIGHT_NAMES[1:]]
+    words = {kind: torch.cat([part[kind] for part in parts]) for kind in ("packed", "scales")}
+
+    def matrix(name: str) -> Tensor:
+        if name in found:
+            return found[name].double()
+        return unpack(found[f"{name}.packed"], found[f"{name}.scales"]).double()
+
+    def project(name: str, states: Tensor) -> Tensor:
+        return torch.addmm(found[f"{name}.bias"].double(), states, matrix(f"{name}.weight").T)
+
+    def normalize(name: str, states: Tensor) -> Tensor:
+        centred = states - states.mean(dim=1, keepdim=True)
+        variance = centred.square().mean(dim=1, keepdim=True)
+        scaled = centred / (variance + epsilon).sqrt()
+        return scaled * matrix(f"{name}.LayerNorm.weight") + matrix(f"{name}.LayerNorm.bias")
+
+    def transform(layer: str, states: Tensor) -> Tensor:
+        query, key, value = (
+            project(f"{layer}.attention.self.{stream}", states).view(len(states), heads, -1).transpose(0, 1)
+            for stream in ("query", "key", "value")
+        )
+        shares = (query @ key.transpose(1, 2) / (width / heads) ** 0.5).softmax(dim=2)
+        attended = (shares @ value).transpose(0, 1).reshape(len(states), width)
+        states = normalize(f"{layer}.attention.output", project(f"{layer}.attention.output.dense", attended) + states)
+        inner = project(f"{layer}.intermediate.dense", states)
+        inner = inner * (1 + torch.erf(inner / 2**0.5)) / 2
+        return normalize(f"{layer}.output", project(f"{layer}.output.dense", inner) + states)
+
+    def compute(row: Sequence[int]) -> list[Tensor]:
+        embeddings = unpack(words["packed"][list(row)], words["scales"][list(row)]).double()
+        embeddings = embeddings + matrix("embeddings.position_embeddings.weight")[: len(row)]
+        embeddings = embeddings + matrix("embeddings.token_type_embeddings.weight")[0]
+        states = [normalize("embeddings", embeddings)]
+        for layer in range(config["num_hidden_layers"]):
+            states.append(transform(f"encoder.layer.{layer}", states[-1]))
+        return states
+
+    return compute
+
+
+def draw_packed(rows: int, blocks: int, *, seed: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    packed = torch.randint(0, 256, (rows, blocks * 16), generator=generator, dtype=torch.uint8)
+    return {"packed": packed, "scales": torch.randn(rows, blocks, generator=generator).half()}
+
+
+def test_unpacked_values_are_those_of_a_plain_loop() -> None:
+    part = draw_packed(5, 3, seed=1)
+    part["packed"][0, :4] = torch.tensor([0x00, 0x0F, 0xF0, 0xFF], dtype=torch.uint8)
+    expected = []
+    for row, scales in zip(part["packed"].tolist(), part["scales"].tolist(), strict=True):
+        values = []
+        for block, scale in enumerate(scales):
+            contents = row[block * 16 : block * 16 + 16]
+            halves = [byte % 16 for byte in contents] + [byte // 16 for byte in contents]
+            values += [(half - 8) * scale for half in halves]
+        expected.append(values)
+    found = unpack(part["packed"], part["scales"])
+    assert found.dtype == torch.float32
+    assert found.tolist() == expected
+    assert found[0, :2].tolist() == [-8 * part["scales"][0, 0], 7 * part["scales"][0, 0]]
+
+
+def test_table_returns_rows_of_all_parts() -> None:
+    parts: list[Mapping[str, Tensor]] = [draw_packed(rows, 2, seed=rows) for rows in (4, 3, 5)]
+    whole = {kind: torch.cat([part[kind] for part in parts]) for kind in ("packed", "scales")}
+    expected = unpack(whole["packed"], whole["scales"])
+    table = PackedTable(parts)
+    for numbers in ([3, 4], [6, 7], [0, 11], [11, 3, 4, 4, 0, 7, 6, 3], list(range(12)), [5], []):
+        assert torch.equal(table(torch.tensor(numbers, dtype=torch.long)), expected[numbers])
+
+
+@pytest.mark.slow
+def test_bundled_table_returns_rows_of_both_parts() -> None:
+    parts = [load_file(BUNDLED_ENCODER / name) for name in WEIGHT_NAMES[1:]]
+    first, second = (len(part["packed"]) for part in parts)
+    numbers = [0, first - 1, first, first + second - 1, first + 1, first - 2]
+    found = PackedTable(parts)(torch.tensor(numbers))
+    for row, number in zip(found, numbers, strict=True):
+        part, place = (parts[0], number) if number < first else (parts[1], number - first)
+        assert torch.equal(row, unpack(part["packed"][place : place + 1], part["scales"][place : place + 1])[0])
+    assert first + second == len(load_file(BUNDLED_ENCODER / PIECES_NAME)["scores"])
+
+
+def test_configuration_is_the_one_whose_digest_taggers_save() -> None:
+    assert BUNDLED.sha256 == BUNDLED_SHA256 == bundled_encoder._digest(BUNDLED_ENCODER / CONFIG_NAME)
+    assert BUNDLED.precision == "int8"
+    assert EncoderConfig(source=BUNDLED_NAME, sha256=None) == BUNDLED
+    assert EncoderConfig(source=BUNDLED_NAME, precision="float32").precision == "float32"
+
+
+def test_no_file_is_too_large_for_a_forge() -> None:
+    sizes = {path.name: path.stat().st_size for path in BUNDLED_ENCODER.iterdir()}
+    assert sizes.keys() >= {CONFIG_NAME, PIECES_NAME, *WEIGHT_NAMES, "LICENSE.txt", "README.md"}
+    assert max(sizes.values()) < 50_000_000
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder of links to the encoder's files, which is read in its place."""
+    for path in BUNDLED_ENCODER.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.setattr(bundled_encoder, "BUNDLED_ENCODER", tmp_path)
+    return tmp_path
+
+
+def replace(path: Path, content: bytes) -> None:
+    path.unlink()
+    path.write_bytes(content)
+
+
+@pytest.mark.slow
+def test_damaged_files_are_named(copied: Path) -> None:
+    assert damaged_files() == []
+    content = bytearray((copied / PIECES_NAME).read_bytes())
+    content[-1] ^= 1
+    replace(copied / PIECES_NAME, bytes(content))
+    assert damaged_files() == [PIECES_NAME]
+    with pytest.raises(
+        EncoderMissingError, match=rf"bundled encoder cannot be read: .*{PIECES_NAME}; install Concord again"
+    ):
+        FrozenEncoder(BUNDLED)
+    (copied / WEIGHT_NAMES[1]).unlink()
+    assert sorted(damaged_files()) == [PIECES_NAME, WEIGHT_NAMES[1]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [PIECES_NAME, WEIGHT_NAMES[0], WEIGHT_NAMES[2], CONFIG_NAME])
+def test_cut_or_missing_files_are_reported(copied: Path, name: str) -> None:
+    content = (copied / name).read_bytes()
+    replace(copied / name, content[: len(content) // 2])
+    with pytest.raises(EncoderMissingError, match=r"the bundled encoder cannot be read: "):
+        FrozenEncoder(BUNDLED)
+    (copied / name).unlink()
+    with pytest.raises(EncoderMissingError, match=rf"the bundled encoder cannot be read: .*{name}"):
+        FrozenEncoder(BUNDLED)
+
+
+def test_another_digest_is_refused() -> None:
+    message = rf"the bundled encoder cannot be read: expected config\.json with sha256 {'0' * 64}, got {BUNDLED_SHA256}"
+    with pytest.raises(EncoderMissingError, match=message):
+        FrozenEncoder(EncoderConfig(source=BUNDLED_NAME, sha256="0" * 64))
+
+
+@pytest.mark.parametrize("change", [{"tuned": True}, {"weights": "some/folder"}])
+def test_bundled_encoder_is_not_tuned(change: Mapping[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"expected the folder of a Hugging Face model as source.*always frozen"):
+        EncoderConfig.from_mapping({"source": BUNDLED_NAME, **change})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_states_are_close_to_a_reference_in_float64(
+    reference: Callable[[Sequence[int]], list[Tensor]], precision: str
+) -> None:
+    network, tokenizer, _ = read_bundled_encoder(
+        EncoderConfig.from_mapping({"source": BUNDLED_NAME, "precision": precision}), device="cpu"
+    )
+    rows = [
+        [tokenizer.start, *(number for word in tokenizer.split(words) for number in word), tokenizer.end]
+        for words in SENTENCES
+    ]
+    with torch.inference_mode():
+        found = network.states(rows)
+    assert len(found) == 9
+    sizes = [len(row) for row in rows]
+    for place, row in enumerate(rows):
+        for layer, (states, expected) in enumerate(
+            zip((states.split(sizes)[place] for states in found), reference(row), strict=True)
+        ):
+            cosine = torch.cosine_similarity(states.double(), expected, dim=1)
+            if precision == "float32" or layer == 0:
+                assert float((states - expected).abs().max()) < 1e-4 * float(expected.abs().max())
+            assert float(cosine.min()) > 0.99
+
+
+@pytest.mark.slow
+def test_a_word_is_the_mean_of_its_subwords_over_the_last_layers(
+    encoder: FrozenEncoder, reference: Callable[[Sequence[int]], list[Tensor]]
+) -> None:
+    _, tokenizer, scale = read_bundled_encoder(BUNDLED, device="cpu")
+    words = SENTENCES[0]
+    pieces = tokenizer.split(words)
+    states = reference([tokenizer.start, *(number for word in pieces for number in word), tokenizer.end])
+    mean = torch.stack(states[-4:]).mean(dim=0)[1:-1]
+    expected = torch.stack([part.mean(dim=0) for part in mean.split([len(word) for word in pieces])]) * scale
+    (found,) = encoder.features([words])
+    assert encoder.width == 384
+    assert float(torch.cosine_similarity(found.double(), expected, dim=1).min()) > 0.99
+
+
+@pytest.mark.slow
+def test_features_do_not_depend_on_the_other_sentences(encoder: FrozenEncoder) -> None:
+    chance = random.Random(1)
+    sentences = [tuple(chance.choices(WORDS, k=chance.randint(1, 30))) for _ in range(40)]
+    expected = encoder.features(sentences)
+    for _ in range(3):
+        order = chance.sample(range(40), k=40)
+        while order:
+            size = chance.randint(1, 20)
+            chosen, order = order[:size], order[size:]
+            found = encoder.features([sentences[number] for number in chosen])
+            assert all(torch.equal(row, expected[number]) for row, number in zip(found, chosen, strict=True))
+    for number in range(0, 40, 4):
+        assert torch.equal(encoder.features([sentences[number]])[0], expected[number])
+
+
+@pytest.mark.slow
+def test_features_do_not_depend_on_the_size_of_passes(encoder: FrozenEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = encoder.features(SENTENCES)
+    for size in (1, 7, 30, 5000):
+        monkeypatch.setattr(encoder, "_pass_subwords", size)
+        found = encoder.features(SENTENCES)
+        assert all(torch.equal(left, right) for left, right in zip(found, expected, strict=True))
+
+
+@pytest.mark.slow
+def test_features_do_not_depend_on_the_number_of_threads(
+    encoder: FrozenEncoder, threads: Callable[[int], None]
+) -> None:
+    expected = encoder.features(SENTENCES)
+    for count in (2, 3, 5):
+        threads(count)
+        found = encoder.features(SENTENCES)
+        assert all(torch.equal(left, right) for left, right in zip(found, expected, strict=True))
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+def test_long_sentence_is_read_in_windows(encoder: FrozenEncoder) -> None:
+    """Each word is one subword; windows of 510 words share 32, so they start at words 0, 478 and 956."""
+    words = ["the", "river", "and", "city", "in"] * 240
+    (found,) = encoder.features([words])
+    assert found.shape == (1200, 384)
+    assert bool(found.isfinite().all())
+    for first, last, kept in ((0, 510, slice(0, 494)), (478, 988, slice(494, 972)), (956, 1200, slice(972, 1200))):
+        (window,) = encoder.features([words[first:last]])
+        assert torch.equal(found[kept], window[kept.start - first : kept.stop - first])
+    (long_word,) = encoder.features([["Ada", "漢字" * 600, "Paris"]])
+    assert long_word.shape == (3, 384)
+    assert bool(long_word.isfinite().all())
+
+
+@pytest.mark.slow
+def test_more_layers_than_there_are_cannot_be_averaged() -> None:
+    encoder = FrozenEncoder(EncoderConfig(source=BUNDLED_NAME, last_layers=10))
+    with pytest.raises(ConfigError, match=r"encoder\.last_layers: expected 9 or less, got 10"):
+        encoder.features([("Ada",)])
