@@ -253,7 +253,10 @@ class FormTable:
 
     def clear(self) -> None:
         """Forget all forms, so that the last bits of what follows do not depend on what came before."""
-        self._numbers.clear()
+        if self._most != self._most_forms:
+            self._start(self._most_forms)
+        else:
+            self._numbers.clear()
 
     def look_up(self, forms: Sequence[str]) -> NDArray[np.int64]:
         """Return the row of each form in ``vectors``; valid until the next call."""

@@ -231,6 +231,19 @@ def test_cleared_table_depends_on_nothing_before() -> None:
             assert torch.equal(left, right)
 
 
+def test_cleared_table_forgets_how_large_it_was() -> None:
+    from stanza.models.pos.model import Tagger
+
+    vocabulary = vocabularies()
+    given = processor(Tagger(SHAPES, vocabulary, share_hid=True), SHAPES, vocabulary)
+    with torch.inference_mode():
+        fresh, used = (FormTable([TaggerNetwork(given, CPU)], most_forms=4) for _ in range(2))
+        used.look_up(list("abcdefgh"))
+        used.clear()
+        for forms in (["Nobody", "saw", "boats"], ["at", "home"]):
+            assert used.look_up(forms).tolist() == fresh.look_up(forms).tolist()
+
+
 def test_full_table_of_forms_starts_again() -> None:
     from stanza.models.pos.model import Tagger
 
