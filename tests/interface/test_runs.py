@@ -166,6 +166,7 @@ def test_an_open_run_outlives_the_next_run_for_the_grace_period(tmp_path: Path) 
         earlier.to_pandas()
 
 
+@pytest.mark.encoder
 @pytest.mark.parametrize("batch_size", [1, 64])
 def test_load_labels_texts_as_a_run_does(batch_size: int, tmp_path: Path) -> None:
     """The default tagger, with weight samples and a memory, over the sample collection and many short texts."""

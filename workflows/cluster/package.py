@@ -1,7 +1,7 @@
 """What is sent to a cluster: an archive of the code, bundled models and the resolved job; and what it will do.
 
-The bytes of the archive depend on nothing else. It holds one of the bundled taggers at most, that of the job, and
-the bundled parser if the job has no other. Input, output and a model given as a folder are not part of it.
+The bytes of the archive depend on nothing else. It holds the bundled taggers if the job's is one of them, and else the
+bundled encoder. Input, output and a model given as a folder are not part of it.
 """
 
 import hashlib
@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 import yaml
 
 from concord.models.errors import ConcordError, ConfigError
+from concord.models.words.encoder_config import BUNDLED_ENCODER
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.log import LOG_NAME
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.parsing.stanza_packages import EMBEDDED_PACKAGE
 from concord.pipeline.planning.inputs import find_inputs
 from concord.pipeline.storage.files import file_sha256, file_state
 from concord.pipeline.storage.urls import without_secrets
@@ -45,7 +45,7 @@ def pack(
     """Return the archive and the digest of the job in it.
 
     Args:
-        completed: the job with the settings of its collection, which say what tagger and parser it will use.
+        completed: the job with the settings of its collection, which say what tagger it will use.
 
     Raises:
         ConfigError: when it is larger than ``limit`` bytes, naming the largest files.
@@ -127,7 +127,8 @@ def _package_files(config: AnnotateConfig) -> list[Path]:
 
     The links of a checkout are followed.
     """
-    unused = {*bundled_names(), EMBEDDED_PACKAGE} - {config.tagger.model, config.parser.package}
+    taggers = bundled_names()
+    unused = [BUNDLED_ENCODER.name] if config.tagger.model in taggers else taggers
     others = [PACKAGE / "models" / "pretrained" / name for name in unused]
     return sorted(
         Path(folder, name)

@@ -11,12 +11,15 @@ from concord_testing.checkout import CHECKOUT
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import CALIBRATION_NAME
 from concord.models.confidence.calibration import Calibration
+from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.provenance import read_provenance
 from concord.workflows.registry.resolve_tagger import BUNDLED_FOLDER, bundled_names
 
 EXAMPLES = CHECKOUT / "examples"
 NEWS = EXAMPLES / "news" / "news.jsonl"
+
+needs_encoder = pytest.mark.skipif(not encoder_available(EncoderConfig()), reason="the encoder is not installed")
 
 
 def annotate_news(output: Path, model: str, *options: str) -> dict[str, object]:
@@ -47,6 +50,8 @@ def texts_by_id() -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.encoder
+@needs_encoder
 def test_entities_en_annotates_the_sample_collection(annotated: tuple[Path, dict[str, object]]) -> None:
     output, values = annotated
     assert (values["read"], values["annotated"], values["dead_letters"]) == (14, 13, 1)
@@ -66,6 +71,8 @@ def test_entities_en_annotates_the_sample_collection(annotated: tuple[Path, dict
 
 
 @pytest.mark.slow
+@pytest.mark.encoder
+@needs_encoder
 def test_labels_of_both_stages_depend_on_no_run_and_no_shard(
     annotated: tuple[Path, dict[str, object]], tmp_path: Path
 ) -> None:
@@ -83,7 +90,7 @@ def test_labels_of_both_stages_depend_on_no_run_and_no_shard(
 
 
 @pytest.mark.slow
-def test_entities_en_small_annotates_the_sample_collection_in_one_stage(tmp_path: Path) -> None:
+def test_entities_en_small_annotates_the_sample_collection_without_an_encoder(tmp_path: Path) -> None:
     values = annotate_news(tmp_path / "out", "entities_en_small")
     assert (values["read"], values["annotated"], values["dead_letters"]) == (14, 13, 1)
     tokens = pq.read_table(tmp_path / "out" / "tokens", columns=["ner", "draft_ner", "refined"]).to_pylist()
@@ -91,6 +98,8 @@ def test_entities_en_small_annotates_the_sample_collection_in_one_stage(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.encoder
+@needs_encoder
 def test_entities_bio_annotates_the_sample_abstracts(tmp_path: Path) -> None:
     arguments = ["annotate", str(EXAMPLES / "abstracts"), "-o", str(tmp_path / "out"), "--model", "entities_bio"]
     assert CliRunner().invoke(main, arguments).exit_code == 0

@@ -74,27 +74,22 @@ def test_a_package_that_is_too_large_is_refused_naming_the_largest_files() -> No
     assert named[0][:2] == [f"{largest.compress_size / 1e6:.1f}", "MB"]
 
 
-@pytest.mark.parametrize("model", bundled_names())
-def test_the_package_has_one_of_the_bundled_taggers_and_is_below_the_limit(model: str) -> None:
-    config = read_annotate_job(None, values={"input": "in", "output": "out", "tagger.model": model})
-    content, _ = pack(config)
-    assert len(content) < packaging.LARGEST_PACKAGE - 2_000_000  # room for the code to grow
+def pretrained(content: bytes) -> set[str]:
+    """Return the names of the bundled models in a package."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        folders = {name.split("/")[3] for name in archive.namelist() if name.startswith("concord/models/pretrained/")}
-    assert folders == {model, "encoder", "parser_en"}
-
-
-def test_the_package_has_tagger_and_parser_of_the_collection(tiny_bundle: Path) -> None:
-    values = {"input": "in", "output": "out"}
-    config = read_annotate_job(None, values=values)
-    completed = read_annotate_job(
-        None, values={**values, "tagger.model": str(tiny_bundle), "parser.package": "default"}
-    )
-    with zipfile.ZipFile(io.BytesIO(pack(config, completed=completed)[0])) as archive:
         names = archive.namelist()
-        assert b"default" not in archive.read("job.yaml")
-    assert not any(name.startswith("concord/models/pretrained/entities") for name in names)
-    assert not any(name.startswith("concord/models/pretrained/parser") for name in names)
+    return {name.split("/")[3] for name in names if name.startswith("concord/models/pretrained/")}
+
+
+def test_the_package_has_bundled_taggers_or_the_bundled_encoder_and_is_below_the_limit(tiny_bundle: Path) -> None:
+    values = {"input": "in", "output": "out"}
+    own = read_annotate_job(None, values={**values, "tagger.model": str(tiny_bundle)})
+    default = read_annotate_job(None, values=values)
+    for config, expected in ((default, set(bundled_names())), (own, {"encoder"})):
+        content, _ = pack(config)
+        assert pretrained(content) == {"parser_en", *expected}
+        assert len(content) < 0.9 * packaging.LARGEST_PACKAGE
+    assert pretrained(pack(default, completed=own)[0]) == {"parser_en", "encoder"}
 
 
 def test_submit_needs_either_a_job_or_a_submission_to_stop(tmp_path: Path) -> None:

@@ -217,6 +217,7 @@ def test_a_new_type_is_learned_from_corrections(dated: Path, champion: str, tmp_
     assert values["rehearsed"][0]["lacks"] == ["DATE"]
 
 
+@pytest.mark.encoder
 def test_a_bundled_tagger_says_which_corpora_it_has_seen(output: Path) -> None:
     result = concord("learn", output, "--model", "entities_en", "--labels", "DATE=")
     assert result.exit_code == 2
