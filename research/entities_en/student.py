@@ -40,14 +40,13 @@ def train_stage_one(
     rate: float,
     seed: str,
     name: str,
-    epochs: int = 1,
 ) -> None:
-    """Train stage one; targets have a row of label probabilities for each word."""
+    """Read the sentences once; targets have a row of label probabilities for each word."""
 
     def loss_of(batch: Batch) -> Tensor:
         logits, _ = network(tagger.encode(batch), features.batch(batch))
         loss: Tensor = -(logits.log_softmax(dim=-1) * targets.batch(batch)).sum() / _BATCH_SENTENCES
         return loss
 
-    batches = [like_lengths(sentences, random.Random(f"{seed}/{epoch}")) for epoch in range(epochs)]
-    learn(network, [{"params": list(network.parameters()), "lr": rate}], batches, loss_of, name=name, warmup=0.05)
+    batches = like_lengths(sentences, random.Random(seed))
+    learn(network, [{"params": list(network.parameters()), "lr": rate}], [batches], loss_of, name=name, warmup=0.05)

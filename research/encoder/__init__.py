@@ -1,1 +1,0 @@
-"""The bundled encoder, made from the 4-bit file of multilingual-e5-small."""
