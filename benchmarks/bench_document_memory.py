@@ -110,6 +110,7 @@ def measure(tagger: TwoStageTagger, documents: Documents) -> dict[str, float | i
         "oracle": oracle(documents, gold, final),
         **unlabelled_names(documents, final, ""),
         **unlabelled_names(documents, drafts, " of drafts"),
+        **unlabelled_names(documents, gold, " of gold"),
         "co_acc": co_occurrence_scores(documents, final).accuracy,
         "co_acc of drafts": co_occurrence_scores(documents, drafts).accuracy,
         "co_acc without slots": co_occurrence_scores(documents, alone).accuracy,
