@@ -9,7 +9,7 @@ document. Unlabelled are occurrences of names of two and more words that their d
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -29,6 +29,7 @@ from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.registry.resolve_tagger import find_tagger
 
 SETS = ("ewt_uner", "gum_ne_open", "wikigold", "litbank_prop", "btc")
+REPEATED = ("repeated names", "unlabelled")
 Labels = list[tuple[str, ...]]
 Documents = Sequence[Sequence[Sentence]]
 
@@ -86,7 +87,16 @@ def unlabelled_names(documents: Documents, labels: Labels, suffix: str) -> dict[
     for document in documents:
         found = name_labels((sentence.words, next(rest)) for sentence in document)
         counts = [a + b for a, b in zip(counts, count_unlabelled(found, values=VALUES), strict=True)]
-    return dict(zip((f"repeated names{suffix}", f"unlabelled{suffix}"), counts, strict=True))
+    return dict(zip((name + suffix for name in REPEATED), counts, strict=True))
+
+
+def total_unlabelled(scores: Mapping[str, Mapping[str, float | int]]) -> dict[str, float]:
+    """Return the repeated names of all parts, and the share of them that have no label."""
+    found: dict[str, float] = {}
+    for suffix in ("", " of drafts", " of gold"):
+        repeated, unlabelled = (sum(part[name + suffix] for part in scores.values()) for name in REPEATED)
+        found |= {f"repeated names{suffix}": repeated, f"unlabelled share{suffix}": unlabelled / max(1, repeated)}
+    return found
 
 
 def measure(tagger: TwoStageTagger, documents: Documents) -> dict[str, float | int]:
@@ -135,7 +145,7 @@ def main() -> None:
                 documents = read_corpora([str(next((arguments.corpora / name).glob(f"{part}.*")))], labels=TYPES)
                 tagger.keep_features(documents)
                 scores[f"{name} {part}"] = measure(tagger, documents)
-        found[model] = {"digest": digest, "scores": scores}
+        found[model] = {"digest": digest, "all parts": total_unlabelled(scores), "scores": scores}
     text = json.dumps({**environment("bench_document_memory.py"), "taggers": found}, indent=1) + "\n"
     if arguments.summary:
         arguments.summary.write_text(text)
