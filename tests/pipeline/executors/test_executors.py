@@ -242,9 +242,11 @@ def test_long_shards_on_ray_are_dropped_when_their_time_is_up(source: Path, tmp_
     assert finish(process) == 143
     assert time.monotonic() - began < 15
     assert not list(tmp_path.glob("out/_run/commits/*/*"))
-    assert not list(tmp_path.glob("out/_run/attempts/*/*"))
+    # A worker may write its progress while it is being killed; the next run removes it.
+    assert not [path for path in tmp_path.glob("out/_run/attempts/*/*") if path.suffix != ".progress"]
     runs.configure_fakes(source)
     assert finish(start(config, ray_address)) == 0
+    assert not list(tmp_path.glob("out/_run/attempts/*/*"))
     runs.run_job(runs.job(source, tmp_path / "local"))
     assert runs.committed_bytes(tmp_path / "out") == runs.committed_bytes(tmp_path / "local")
 
