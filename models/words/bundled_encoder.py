@@ -4,16 +4,15 @@ Its folder has the numbers of the network in config.json, with the digests of th
 embeddings of the pieces of words in two parts, all in blocks of values of 4 bits with a scale each; and the pieces.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from concord.models.regular_files import file_digest
 from concord.models.words.bert import Bert
 from concord.models.words.encoder_config import BUNDLED_ENCODER, BUNDLED_SHA256, CONFIG_NAME, EncoderConfig
 from concord.models.words.subwords import SubwordTokenizer
@@ -64,7 +63,8 @@ def read_bundled_encoder(settings: EncoderConfig, *, device: str) -> tuple[Bert,
     """Read the network, the tokenizer, and the scale of the features, shape ``(width,)``.
 
     Raises:
-        OSError, ValueError, KeyError, SafetensorError: when files are damaged, or others than those of the settings.
+        ModelError, OSError, ValueError, KeyError, SafetensorError: when files are damaged or unreadable, or others than
+            those of the settings.
     """
     if settings.sha256 != BUNDLED_SHA256:
         raise ValueError(
@@ -88,16 +88,11 @@ def read_bundled_encoder(settings: EncoderConfig, *, device: str) -> tuple[Bert,
 def damaged_files() -> list[str]:
     """Return the names of the bundled encoder's files that are missing, or have another digest than they should."""
     config = BUNDLED_ENCODER / CONFIG_NAME
-    if not config.is_file() or _digest(config) != BUNDLED_SHA256:
+    if not config.is_file() or file_digest(config).hex() != BUNDLED_SHA256:
         return [CONFIG_NAME]
     digests: dict[str, str] = json.loads(config.read_bytes())["sha256"]
     paths = {BUNDLED_ENCODER / name: digest for name, digest in digests.items()}
-    return [path.name for path, digest in paths.items() if not path.is_file() or _digest(path) != digest]
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return [path.name for path, digest in paths.items() if not path.is_file() or file_digest(path).hex() != digest]
 
 
 def _read_tokenizer(config: Mapping[str, Any]) -> SubwordTokenizer:

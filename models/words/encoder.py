@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from concord.models.errors import ConfigError, EncoderMissingError
+from concord.models.errors import ConfigError, EncoderMissingError, ModelError
 from concord.models.words.bert import Bert, read_bert
 from concord.models.words.bundled_encoder import read_bundled_encoder
 from concord.models.words.encoder_config import (
@@ -92,7 +92,7 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
     if config.source == BUNDLED_NAME:
         try:
             return _frozen_bert(config, *read_bundled_encoder(config, device=device), device=device)
-        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        except (ModelError, OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
             raise EncoderMissingError(f"{BUNDLED_ENCODER}: the bundled encoder cannot be read: {error}") from error
     folder = _checked_folder(config)
     try:

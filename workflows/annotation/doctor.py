@@ -137,7 +137,7 @@ def _bundled_encoder() -> Check:
 
     try:
         damaged = ", ".join(damaged_files())
-    except (OSError, ValueError, KeyError) as error:
+    except (ConcordError, OSError, ValueError, KeyError) as error:
         damaged = str(error)
     if damaged:
         return Check("fail", "bundled encoder", f"damaged in {BUNDLED_ENCODER}: {damaged}", "install Concord again")

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from concord.models.errors import ConfigError, EncoderMissingError
+from concord.models.regular_files import file_digest
 from concord.models.words import bundled_encoder
 from concord.models.words.bundled_encoder import (
     PIECES_NAME,
@@ -147,7 +148,7 @@ def test_bundled_table_returns_rows_of_both_parts() -> None:
 
 
 def test_configuration_is_the_one_whose_digest_taggers_save() -> None:
-    assert BUNDLED.sha256 == BUNDLED_SHA256 == bundled_encoder._digest(BUNDLED_ENCODER / CONFIG_NAME)
+    assert BUNDLED.sha256 == BUNDLED_SHA256 == file_digest(BUNDLED_ENCODER / CONFIG_NAME).hex()
     assert BUNDLED.precision == "int8"
     assert EncoderConfig(source=BUNDLED_NAME, sha256=None) == BUNDLED
     assert EncoderConfig(source=BUNDLED_NAME, precision="float32").precision == "float32"
