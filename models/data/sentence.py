@@ -1,15 +1,28 @@
 """Sentences: the words that taggers read, with gold labels and dependency trees if known."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from concord.models.data.soft_labels import SoftLabels
 from concord.models.data.visible import visible
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 class TreeError(ValueError):
     """A sentence without a dependency tree, or with an invalid one; the message quotes the sentence."""
+
+
+@dataclass(slots=True, eq=False)
+class Passage:
+    """Neighbouring sentences of a document, which a frozen encoder reads at once."""
+
+    words: tuple[str, ...]
+    features: "Tensor | None" = None
+    """What the encoder made of the words, shape ``(words, width)``, once a prediction has asked for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +43,10 @@ class Sentence:
     """What training reads in place of the gold labels: probabilities of labels, or the labels that words may have."""
     terms: tuple[str, ...] | None = None
     """Labels by a list of terms, in BIO2; None where it has no match."""
+    passage: Passage | None = field(default=None, compare=False, repr=False)
+    """The passage that an encoder reads to encode the sentence; None for the sentence alone."""
+    passage_start: int = field(default=0, compare=False, repr=False)
+    """Where the sentence starts in the passage, in words."""
 
     def __post_init__(self) -> None:
         # All words that consist of nothing else are the same word.
@@ -54,6 +71,8 @@ class Sentence:
             relations=self.relations and self.relations[span],
             soft=self.soft and self.soft.part(start, end),
             terms=self.terms and self.terms[span],
+            passage=self.passage,
+            passage_start=self.passage_start + start,
         )
 
 

@@ -22,7 +22,8 @@ from concord.models.config import Config
 from concord.models.data.batch import Batch, BatchEncoder, Forms
 from concord.models.data.options import DEFAULT_OPTIONS, OnBatch, Precision, PredictOptions
 from concord.models.data.outputs import AttentionMap, AttentionWeights, Prediction
-from concord.models.data.sentence import Sentence, check_trees
+from concord.models.data.passages import with_passages
+from concord.models.data.sentence import Passage, Sentence, check_trees
 from concord.models.data.vocabulary import DigitRule, Vocabulary
 from concord.models.data.windows import Window, cut_windows, unlabelled_part
 from concord.models.errors import ConfigError
@@ -203,10 +204,19 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
         labels = len(self.vocabulary.labels) if keep == "distributions" else None
         calibration = self.calibration if calibrated else None
         table = TokenTable.empty(documents, calibration=calibration, labels=labels, scored=self.has_scores)
-        windows = cut_windows(documents, longest=self.config.window_words, overlap=self.config.window_overlap)
         with torch.inference_mode():
-            self.fill(table, windows, Call(options=options, on_batch=on_batch))
+            self.fill(table, self.windows(documents), Call(options=options, on_batch=on_batch))
         return table
+
+    def windows(self, documents: Sequence[Sequence[Sentence]], *, overlap: int | None = None) -> list[Window]:
+        """Return the windows of documents, with the passages that the encoder reads."""
+        overlap = self.config.window_overlap if overlap is None else overlap
+        return cut_windows(self.with_passages(documents), longest=self.config.window_words, overlap=overlap)
+
+    def with_passages(self, documents: Sequence[Sequence[Sentence]]) -> Sequence[Sequence[Sentence]]:
+        """Return documents with the passages that the encoder reads; the same ones where it reads sentences alone."""
+        words = self.config.encoder.passage_words if self.config.encoder is not None else 0
+        return [with_passages(document, words) for document in documents] if words else documents
 
     def attention_maps(self, document: Sequence[Sentence]) -> list[dict[str, AttentionMap]]:
         """Return the attention maps of a document, for figures; sentences are read in one piece, however long.
@@ -215,7 +225,7 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
         a tagger without attention. A tagger in training mode raises ValueError.
         """
         self._check_mode("attention_maps")
-        sentences = [sentence for sentence in document if sentence.words]
+        sentences = [sentence for sentence in self.with_passages([document])[0] if sentence.words]
         if not sentences:
             return [{} for _ in document]
         with torch.inference_mode():
@@ -273,17 +283,29 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
         """Return the encoder's features, shape ``(B, T, E)``, with gradient if tuned; None without an encoder."""
         if self.config.encoder is None:
             return None
-        sentences = [sentence.words for sentence in batch.sentences]
         if self.tuned_encoder is not None:
-            return self.tuned_encoder(sentences, batch.mask.shape[1])
-        vectors = load_encoder(self.config.encoder, self.device.type).features(sentences)
+            return self.tuned_encoder([sentence.words for sentence in batch.sentences], batch.mask.shape[1])
+        passages = [sentence.passage or Passage(sentence.words) for sentence in batch.sentences]
+        missing = [passage for passage in dict.fromkeys(passages) if passage.features is None]
+        found = {passage: passage.features for passage in passages if passage.features is not None}
+        encoder = load_encoder(self.config.encoder, self.device.type)
+        for passage, features in zip(missing, encoder.features([passage.words for passage in missing]), strict=True):
+            found[passage] = features
+            # A training reads its sentences again and again: what it keeps, the encoder does (see keep_features).
+            if not self.training:
+                passage.features = features
+        vectors = [
+            found[passage][sentence.passage_start :][: len(sentence.words)]
+            for sentence, passage in zip(batch.sentences, passages, strict=True)
+        ]
         return nn.utils.rnn.pad_sequence(vectors, batch_first=True).to(self.device)
 
     def keep_features(self, documents: Sequence[Sequence[Sentence]]) -> None:
         """Compute a frozen encoder's features of these sentences once; does nothing without a frozen encoder."""
         if self.config.encoder is not None and self.tuned_encoder is None:
-            sentences = [sentence.words for document in documents for sentence in document]
-            load_encoder(self.config.encoder, self.device.type).cache(sentences)
+            sentences = [sentence for document in self.with_passages(documents) for sentence in document]
+            read = [sentence.passage.words if sentence.passage else sentence.words for sentence in sentences]
+            load_encoder(self.config.encoder, self.device.type).cache(read)
 
     def autocast(self, precision: Precision) -> AbstractContextManager[Any]:
         """Return the context in which networks compute."""

@@ -29,14 +29,14 @@ class CaseNoise(Config):
 
 
 def change_case(batches: Sequence[Sequence[Unit]], noise: CaseNoise, chooser: random.Random) -> list[list[Unit]]:
-    """Change the case of randomly chosen sentences; labels and trees stay."""
+    """Change the case of randomly chosen sentences, which an encoder then reads alone; labels and trees stay."""
 
     def changed(sentence: Sentence) -> Sentence:
         drawn = chooser.random()
         if drawn < noise.lower:
-            return replace(sentence, words=tuple(map(str.lower, sentence.words)))
+            return replace(sentence, words=tuple(map(str.lower, sentence.words)), passage=None, passage_start=0)
         if drawn < noise.lower + noise.upper:
-            return replace(sentence, words=tuple(map(str.upper, sentence.words)))
+            return replace(sentence, words=tuple(map(str.upper, sentence.words)), passage=None, passage_start=0)
         return sentence
 
     return [[list(map(changed, unit)) for unit in batch] for batch in batches]

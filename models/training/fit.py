@@ -278,7 +278,8 @@ class _Trainer:
         self._config = config
         longest, scheme = tagger.config.window_words, tagger.vocabulary.scheme
         self.documents = [
-            [part for sentence in document for part in split_long(sentence, longest, scheme)] for document in train
+            [part for sentence in document for part in split_long(sentence, longest, scheme)]
+            for document in tagger.with_passages(train)
         ]
         encoder = tagger.tuned_encoder
         self._optimizers = build_optimizers(

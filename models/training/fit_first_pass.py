@@ -7,7 +7,6 @@ import torch
 
 from concord.models.data.options import PredictOptions
 from concord.models.data.sentence import Sentence
-from concord.models.data.windows import cut_windows
 from concord.models.evaluation.metrics import gold_sequences, span_scores
 from concord.models.taggers.two_stage.first_pass import FirstPass
 from concord.models.taggers.two_stage.tagger import TwoStageTagger
@@ -31,7 +30,7 @@ class GateScore:
 
 def fit_map(tagger: TwoStageTagger, first: FirstPass, documents: Sequence[Sequence[Sentence]]) -> float:
     """Fit the map from the states of a first pass to those of stage one; return the share of variance explained."""
-    windows = cut_windows(documents, longest=tagger.config.window_words, overlap=0)
+    windows = tagger.windows(documents, overlap=0)
     inputs, outputs = [], []
     with torch.inference_mode():
         for _, batch in tagger.batches(windows, batch_words=_BATCH_WORDS):

@@ -38,6 +38,9 @@ class EncoderConfig(Config):
     rounds alike, and multiplies in float32."""
     overlap_words: int = Field(default=32, ge=0)
     """Words shared by neighbouring windows of a sentence that has more subwords than the encoder takes."""
+    passage_words: int = Field(default=0, ge=0)
+    """A frozen encoder reads the sentences of a document in passages of about this many words; 0 for each sentence
+    alone. A passage depends on its document alone."""
     tuned: bool = False
     """Fine-tune the encoder with the tagger, as its parameter group `encoder`, and save it with the tagger."""
     tuned_layers: int | None = Field(default=None, ge=1)
@@ -57,6 +60,10 @@ class EncoderConfig(Config):
     def _is_tuned_or_replaced(self) -> Self:
         if self.tuned and self.weights is not None:
             raise ValueError("expected tuned or weights, got both")
+        if self.tuned and self.passage_words:
+            raise ValueError(
+                "passage_words: expected a frozen encoder, got a tuned one, which reads each sentence alone"
+            )
         if self.source == BUNDLED_NAME and (self.tuned or self.weights is not None):
             raise ValueError(
                 "expected the folder of a Hugging Face model as source, which transformers tunes; "
