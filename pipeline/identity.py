@@ -69,6 +69,7 @@ class ResolvedTagger:
         digest: SHA-256 in hex over its files (concord.models.bundles.manifest.tagger_digest).
         folder: of the bundle; every worker must be able to read it.
         trees: the source of the trees that it learned from (concord.models.taggers.base.Tagger.trees).
+        parser: the bundled parser that it wants (Tagger.parser).
         terms, table_alone: as in ``ComponentIdentity``.
     """
 
@@ -77,6 +78,7 @@ class ResolvedTagger:
     digest: str
     folder: Path
     trees: str | None = None
+    parser: str | None = None
     terms: str | None = None
     table_alone: bool = False
 

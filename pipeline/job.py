@@ -10,7 +10,7 @@ from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.config import AnnotateConfig, ParserConfig, TaggerRunConfig
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger, component_signature
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.parsing.resolve_parser import makes_trees, parser_identity
+from concord.pipeline.parsing.resolve_parser import makes_trees, parser_for, parser_identity
 from concord.pipeline.storage.files import file_sha256
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class ResolvedJob:
             ConfigError: when candidates are wanted of a tagger without a guarantee, or run otherwise than calibrated.
             InputError: when the list of terms cannot be read.
         """
+        config = config.model_copy(update={"parser": parser_for(tagger.parser, config.parser)})
         parser = parser or parser_identity(config.parser)
         check_trees(tagger, config.parser, component_signature(parser), accept=config.tagger.accept_parser)
         _check_guarantee(config, tagger.folder)

@@ -15,7 +15,7 @@ from concord.pipeline.identity import ResolvedTagger, component_signature
 from concord.pipeline.job import check_trees, with_terms
 from concord.pipeline.output.schema import UNCALIBRATED, UNSIGNED, Signature
 from concord.pipeline.output.tables import annotated_tables, error_table
-from concord.pipeline.parsing.resolve_parser import load_parser, parser_identity
+from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity
 from concord.pipeline.threads import default_threads, torch_threads
 from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import bound_caches, free_memory, trim_heap
@@ -47,6 +47,7 @@ class TextAnnotator:
             InputError: when the list of terms cannot be read, or has labels that the tagger does not know.
         """
         bound_caches()
+        parser = parser_for(tagger.parser, parser)
         loaded = load_tagger(tagger.folder, device=settings.device)
         if not loaded.vocabulary.scheme.has_entities:
             raise ModelError(f"{tagger.folder}: a tagger of token labels, which does not annotate; use one of entities")

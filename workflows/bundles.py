@@ -11,7 +11,7 @@ from concord.models.config import Config
 from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import component_signature
-from concord.pipeline.parsing.resolve_parser import parser_identity
+from concord.pipeline.parsing.resolve_parser import parser_for, parser_identity
 from concord.pipeline.storage.files import file_sha256
 
 BUNDLE = "bundle"
@@ -107,8 +107,8 @@ def _data_files(bundle: Path) -> Sequence[Path]:
 
 def _parser(folder: Path) -> str:
     """Return the signature of the parser whose trees a tagger was trained on; the bundled one if it uses no trees."""
-    trees = read_saved(folder).trees
+    saved = read_saved(folder)
     # Trees of a gold corpus have a name without a parser.
-    if trees is not None and "@" in trees:
-        return trees
-    return component_signature(parser_identity(ParserConfig()))
+    if saved.trees is not None and "@" in saved.trees:
+        return saved.trees
+    return component_signature(parser_identity(parser_for(saved.parser, ParserConfig())))

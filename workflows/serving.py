@@ -32,7 +32,7 @@ from concord.models.words.encoder_config import BUNDLED_NAME
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.identity import ResolvedTagger, component_signature
-from concord.pipeline.parsing.resolve_parser import parser_identity
+from concord.pipeline.parsing.resolve_parser import parser_for, parser_identity
 from concord.pipeline.texts import TextAnnotator
 from concord.workflows.bundles import BUNDLE, check_bundle, pack_bundle
 
@@ -185,17 +185,20 @@ def _load_pyfunc(data_path: str, model_config: Mapping[str, Any] | None = None) 
         raise ConfigError("model_config: tagger.model: expected no such key, since the model is already loaded")
     folder = Path(data_path)
     manifest = check_bundle(folder)
+    saved = read_saved(folder)
     # Words are the same if trees or tags are left out.
-    whole = config.parser.model_copy(update={"trees": True, "tags": True})
+    whole = parser_for(
+        saved.parser, ParserConfig(**config.parser.model_dump(exclude={"trees", "tags"}, exclude_unset=True))
+    )
     parser = component_signature(parser_identity(whole))
     # With a tagger that reads no trees, a parser of another language may be chosen.
-    is_chosen = "package" in config.parser.model_fields_set and read_saved(folder).trees is None
+    is_chosen = "package" in config.parser.model_fields_set and saved.trees is None
     if parser != manifest.parser and not is_chosen:
         raise ModelError(
             f"{folder}: expected the parser {manifest.parser}, got {parser}; choose its package by "
             "model_config={'parser': {'package': ...}}"
         )
-    tagger = ResolvedTagger(name=folder.name, version=None, digest=manifest.digest, folder=folder)
+    tagger = ResolvedTagger(name=folder.name, version=None, digest=manifest.digest, folder=folder, parser=saved.parser)
     return ServedTagger(TextAnnotator.load(tagger, parser=config.parser, settings=config.tagger), config.limits)
 
 

@@ -87,6 +87,8 @@ def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
         "vocabulary": tagger.vocabulary.to_mapping(),
         "trees": tagger.trees,
     }
+    if tagger.parser is not None:
+        saved["parser"] = tagger.parser
     (folder / CONFIG_NAME).write_text(json.dumps(saved, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
     if isinstance(tagger, TwoStageTagger) and tagger.first_pass is not None:
         save_tagger(tagger.first_pass.tagger, folder / FIRST_PASS_NAME, half=half)
@@ -120,7 +122,7 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
     # A layer of an impossible size is one of the others.
     except (ConcordError, ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
         raise ModelError(f"{folder / CONFIG_NAME}: {error or type(error).__name__}") from error
-    tagger.trees = saved.trees
+    tagger.trees, tagger.parser = saved.trees, saved.parser
     _load_first_pass(tagger, folder)
     try:
         weights = {name: value.float() for name, value in load_file(check_regular(folder / WEIGHTS_NAME)).items()}

@@ -54,7 +54,7 @@ def with_types(tagger: Tagger, types: Iterable[str]) -> Tagger:
         weights = {name: _mean(weights[name], sources, dimensions) for name, dimensions in grown.items()}
         labels, known = names, {*known, kind}
     wider.load_state_dict(weights)
-    wider.trees = tagger.trees
+    wider.trees, wider.parser = tagger.trees, tagger.parser
     return wider.train(tagger.training).move_to(tagger.device.type)
 
 

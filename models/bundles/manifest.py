@@ -34,7 +34,8 @@ class SavedTagger(Config):
     vocabulary: dict[str, Any]
     """Checked by Vocabulary.from_mapping."""
     trees: str | None
-    """As Tagger.trees."""
+    parser: str | None = None
+    """As Tagger.trees and Tagger.parser."""
 
 
 def read_saved(folder: Path) -> SavedTagger:

@@ -90,6 +90,7 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
         has_scores: whether labels have probabilities; without them, tables have nulls in their place.
         trees: the source of the trees the tagger was trained on: the signature of a parser, ``gold`` or ``unknown``;
             None for a tagger that needs no trees.
+        parser: the bundled parser that splits texts for it, where a job names none; None for the default one.
         calibration: of the probabilities; None if they are not calibrated.
     """
 
@@ -106,6 +107,7 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
         self.vocabulary = vocabulary
         self.batch_encoder = BatchEncoder(vocabulary, trees=self.needs_trees)
         self.trees: str | None = UNKNOWN_TREES if self.needs_trees else None
+        self.parser: str | None = None
         self.calibration: Calibration | None = None
         self.device = torch.device("cpu")
         self.tuned_encoder: TunedEncoder | None = None

@@ -19,6 +19,7 @@ from concord.pipeline.parsing.tokens import (
     WordAnalysis,
     cut_sentence,
     find_token_fault,
+    is_unspaced,
     make_token,
     parser_view,
     restore_offsets,
@@ -33,10 +34,11 @@ class Parser(ABC):
     where other processes needed the cores.
     """
 
-    def __init__(self, *, identity: ComponentIdentity, sentence_cap: int) -> None:
+    def __init__(self, *, identity: ComponentIdentity, sentence_cap: int, needs_spaces: bool = False) -> None:
         self.identity = identity
         """As ``parser_identity`` returns it."""
         self._sentence_cap = sentence_cap
+        self._needs_spaces = needs_spaces
 
     @abstractmethod
     def _tokenize(self, views: Sequence[str], on_batch: OnBatch | None) -> list[list[list[Token]]]:
@@ -51,7 +53,8 @@ class Parser(ABC):
     ) -> list[ParsedDocument | DeadLetter]:
         """Parse documents, each independently of the others; one outcome per document, in the same order.
 
-        A document whose tokens do not cover its visible code points in order becomes a dead letter.
+        A document whose tokens do not cover its visible code points in order becomes a dead letter, as does one mostly
+        in a script that writes no spaces between words, if the parser needs them.
 
         Args:
             on_batch: called after each batch of a network, with no words as long as they are not known; what it raises
@@ -84,16 +87,21 @@ class Parser(ABC):
 
     def _read(
         self, documents: Sequence[Document], on_batch: OnBatch | None
-    ) -> tuple[list[list[list[Token]]], list[str | None]]:
-        """Return the sentences of tokens of each document, and where they do not cover its text, if anywhere."""
+    ) -> tuple[list[list[list[Token]]], list["_Fault | None"]]:
+        """Return the sentences of tokens of each document, and why it cannot be parsed, if it cannot."""
         views = [parser_view(document.text) for document in documents]
+        refused = [_UNSPACED if self._needs_spaces and is_unspaced(view) else None for view in views]
+        views = ["" if fault else view for fault, view in zip(refused, views, strict=True)]
         tokenized = self._tokenize(views, on_batch)
         faults = [
-            find_token_fault(view, [token for sentence in sentences for token in sentence])
-            for view, sentences in zip(views, tokenized, strict=True)
+            fault or _offset_fault(view, sentences)
+            for fault, view, sentences in zip(refused, views, tokenized, strict=True)
         ]
-        restored = map(restore_offsets, (document.text for document in documents), views, tokenized)
-        return list(restored), faults
+        restored = [
+            [] if fault else restore_offsets(document.text, view, sentences)
+            for document, view, sentences, fault in zip(documents, views, tokenized, faults, strict=True)
+        ]
+        return restored, faults
 
     def parse_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[WordAnalysis, ...]]:
         """Tag and parse sentences that are split into words already, each independently of the others.
@@ -106,6 +114,30 @@ class Parser(ABC):
         with torch_threads(1), torch.inference_mode():
             analyses = iter(self._analyse(forms, None))
         return [tuple(_join_pieces([next(analyses) for _ in pieces])) for pieces in cut]
+
+
+class _Fault(NamedTuple):
+    """Why a document cannot be parsed: a stable reason, and what was expected."""
+
+    error: str
+    message: str
+
+
+_UNSPACED = _Fault(
+    "no_spaces",
+    "expected a language that writes spaces between words, got mostly letters of one that writes none (Chinese, "
+    "Japanese, Thai, ...); install Stanza's package for it and name it by parser.language and parser.package",
+)
+
+
+def _offset_fault(view: str, sentences: Sequence[Sequence[Token]]) -> _Fault | None:
+    fault = find_token_fault(view, [token for sentence in sentences for token in sentence])
+    if fault is None:
+        return None
+    return _Fault(
+        "offsets",
+        f"expected tokens that cover the text in order, but {fault}; change it there, or try another parser.package",
+    )
 
 
 class _Piece(NamedTuple):
@@ -150,8 +182,5 @@ def _parsed(document: Document, pieces: Sequence[_Piece], analyses: Iterator[Seq
     return ParsedDocument(document=document, sentences=tuple(sentences))
 
 
-def _dead_letter(document: Document, fault: str) -> DeadLetter:
-    message = (
-        f"expected tokens that cover the text in order, but {fault}; change it there, or try another parser.package"
-    )
-    return DeadLetter.for_document(document, stage="parse", error="offsets", message=message)
+def _dead_letter(document: Document, fault: _Fault) -> DeadLetter:
+    return DeadLetter.for_document(document, stage="parse", error=fault.error, message=fault.message)

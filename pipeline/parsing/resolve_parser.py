@@ -31,6 +31,15 @@ def parser_identity(config: ParserConfig) -> ComponentIdentity:
     return identity_of(config, find_package(config))
 
 
+def parser_for(tagger: str | None, config: ParserConfig) -> ParserConfig:
+    """Return the configuration with the bundled parser that a tagger wants, if it wants one and the job names none."""
+    if tagger is None or "package" in config.model_fields_set:
+        return config
+    # It finds words alone. A job that asks for trees is told so by ``find_package``.
+    absent = {"trees", "tags"} - config.model_fields_set
+    return config.model_copy(update={"package": tagger, **dict.fromkeys(absent, False)})
+
+
 def load_parser(config: ParserConfig) -> "Parser":
     """Load the parser that a configuration names.
 

@@ -13,11 +13,13 @@ from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.storage.files import file_sha256
 
-EMBEDDED_PACKAGE = "parser_en"
-PARSING_VERSION = 2
+EMBEDDED_PACKAGE, MULTILINGUAL_PACKAGE = EMBEDDED_PACKAGES = "parser_en", "parser_multi"
+PARSING_VERSION = 3
 """To be raised whenever the modules of this folder would give other words for the same weights."""
 
-_EMBEDDED_FOLDER = Path(__file__).resolve().parents[2] / "models" / "pretrained" / EMBEDDED_PACKAGE
+_EMBEDDED_FOLDERS = Path(__file__).resolve().parents[2] / "models" / "pretrained"
+_MULTILINGUAL = "multilingual"
+"""What Stanza calls the language of a package for many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +38,17 @@ def find_package(config: ParserConfig) -> StanzaPackage:
     if config.package == EMBEDDED_PACKAGE:
         if config.language != "en":
             raise ModelError(f"parser.package: {EMBEDDED_PACKAGE} is for language 'en', not {config.language!r}")
-        return _read_package(_EMBEDDED_FOLDER, language="en", name="default", processors=_processors(config))
+        return _read_package(
+            _EMBEDDED_FOLDERS / config.package, language="en", name="default", processors=_processors(config)
+        )
+    if config.package == MULTILINGUAL_PACKAGE:
+        if config.trees or config.tags:
+            raise ModelError(
+                f"parser.package: {MULTILINGUAL_PACKAGE} finds sentences and words, got parser.trees or parser.tags: "
+                "set both to false, or choose a package for the language of the texts"
+            )
+        folder = _EMBEDDED_FOLDERS / config.package
+        return _read_package(folder, language=_MULTILINGUAL, name="default", processors=["tokenize"])
     folder = Path(config.directory or _default_directory())
     return _read_package(folder, language=config.language, name=config.package, processors=_processors(config))
 

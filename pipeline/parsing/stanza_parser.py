@@ -19,10 +19,10 @@ from concord.models.data.options import OnBatch
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.stanza_fast import FastStanza, FastTokenizer, obstacle_to_shortcuts
-from concord.pipeline.parsing.stanza_packages import find_package, identity_of
+from concord.pipeline.parsing.stanza_packages import EMBEDDED_PACKAGES, find_package, identity_of
 from concord.pipeline.parsing.stanza_pipeline import load_pipeline
 from concord.pipeline.parsing.stanza_plain import PlainStanza
-from concord.pipeline.parsing.tokens import Token, WordAnalysis, join_numbers
+from concord.pipeline.parsing.tokens import Token, WordAnalysis, join_numbers, join_unspaced
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,11 @@ class StanzaParser(Parser):
 
     def __init__(self, config: ParserConfig, *, shortcuts: Literal["auto", "off"] = "auto") -> None:
         package = find_package(config)
-        super().__init__(identity=identity_of(config, package), sentence_cap=config.sentence_cap)
+        super().__init__(
+            identity=identity_of(config, package),
+            sentence_cap=config.sentence_cap,
+            needs_spaces=config.package in EMBEDDED_PACKAGES,
+        )
         nlp = load_pipeline(package, device=pick_device(config.device, key="parser.device"))
         obstacle = obstacle_to_shortcuts(nlp) if shortcuts == "auto" else None
         if obstacle is not None:
@@ -51,7 +55,8 @@ class StanzaParser(Parser):
 
     @override
     def _tokenize(self, views: Sequence[str], on_batch: OnBatch | None) -> list[list[list[Token]]]:
-        return list(map(join_numbers, views, self._stanza.tokenize(views, on_batch=on_batch)))
+        tokenized = list(map(join_numbers, views, self._stanza.tokenize(views, on_batch=on_batch)))
+        return list(map(join_unspaced, views, tokenized)) if self._needs_spaces else tokenized
 
     @override
     def _analyse(self, sentences: Sequence[Sequence[str]], on_batch: OnBatch | None) -> list[list[WordAnalysis]]:

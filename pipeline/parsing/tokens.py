@@ -35,6 +35,11 @@ _WHITE_SPACE = re.compile(r"\s")
 _CLOSING = re.compile(r"[^\w\s]+")
 # Digits of any script, with the comma and the point of Latin or Arabic script between them.
 _NUMBER = re.compile(r"\d+(?:[.,\u066b\u066c]\d+)+")
+# Letters of scripts that write no spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Kana and Han.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+"
+)
 
 
 class TokenSpan(NamedTuple):
@@ -208,7 +213,27 @@ def join_numbers(view: str, sentences: list[list[Token]]) -> list[list[Token]]:
     A list without spaces (``1990,1991``) and the number of a section (``1.2.3``) are then one word too. No token, and
     no sentence, ends within it.
     """
-    inside = {place for match in _NUMBER.finditer(view) for place in range(match.start() + 1, match.end())}
+    return _join(_NUMBER, view, sentences)
+
+
+def join_unspaced(view: str, sentences: list[list[Token]]) -> list[list[Token]]:
+    """Return the tokens of a text with each run of letters that are written without spaces in one word.
+
+    A tokenizer that has not learned such a script would cut it anywhere.
+    """
+    return _join(_UNSPACED, view, sentences)
+
+
+def is_unspaced(view: str) -> bool:
+    """Return whether more than half of a text's letters are of scripts that write no spaces between words."""
+    unspaced = sum(len(match[0]) for match in _UNSPACED.finditer(view))
+    return bool(unspaced) and 2 * unspaced > sum(map(str.isalpha, view))
+
+
+def _join(pattern: re.Pattern[str], view: str, sentences: list[list[Token]]) -> list[list[Token]]:
+    inside = {place for match in pattern.finditer(view) for place in range(match.start() + 1, match.end())}
+    if not inside:
+        return sentences
     joined: list[list[Token]] = []
     for sentence in sentences:
         tokens = joined.pop() if joined and sentence[0].start in inside else []

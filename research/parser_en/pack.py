@@ -36,6 +36,22 @@ def pack(trained: Path, earlier: Path, output: Path) -> None:
     (output / "resources.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
 
 
+def pack_tokenizer(trained: Path, output: Path) -> None:
+    """Write a package of a tokenizer alone, which Stanza reads for any language."""
+    target = output / "multilingual" / "tokenize" / f"{_PACKAGE}.pt"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(_halved(torch.load(trained, weights_only=True), whole=False), target)
+    md5 = hashlib.md5(target.read_bytes(), usedforsecurity=False).hexdigest()
+    chosen = {"tokenize": _PACKAGE}
+    language = {
+        "lang_name": "Multilingual",
+        "packages": {_PACKAGE: chosen, "default": chosen},
+        "tokenize": {_PACKAGE: {"md5": md5, "dependencies": []}},
+    }
+    index = {"multilingual": language, "url": ""}
+    (output / "resources.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+
+
 def _halved(saved: dict[str, Any], *, whole: bool) -> dict[str, Any]:
     """Return what is saved with weights of 16 bits, but for vectors, which Stanza computes with as they are."""
     if whole:

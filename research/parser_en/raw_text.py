@@ -42,17 +42,21 @@ def labelled(paragraph: Paragraph) -> tuple[str, str]:
     return "".join(text), "".join(labels)
 
 
-def read_paragraphs(path: Path) -> Iterator[Paragraph]:
-    """Read the paragraphs of a treebank; a document without them is one paragraph."""
-    return (paragraph for _, paragraph in _marked_paragraphs(path))
+def read_paragraphs(path: Path, *, split: bool = False) -> Iterator[Paragraph]:
+    """Read the paragraphs of a treebank; a document without them is one paragraph.
+
+    With ``split`` a multi-word token whose words are its parts, such as "don't", becomes as many tokens.
+    """
+    return (paragraph for _, paragraph in _marked_paragraphs(path, split=split))
 
 
-def _marked_paragraphs(path: Path) -> Iterator[tuple[bool, Paragraph]]:
+def _marked_paragraphs(path: Path, *, split: bool = False) -> Iterator[tuple[bool, Paragraph]]:
     """Yield the paragraphs, and whether each starts a document."""
     starts = True
     sentences: list[list[Token]] = []
     tokens: list[Token] = []
     inside = 0
+    parts: list[str] = []
     for line in [*pa.input_stream(str(path)).read().decode().splitlines(), ""]:
         if line.startswith(("# newpar", "# newdoc")):
             if sentences:
@@ -65,7 +69,15 @@ def _marked_paragraphs(path: Path) -> Iterator[tuple[bool, Paragraph]]:
             if "-" in number:
                 first, last = map(int, number.split("-"))
                 tokens.append(Token(form, 1 + last - first, space))
-                inside = last
+                inside, parts = last, []
+            elif split and number.isdigit() and int(number) <= inside:
+                parts.append(form)
+                whole = tokens[-1]
+                if int(number) == inside and "".join(parts) == whole.text:
+                    cut = [Token(part, 1, space_after=False) for part in parts]
+                    tokens[-1:] = [*cut[:-1], cut[-1]._replace(space_after=whole.space_after)]
+                elif int(number) == inside:
+                    tokens[-1] = whole._replace(words=1)
             elif number.isdigit() and int(number) > inside:
                 tokens.append(Token(form, 1, space))
         elif not line and tokens:

@@ -157,11 +157,13 @@ def _resolved(folder: Path, *, name: str, version: str | None = None, digest: st
     missing = _missing(folder)
     if missing is not None:
         raise ModelError("{} needs the {}, which is not installed: {}".format(name, *missing))
+    saved = read_saved(folder)
     return ResolvedTagger(
         name=name,
         version=version,
         digest=digest or tagger_digest(folder),
         folder=folder,
-        trees=read_saved(folder).trees,
+        trees=saved.trees,
+        parser=saved.parser,
         table_alone=lacks_form_encoder(folder),
     )
