@@ -15,7 +15,6 @@ from concord.doc import Doc, docs_from_rows
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.schema import SHARD_TABLES, TableName
-from concord.pipeline.output.tables import annotated_rows
 from concord.pipeline.texts import TextAnnotator
 from concord.workflows.annotation.job import find_job_tagger, read_text_config
 
@@ -76,7 +75,7 @@ class Nlp:
             outcomes = self.annotator.annotate([text for text, _ in pairs], ids=ids)
             texts = {doc_id: text for doc_id, (text, _) in zip(ids, pairs, strict=True)}
             annotated = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
-            docs = docs_from_rows(annotated_rows(annotated), texts)
+            docs = docs_from_rows(self.annotator.rows(annotated), texts)
             for doc_id, (text, context), outcome in zip(ids, pairs, outcomes, strict=True):
                 if isinstance(outcome, DeadLetter):
                     yield Doc(doc_id=doc_id, text=text if isinstance(text, str) else "", context=context, error=outcome)

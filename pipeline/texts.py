@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from threading import Lock
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document
 from concord.pipeline.identity import ResolvedTagger, component_signature
 from concord.pipeline.job import check_trees, with_terms
 from concord.pipeline.output.schema import UNCALIBRATED, UNSIGNED, Signature
-from concord.pipeline.output.tables import annotated_tables, error_table
+from concord.pipeline.output.tables import annotated_rows, annotated_tables, error_table
 from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity
 from concord.pipeline.threads import default_threads, torch_threads
 from concord.pipeline.worker.bisect import run_bisecting
@@ -84,6 +84,10 @@ class TextAnnotator:
 
     def _run(self, documents: Sequence[Document]) -> list[AnnotatedDocument | DeadLetter]:
         return self._tag.run(self._parse.run(documents))
+
+    def rows(self, annotated: Sequence[AnnotatedDocument]) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows of four tables, as ``annotated_rows`` does."""
+        return annotated_rows(annotated, self._signature)
 
     def tables(self, outcomes: Sequence[AnnotatedDocument | DeadLetter]) -> dict[str, pa.Table]:
         """Return the five tables of the output for some outcomes, as a run writes them."""

@@ -111,20 +111,26 @@ class _Spelling(NamedTuple):
     is_bare: bool
 
 
-def identify(mentions: Sequence[Mention], text: str) -> list[Identity]:
+def identify(mentions: Sequence[Mention], text: str, *, in_english: bool = True) -> list[Identity]:
     """Return the identity of each name of a document, given in the order of its text.
 
-    A name with a canonical name has the identity that bears it, or one of its own; other names stay as they are.
-    It takes time in proportion to the names.
+    In another language than English, only names of the same words are the same. A name with a canonical name has the
+    identity that bears it, or one of its own; other names stay as they are. It takes time in proportion to the names.
     """
-    keys = [_key_in_text(mention, text) for mention in mentions]
-    owners = _owners(keys, [_parse(mention.text, mention.label).shorter for mention in mentions])
-    meant = _with_acronyms(mentions, [owners[key] for key in keys], text)
+    if in_english:
+        keys = [_key_in_text(mention, text) for mention in mentions]
+        owners = _owners(keys, [_parse(mention.text, mention.label).shorter for mention in mentions])
+        meant = _with_acronyms(mentions, [owners[key] for key in keys], text)
+    else:
+        keys = [_Key(mention.label, tuple(mention.text.split())) for mention in mentions]
+        owners, meant = {key: key for key in keys}, [*keys]
     spellings: defaultdict[_Key, Counter[str]] = defaultdict(Counter)
     for mention, key in zip(mentions, keys, strict=True):
         if key.words == owners[key].words:
             spellings[owners[key]][mention.text] += 1
-    canonical = {key: _canonical(counts, key.label) for key, counts in spellings.items()}
+    canonical = {
+        key: _canonical(counts, key.label) if in_english else " ".join(key.words) for key, counts in spellings.items()
+    }
     bearers = {_parse(canonical[key], key.label).key: key for key in meant}
     for place, mention in enumerate(mentions):
         if mention.canonical is not None:

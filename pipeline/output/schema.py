@@ -58,6 +58,10 @@ DOCUMENTS = _schema(
         nullable=True,
     ),
     _field(
+        "language", pa.string(), "language of most of the text, by its code in ISO 639; null if unsure", nullable=True
+    ),
+    _field("language_confidence", pa.float32(), "how sure the language is, 0..1; null with it", nullable=True),
+    _field(
         "encoding", pa.string(), "encoding in which the file was read; null where the format leaves none", nullable=True
     ),
     _field(

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from concord.models.data.visible import visible, without_line_breaks
 from concord.models.labels.spans import Span
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedWord
 from concord.pipeline.names.identities import Mention, identify
-from concord.pipeline.names.values import value_of
+from concord.pipeline.names.language import ENGLISH, Language, language_of
+from concord.pipeline.names.values import VALUES, value_of
 from concord.pipeline.output.schema import (
     ANNOTATED,
     CANDIDATE,
@@ -27,6 +29,9 @@ from concord.pipeline.output.schema import (
     TableName,
     signed_schema,
 )
+from concord.pipeline.parsing.stanza_packages import MULTILINGUAL_PACKAGE
+
+_FOR_MANY_LANGUAGES = f"stanza/{MULTILINGUAL_PACKAGE}@"
 
 
 def annotated_tables(
@@ -44,15 +49,17 @@ def annotated_tables(
     return {name: _table(values, signed_schema(name, signature)) for name, values in columns.items()}
 
 
-def annotated_rows(documents: Iterable[AnnotatedDocument]) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the four tables, unsigned, with the values that the tables hold, but sooner for a few rows.
+def annotated_rows(
+    documents: Iterable[AnnotatedDocument], signature: Signature = UNSIGNED
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the four tables, with the values that the tables hold, but sooner for a few rows.
 
-    PyArrow imports pandas before it builds its first table from lists.
+    PyArrow imports pandas before it builds its first table from lists. The rows of documents lack their language.
     """
     rows: dict[str, list[dict[str, Any]]] = {}
-    for name, columns in _annotated_columns(documents, UNSIGNED, keep_text=False).items():
+    for name, columns in _annotated_columns(documents, signature, keep_text=False, language=False).items():
         for field in SCHEMAS[name]:
-            if pa.types.is_float32(field.type):
+            if pa.types.is_float32(field.type) and field.name in columns:
                 values = columns[field.name]
                 rounded = np.array(values, dtype=np.float32).tolist()
                 columns[field.name] = [None if old is None else new for old, new in zip(values, rounded, strict=True)]
@@ -68,11 +75,15 @@ def error_table(dead_letters: Sequence[DeadLetter], signature: Signature) -> pa.
 
 
 def _annotated_columns(
-    documents: Iterable[AnnotatedDocument], signature: Signature, *, keep_text: bool
+    documents: Iterable[AnnotatedDocument], signature: Signature, *, keep_text: bool, language: bool = True
 ) -> dict[TableName, dict[str, list[Any]]]:
-    flat = [_flatten(document) for document in documents]
+    flat = [_flatten(document, signature) for document in documents]
+    columns = _document_columns(flat, signature, keep_text=keep_text)
+    if language:
+        columns["language"] = [item.language and item.language.code for item in flat]
+        columns["language_confidence"] = [item.language and item.language.confidence for item in flat]
     return {
-        "documents": _document_columns(flat, signature, keep_text=keep_text),
+        "documents": columns,
         "sentences": _sentence_columns(flat),
         "tokens": _token_columns(flat),
         "entities": _entity_columns(flat),
@@ -102,11 +113,20 @@ def _encodable(value: Any) -> Any:
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-@dataclass(frozen=True, slots=True)
+def is_english(language: str | None, parser: str) -> bool:
+    """Return whether the rules of English hold for a text of a language, with a parser of this signature.
+
+    A text whose language is not sure counts as English, unless the parser is for many languages.
+    """
+    return language == ENGLISH or (language is None and not parser.startswith(_FOR_MANY_LANGUAGES))
+
+
+@dataclass(frozen=True)
 class _FlatDocument:
     """A document with the words and predictions of its sentences concatenated; ``starts`` is each sentence's first."""
 
     annotated: AnnotatedDocument
+    parser: str
     words: list[ParsedWord]
     starts: list[int]
     uncertainty: list[float | None]
@@ -115,6 +135,16 @@ class _FlatDocument:
     @property
     def doc_id(self) -> str:
         return self.annotated.parsed.document.doc_id
+
+    @cached_property
+    def language(self) -> Language | None:
+        """The language of the text, if it is sure."""
+        return language_of(self.annotated.parsed.document.text)
+
+    @property
+    def is_english(self) -> bool:
+        """Whether the rules of English decide values and identities."""
+        return is_english(self.language and self.language.code, self.parser)
 
     @property
     def spans(self) -> list[tuple[int, Span, float | None, Source]]:
@@ -132,7 +162,7 @@ class _FlatDocument:
         return sum(prediction.sources.count("candidate") for prediction in self.annotated.predictions)
 
 
-def _flatten(annotated: AnnotatedDocument) -> _FlatDocument:
+def _flatten(annotated: AnnotatedDocument, signature: Signature) -> _FlatDocument:
     words: list[ParsedWord] = []
     starts: list[int] = []
     for sentence, prediction in zip(annotated.parsed.sentences, annotated.predictions, strict=True):
@@ -142,6 +172,7 @@ def _flatten(annotated: AnnotatedDocument) -> _FlatDocument:
         words.extend(sentence.words)
     return _FlatDocument(
         annotated,
+        signature.parser,
         words,
         starts,
         _concatenated(annotated.predictions, "uncertainty"),
@@ -231,7 +262,9 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
                     "text": text,
                     "name": name,
                     "label": span.label,
-                    "value": value_of(span.label, document_text, start_char, end_char),
+                    "value": value_of(span.label, document_text, start_char, end_char)
+                    if span.label in VALUES and item.is_english
+                    else None,
                     "confidence": confidence,
                     "uncertainty": max(known_numbers(item.uncertainty[within]), default=None),
                     "refined": any(item.refined[within]),
@@ -244,7 +277,7 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
             for row in rows[first:last]
             for place in [(row["start_char"], row["end_char"])]
         ]
-        identities = identify(mentions, document_text)
+        identities = identify(mentions, document_text, in_english=len(mentions) < 2 or item.is_english)
         for row, identity in zip(rows[first:last], identities, strict=True):
             row |= {"canonical": identity.canonical, "identity": identity.number}
         for row in rows[last:]:

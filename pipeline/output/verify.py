@@ -18,7 +18,7 @@ from concord.pipeline.output.manifest import Manifest, PartFile, ShardReport, ch
 from concord.pipeline.output.output_folder import OutputFolder, part_fault
 from concord.pipeline.output.schema import CANDIDATE, SCHEMA_VERSION, SCHEMAS, SHARD_TABLES, schema_version
 from concord.pipeline.output.shard_stats import OF_TYPE, total_counts
-from concord.pipeline.output.tables import normalize_name
+from concord.pipeline.output.tables import is_english, normalize_name
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.output_paths import Listing, OutputPath, arrow_source
 
@@ -283,7 +283,11 @@ def _entity_problems(tables: Mapping[str, pa.Table]) -> Iterator[str]:
         yield "name is not text with single spaces"
     texts = _spaced_texts(tables["tokens"])
     places = zip(*(entities[name].to_pylist() for name in ("label", "doc_id", "start_char", "end_char")), strict=True)
-    expected = [value_of(label, texts.get(doc_id, ""), *span) for label, doc_id, *span in places]
+    said = zip(*(tables["documents"][name].to_pylist() for name in ("doc_id", "language", "parser")), strict=True)
+    english = {doc_id for doc_id, language, parser in said if is_english(language, parser)}
+    expected = [
+        value_of(label, texts.get(doc_id, ""), *span) if doc_id in english else None for label, doc_id, *span in places
+    ]
     if entities["value"].to_pylist() != expected:
         yield "value is not the normal form of what the text says there"
     persons = list(zip(_texts(entities, "doc_id"), _numbers(entities, "identity").tolist(), strict=True))

@@ -13,7 +13,6 @@ from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.tables import annotated_rows
 from concord.pipeline.readers.read_file import reader_for
 from concord.pipeline.report.type_colours import HUES, type_colours
 from concord.pipeline.storage.atomic_writes import move_into_place, stage_file, store_errors
@@ -41,11 +40,12 @@ def tag_text(text: str, *, model: str | None, device: str | None) -> Answer:
     # Of what the parser finds, only a tagger that reads trees needs more than the words.
     reads_trees = tagger.trees is not None
     parser = config.parser.model_copy(update={"trees": reads_trees, "tags": reads_trees})
-    [outcome] = TextAnnotator.load(tagger, parser=parser, settings=config.tagger).annotate([text])
+    annotator = TextAnnotator.load(tagger, parser=parser, settings=config.tagger)
+    [outcome] = annotator.annotate([text])
     if isinstance(outcome, DeadLetter):
         raise InputError(outcome.message)
     entities = [
-        {name: entity[name] for name in (*_SHOWN, "sent_id")} for entity in annotated_rows([outcome])["entities"]
+        {name: entity[name] for name in (*_SHOWN, "sent_id")} for entity in annotator.rows([outcome])["entities"]
     ]
     values = {"text": text, "tagger": tagger.identity.model_dump(), "entities": entities}
     return Answer(values=values, text=_describe(text, entities))

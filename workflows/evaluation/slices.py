@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import TypeAlias
 
 from concord.models.data.sentence import Sentence
@@ -20,11 +21,13 @@ from concord.models.labels.schemes import LabelScheme
 from concord.models.labels.spans import Span
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
+from concord.pipeline.names.language import language_of
 
 SEEN, UNSEEN = "seen", "unseen"
 NAME = "name"
 _NUMBERS = ("mention_words", "sentence_words", "document_words")
-FIELDS = (*_NUMBERS, "doc_id", "type", NAME)
+LANGUAGE = "language"
+FIELDS = (*_NUMBERS, "doc_id", "type", NAME, LANGUAGE)
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -83,6 +86,11 @@ def slice_finder(slices: Sequence[Slice], documents: Sequence[GoldDocument], kno
     _check(slices, documents, known)
     lengths = [sum(len(sentence.words) for sentence in document.sentences) for document in documents]
 
+    @cache
+    def language(number: int) -> str:
+        found = language_of(" ".join(word for sentence in documents[number].sentences for word in sentence.words))
+        return found.code if found else "unknown"
+
     def value(field: str, number: int, sentence: Sentence, span: Span) -> int | str:
         match field:
             case "mention_words":
@@ -95,6 +103,8 @@ def slice_finder(slices: Sequence[Slice], documents: Sequence[GoldDocument], kno
                 return documents[number].name or ""
             case "type":
                 return span.label
+            case "language":
+                return documents[number].metadata.get(field) or language(number)
             case "name":
                 return SEEN if name_key(sentence.words[span.start : span.end]) in (known or {}) else UNSEEN
             case _:

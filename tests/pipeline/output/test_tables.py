@@ -1,6 +1,7 @@
 """Tables of annotated documents, and the check of offsets."""
 
 import hashlib
+import re
 from dataclasses import replace
 
 import pyarrow as pa
@@ -111,6 +112,8 @@ def test_annotated_tables_contain_the_values_of_the_documents() -> None:
             "tagger": "t@2",
             "status": "annotated",
             "meta": '{"k":1}',
+            "language": None,
+            "language_confidence": None,
             "encoding": None,
             "encoding_confidence": None,
             "meta_nulls": None,
@@ -304,3 +307,33 @@ SHARED = (word(0, "don't", form="do"), word(0, "don't", form="not"))
 def test_find_offset_fault_describes_the_fault(case: ParsedDocument, fault: str | None) -> None:
     found = find_offset_fault(case)
     assert (found is None) if fault is None else (found is not None and fault in found)
+
+
+PORTUGUESE = "A fábrica pagou $3.5 milhões à cidade do Porto, e os vereadores do Porto disseram que ainda não chega."
+
+
+def in_portuguese(parser: str, text: str = PORTUGUESE) -> dict[str, pa.Table]:
+    words = tuple(word(match.start(), match[0], head=0) for match in re.finditer(r"\w+(?:\.\w+)?|[^\w\s]", text))
+    places = [number for number, one in enumerate(words) if one.text == "Porto"]
+    amount = next(number for number, one in enumerate(words) if one.text == "$")
+    spans = (Span(amount, amount + 2, "MONEY"), *(Span(place, place + 1, "LOC") for place in places))
+    annotated = AnnotatedDocument(
+        parsed=parsed(text, words), predictions=(prediction(*["O"] * len(words), spans=spans),)
+    )
+    return annotated_tables([annotated], Signature(parser=parser, tagger="t"))
+
+
+def test_the_rules_of_english_decide_no_value_in_another_language() -> None:
+    tables = in_portuguese("stanza/parser_en@1")
+    assert tables["documents"]["language"].to_pylist() == ["pt"]
+    assert tables["documents"]["language_confidence"].to_pylist()[0] >= 0.9
+    assert tables["entities"]["value"].to_pylist() == [None, None, None]
+    assert tables["entities"]["identity"].to_pylist() == [0, 1, 1]
+    assert tables["entities"]["canonical"].to_pylist() == ["$3.5", "Porto", "Porto"]
+
+
+@pytest.mark.parametrize(("parser", "value"), [("stanza/parser_en@1", "3.5 USD"), ("stanza/parser_multi@1", None)])
+def test_a_text_of_unknown_language_is_english_where_it_is_parsed_as_english(parser: str, value: str | None) -> None:
+    tables = in_portuguese(parser, "$3.5 Porto")
+    assert tables["documents"]["language"].to_pylist() == [None]
+    assert tables["entities"]["value"].to_pylist()[0] == value

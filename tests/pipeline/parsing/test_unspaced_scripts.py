@@ -1,4 +1,4 @@
-"""Scripts without spaces between words: never cut at random by a bundled parser, refused where a text is mostly that."""
+"""Scripts without spaces between words: a bundled parser never cuts them at random, and refuses texts of little else."""
 
 import pytest
 
@@ -44,7 +44,9 @@ def parser() -> StanzaParser:
 
 
 def test_the_bundled_parser_refuses_a_chinese_text_and_says_what_to_do(parser: StanzaParser) -> None:
-    refused, parsed = parser.parse([document("北京大学位于海淀区。\n\n它成立于1898年。"), document("Ada met 北京大学 staff.")])
+    refused, parsed = parser.parse(
+        [document("北京大学位于海淀区。\n\n它成立于1898年。"), document("Ada met 北京大学 staff.")]
+    )
     assert isinstance(refused, DeadLetter)
     assert refused.error == "no_spaces"
     assert "parser.language" in refused.message
