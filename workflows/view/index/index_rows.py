@@ -61,14 +61,18 @@ def document_rows(
     )
 
 
-def meta_rows(metas: Sequence[str | None], *, base: int) -> Iterator[tuple[int, str, str | float, str | None]]:
+def meta_rows(
+    metas: Sequence[str | None], languages: Sequence[str | None], *, base: int
+) -> Iterator[tuple[int, str, str | float, str | None]]:
     """Yield the rows of the table meta of the index: each text or number of a field, and its month if it is a date.
 
-    A list is a value for each of its items; a field of a field is called ``author.name``.
+    A list is a value for each of its items; a field of a field is called ``author.name``. The language of a text is a
+    field as well, unless the metadata has one of this name.
     """
-    for number, meta in enumerate(metas, base):
+    for number, (meta, language) in enumerate(zip(metas, languages, strict=True), base):
         fields = orjson.loads(meta or "{}")
-        for name, value in dict.fromkeys(_leaves(fields if isinstance(fields, dict) else {})):
+        fields = {"language": language, **(fields if isinstance(fields, dict) else {})}
+        for name, value in dict.fromkeys(_leaves(fields)):
             date = _DATE.match(value) if isinstance(value, str) else None
             yield number, name, value, date and date[0]
 

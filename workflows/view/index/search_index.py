@@ -65,7 +65,7 @@ CREATE VIRTUAL TABLE words USING fts5(forms, lemmas,
 """
 _COLUMNS = {
     "documents": (
-        *("doc_id", "source_uri", "source_position", "tagger", "meta"),
+        *("doc_id", "source_uri", "source_position", "tagger", "meta", "language"),
         *("n_chars", "n_sentences", "n_tokens", "n_entities", "n_candidates"),
     ),
     "sentences": ("n_tokens",),
@@ -245,7 +245,7 @@ def _add_rows(index: sqlite3.Connection, collection: Collection, report: ShardRe
     documents, sentences, tokens, entities, errors = tables.values()
     rows = document_rows(documents, tokens, base=base, generations=report.document_generations(documents.num_rows))
     _insert(index, "documents", rows)
-    _insert(index, "meta", meta_rows(documents["meta"].to_pylist(), base=base))
+    _insert(index, "meta", meta_rows(documents["meta"].to_pylist(), documents["language"].to_pylist(), base=base))
     _insert(index, "entities", entity_rows(documents, sentences, tokens, entities, base=base))
     numbers = range(base, base + errors.num_rows)
     _insert(index, "dead_letters", zip(numbers, *(column.to_pylist() for column in errors.columns), strict=True))
