@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 import concord
+from concord.models.bundles.checkpoint import load_tagger
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -68,6 +69,14 @@ def score_identities(module: Any, paths: Mapping[str, Path]) -> None:
     """Score two groups of names."""
     del paths
     assert module.score(["a", "a", "b"], [1, 1, 2])["pairs"]["f1"] == 100.0
+
+
+def score_a_language(module: Any, paths: Mapping[str, Path]) -> None:
+    """Score the small tagger on gold words and from the text of a corpus."""
+    texts = list(module.read_texts(paths["corpora"] / "ewt_uner" / "dev.conllu"))
+    found = module.score(load_tagger(ROOT / "models" / "pretrained" / "entities_en_small"), texts)
+    assert found["words"] > 90, found
+    assert found["gold_words"]["all"] > 0, found
 
 
 def measure_local_run(module: Any, paths: Mapping[str, Path]) -> None:
@@ -131,6 +140,7 @@ CASES: Mapping[str, Case] = {
     "bench_hand_checked": Case(options="--texts {out} --summary {out}/summary.json " + SMALL, constants=ONE_WINDOW),
     "bench_identities": Case(piece=score_identities),
     "bench_kills": Case(piece=lambda module, _: module.draw_trials(1, steps=5, local=1, ray=1, actors=1)),
+    "bench_languages": Case(piece=score_a_language),
     "bench_other_models": Case(piece=lambda module, _: print(*module.tables(stored("other_models")), sep="\n")),
     "bench_papers": Case(options="--lengths 5 --words 20 --turns 1 --device cpu"),
     "bench_parse": Case(options="--data {text} --words 20 --pairs 2"),
