@@ -34,7 +34,7 @@ _SIZE = 300_000
 """About so many words of each treebank are read in an epoch; smaller ones up to three times."""
 
 
-def _contracted(first: str, second: str) -> str | None:
+def contraction(first: str, second: str) -> str | None:
     """Return what Portuguese writes for two words; None where they stay two."""
     if second not in _CONTRACTIONS.get(first.lower(), "").split():
         return None
@@ -51,7 +51,7 @@ def contracted(paragraph: Paragraph) -> Paragraph:
     for sentence in paragraph:
         tokens: list[Token] = []
         for token in sentence:
-            written = _contracted(tokens[-1].text, token.text) if tokens and tokens[-1].space_after else None
+            written = contraction(tokens[-1].text, token.text) if tokens and tokens[-1].space_after else None
             if written is None:
                 tokens.append(token)
             else:
