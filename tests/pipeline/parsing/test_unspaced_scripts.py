@@ -1,4 +1,4 @@
-"""Scripts without spaces between words: a bundled parser never cuts them at random, and refuses texts of little else."""
+"""Scripts without spaces between words: never cut at random by a bundled parser, which refuses texts of little else."""
 
 import pytest
 
