@@ -105,8 +105,8 @@ class DocumentFilter:
             ("d.generation = ?", self.generation),
             ("d.id IN (SELECT value FROM json_each(?))", self.among),
             (
-                "(instr(lower(d.doc_id), lower(?)) OR "
-                "d.id IN (SELECT document FROM meta WHERE instr(lower(value), lower(?))))",
+                "(instr(fold(d.doc_id), fold(?)) OR "
+                "d.id IN (SELECT document FROM meta WHERE instr(fold(value), fold(?))))",
                 self.text,
             ),
         )

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from concord.workflows.view.index.documents import ALL_DOCUMENTS, PLACE, DocumentFilter, IndexedDocument
-from concord.workflows.view.index.index_rows import GLUE, INNER_SPACE, SHARED
+from concord.workflows.view.index.folding import INNER_SPACE, fold_word
+from concord.workflows.view.index.index_rows import GLUE, SHARED
 from concord.workflows.view.index.search_index import FIRST_PAGE, count_rows, join_conditions, select
 from concord.workflows.view.page import UnavailableError, Window
 
@@ -73,7 +74,7 @@ def places_of_name(
     rest = f"entities e JOIN documents d ON d.id = e.document WHERE {where} AND {of_document}"
     rows = index.execute(
         "SELECT e.sent_id, d.doc_id, d.title, "
-        f"(SELECT forms FROM words WHERE rowid = d.first_sentence + e.sent_id), {columns} "
+        f"(SELECT coalesce(shown, forms) FROM words WHERE rowid = d.first_sentence + e.sent_id), {columns} "
         f"FROM {rest} ORDER BY {PLACE}, e.number LIMIT ? OFFSET ?",
         (*values, *document_values, *window),
     )
@@ -115,7 +116,7 @@ def find_words(
     number = 0 if column == "forms" else 1
     try:
         rows = index.execute(
-            f"SELECT rowid, forms, highlight(words, {number}, '{_OPEN}', '{_CLOSE}') FROM words WHERE {where} "
+            f"SELECT rowid, coalesce(shown, forms), highlight(words, {number}, '{_OPEN}', '{_CLOSE}') FROM words WHERE {where} "
             "ORDER BY rowid LIMIT ? OFFSET ?",
             (*values, *((SEARCHED, 0) if label else window)),
         ).fetchall()
@@ -178,7 +179,7 @@ def _lines(index: sqlite3.Connection, sentence: int, forms: str, marked: str, *,
 
 def _query(text: str, column: str) -> str | None:
     """Return a query of FTS5, which knows the operators; None without words."""
-    text = text.replace("\0", "").replace("\u2019", "'").strip()
+    text = text.replace("\0", "").strip()
     parts: list[str] = []
     for term in _TERM.findall(text):
         if parts and term not in (")", *_OPERATORS) and parts[-1] not in ("(", *_OPERATORS):
@@ -193,7 +194,7 @@ def _phrase(term: str) -> str:
     """Return a query for words next to each other, separated as they are given, or as English words are."""
     words = (term[1:].removesuffix('"').replace('""', '"') if term.startswith('"') else term) or term
     prefix = "*" if words.endswith("*") and len(words) > 1 else ""
-    words = words.removesuffix(prefix)
+    words = " ".join(map(fold_word, words.removesuffix(prefix).split()))
     phrases = filter(None, dict.fromkeys((tuple(words.split()), tuple(_WORD.findall(words)))))
     return "({})".format(" OR ".join(" + ".join(map(quote, phrase)) + f" {prefix}" for phrase in phrases) or '""')
 

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from concord.pipeline.names.identities import name_key
 from concord.pipeline.output.shard_stats import is_changed
 from concord.pipeline.output.tables import normalize_name, title_of, without_candidates
+from concord.workflows.view.index.folding import INNER_SPACE, fold_word
 
 GLUE = "\x1f"
 """Between two words of a sentence that no white space separates; a space is between all others."""
-INNER_SPACE = "\ue000"
-"""Stands for white space inside a word, which would split it."""
 SHARED = "\ue001"
 """Stands for a word of a multi-word token but the first, all of which share one slice of the text."""
 
@@ -119,8 +118,11 @@ def entity_rows(
     )
 
 
-def sentence_rows(sentences: pa.Table, tokens: pa.Table) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the words of each sentence and their lemmas, joined so that the two have the same number of words."""
+def sentence_rows(sentences: pa.Table, tokens: pa.Table) -> Iterator[tuple[str, str, str | None]]:
+    """Yield the words of each sentence and their lemmas, both to be searched, and the words to be shown.
+
+    Each is joined so that it has the same number of words. The words to be shown are None where they are those searched.
+    """
     starts, ends = (tokens[name].to_numpy() for name in ("start_char", "end_char"))
     offsets = _starts(sentences["n_tokens"])
     is_first = np.zeros(tokens.num_rows + 1, dtype=bool)
@@ -129,11 +131,13 @@ def sentence_rows(sentences: pa.Table, tokens: pa.Table) -> tuple[Sequence[str],
     shares = ~is_first & (np.roll(starts, 1) == starts) & (np.roll(ends, 1) == ends)
     spaced = np.roll(ends, 1) < starts
     separators = pa.array(np.where(is_first, "", np.where(spaced, " ", GLUE)), pa.string())
-    forms = _cleaned(tokens["text"])
-    lemmas = _cleaned(pc.coalesce(tokens["lemma"], tokens["text"]))
-    shown = pc.if_else(pa.array(shares), SHARED, forms)
-    forms = pc.binary_join_element_wise(separators, shown, "")
-    return _joined(forms, offsets, ""), _joined(lemmas, offsets, " ")
+    shown, forms = (
+        _joined(pc.binary_join_element_wise(separators, pc.if_else(pa.array(shares), SHARED, words), ""), offsets, "")
+        for words in _cleaned(tokens["text"])
+    )
+    _, lemmas = _cleaned(pc.coalesce(tokens["lemma"], tokens["text"]))
+    for form, lemma, original in zip(forms, _joined(lemmas, offsets, " "), shown, strict=True):
+        yield form, lemma, None if original == form else original
 
 
 def _joined(words: pa.Array, offsets: Numbers, separator: str) -> Sequence[str]:
@@ -142,12 +146,13 @@ def _joined(words: pa.Array, offsets: Numbers, separator: str) -> Sequence[str]:
     return joined
 
 
-def _cleaned(words: pa.ChunkedArray) -> pa.Array:
-    """Return words without the characters that separate words; an empty one is a placeholder."""
+def _cleaned(words: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
+    """Return words without the characters that separate words, and folded; an empty one is a placeholder."""
     encoded = words.combine_chunks().dictionary_encode()
     clean = pc.replace_substring_regex(encoded.dictionary, r"[\pZ\p{Cc}]", INNER_SPACE)
     clean = pc.if_else(pc.equal(clean, ""), INNER_SPACE, clean)
-    return clean.take(encoded.indices)
+    folded = pa.array(map(fold_word, clean.to_pylist()), pa.string())
+    return clean.take(encoded.indices), folded.take(encoded.indices)
 
 
 def _starts(counts: pa.ChunkedArray) -> Numbers:

@@ -63,7 +63,7 @@ def find_names(
 ) -> tuple[list[IndexedName], int]:
     """Return some of the names of all entities, and how many there are; without a label, dates and numbers are none."""
     where, values = join_conditions(
-        ("(instr(folded, lower(?)) OR key IN (SELECT key FROM variants WHERE instr(lower(name), lower(?))))", text),
+        ("(instr(folded, fold(?)) OR key IN (SELECT key FROM variants WHERE instr(folded, fold(?))))", text),
         ("key IN (SELECT key FROM name_labels WHERE label = ?)", label),
         (f"key IN (SELECT key FROM name_labels WHERE label NOT IN {VALUES})", not label),
         ("disagree", disagree),

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import ShardReport
+from concord.workflows.view.index.folding import fold
 from concord.workflows.view.index.index_rows import document_rows, entity_rows, meta_rows, sentence_rows
 from concord.workflows.view.page import Window
 
-VERSION = 4
+VERSION = 5
 SLOT_BITS = 32
 """Numbers of documents and sentences are ``shard slot << SLOT_BITS | row in its part``."""
 BANDS = (0.5, 0.8, 0.95)
@@ -57,10 +58,10 @@ CREATE TABLE names (key TEXT PRIMARY KEY, name TEXT NOT NULL, entities INTEGER N
 CREATE INDEX names_entities ON names (entities DESC, name);
 CREATE TABLE name_labels (key TEXT NOT NULL, label TEXT NOT NULL, entities INTEGER NOT NULL,
   confidence REAL, PRIMARY KEY (key, label)) WITHOUT ROWID;
-CREATE TABLE variants (key TEXT NOT NULL, name TEXT NOT NULL, entities INTEGER NOT NULL,
+CREATE TABLE variants (key TEXT NOT NULL, name TEXT NOT NULL, entities INTEGER NOT NULL, folded TEXT NOT NULL,
   PRIMARY KEY (key, name)) WITHOUT ROWID;
 CREATE INDEX variants_name ON variants (name);
-CREATE VIRTUAL TABLE words USING fts5(forms, lemmas,
+CREATE VIRTUAL TABLE words USING fts5(forms, lemmas, shown UNINDEXED,
   tokenize="unicode61 remove_diacritics 2 categories 'L* M* N* P* S* Cf Co Cn Cs'");
 """
 _COLUMNS = {
@@ -115,6 +116,7 @@ class SearchIndex:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection that sees one state of the index."""
         index = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=30, check_same_thread=False)
+        index.create_function("fold", 1, _fold_value, deterministic=True)
         try:
             index.execute("BEGIN")
             yield index
@@ -158,6 +160,7 @@ class SearchIndex:
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         index = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+        index.create_function("fold", 1, _fold_value, deterministic=True)
         try:
             # The index can be made again, so that a crash of the machine may cost it.
             index.execute("PRAGMA journal_mode = WAL")
@@ -220,6 +223,10 @@ def shard_key(report: ShardReport) -> str:
     return sha256(f"{report.shard} {report.generation} {hashes}".encode()).hexdigest()
 
 
+def _fold_value(value: str | float) -> str:
+    return fold(str(value))
+
+
 def _remove(index: sqlite3.Connection, slot: int) -> None:
     bounds = slot << SLOT_BITS, (slot + 1) << SLOT_BITS
     for table, column in (
@@ -271,10 +278,9 @@ def _add_words(index: sqlite3.Connection, collection: Collection, report: ShardR
     sentences = collection.read_rows(report, "sentences", ("n_tokens",))
     tokens = collection.read_rows(report, "tokens", ("start_char", "end_char", "text", "lemma"))
     base = slot << SLOT_BITS
-    forms, lemmas = sentence_rows(sentences, tokens)
-    numbers = range(base, base + sentences.num_rows)
     index.executemany(
-        "INSERT INTO words (rowid, forms, lemmas) VALUES (?, ?, ?)", zip(numbers, forms, lemmas, strict=True)
+        "INSERT INTO words (rowid, forms, lemmas, shown) VALUES (?, ?, ?, ?)",
+        ((number, *row) for number, row in enumerate(sentence_rows(sentences, tokens), base)),
     )
     index.execute("UPDATE shards SET searchable = 1 WHERE slot = ?", (slot,))
 
@@ -293,7 +299,7 @@ def _sum_up(index: sqlite3.Connection) -> None:
         "FROM meta GROUP BY field"
     )
     index.execute("INSERT INTO name_labels SELECT key, label, count(*), avg(confidence) FROM entities GROUP BY 1, 2")
-    index.execute("INSERT INTO variants SELECT key, name, count(*) FROM entities GROUP BY 1, 2")
+    index.execute("INSERT INTO variants SELECT key, name, count(*), fold(name) FROM entities GROUP BY 1, 2")
     # A name that is written alike with two labels may be two names: Baxter, and the Baxter that is Alan Baxter.
     index.execute(
         "WITH spelled AS (SELECT key, canonical, count(*) AS n FROM entities GROUP BY 1, 2), "
@@ -301,6 +307,6 @@ def _sum_up(index: sqlite3.Connection) -> None:
         "disagreeing AS (SELECT DISTINCT key FROM variants WHERE name IN "
         "(SELECT name FROM entities GROUP BY name HAVING count(DISTINCT label) > 1)) "
         "INSERT INTO names SELECT key, fullest.canonical, count(*), count(DISTINCT document), avg(confidence), "
-        "lower(fullest.canonical), key IN (SELECT key FROM disagreeing) "
+        "fold(fullest.canonical), key IN (SELECT key FROM disagreeing) "
         "FROM entities JOIN fullest USING (key) GROUP BY key"
     )
