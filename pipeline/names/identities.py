@@ -122,7 +122,7 @@ def identify(mentions: Sequence[Mention], text: str, *, in_english: bool = True)
         owners = _owners(keys, [_parse(mention.text, mention.label).shorter for mention in mentions])
         meant = _with_acronyms(mentions, [owners[key] for key in keys], text)
     else:
-        keys = [_Key(mention.label, tuple(mention.text.split())) for mention in mentions]
+        keys = [_Key(mention.label, tuple(unicodedata.normalize("NFC", mention.text).split())) for mention in mentions]
         owners, meant = {key: key for key in keys}, [*keys]
     spellings: defaultdict[_Key, Counter[str]] = defaultdict(Counter)
     for mention, key in zip(mentions, keys, strict=True):

@@ -251,8 +251,15 @@ def meta_fields(index: sqlite3.Connection) -> list[MetaField]:
 def meta_facets(
     index: sqlite3.Connection, document_filter: DocumentFilter
 ) -> tuple[dict[str, list[Choice]], dict[str, list[Choice]]]:
-    """Return the values of fields of the metadata in which values recur or that are chosen, and those of dates."""
-    fields = [entry for entry in meta_fields(index) if entry.dated or 2 * entry.choices <= entry.documents][:FIELDS]
+    """Return the values of fields of the metadata in which values recur or that are chosen, and those of dates.
+
+    Languages are listed whether or not they recur.
+    """
+    fields = [
+        entry
+        for entry in meta_fields(index)
+        if entry.dated or entry.field == "language" or 2 * entry.choices <= entry.documents
+    ][:FIELDS]
     fields += [entry for entry in meta_fields(index) if entry.field in document_filter.meta and entry not in fields]
     recurring, dated = {}, {}
     for name, _, _, is_date in fields:

@@ -116,8 +116,8 @@ def find_words(
     number = 0 if column == "forms" else 1
     try:
         rows = index.execute(
-            f"SELECT rowid, coalesce(shown, forms), highlight(words, {number}, '{_OPEN}', '{_CLOSE}') FROM words WHERE {where} "
-            "ORDER BY rowid LIMIT ? OFFSET ?",
+            f"SELECT rowid, coalesce(shown, forms), highlight(words, {number}, '{_OPEN}', '{_CLOSE}') FROM words "
+            f"WHERE {where} ORDER BY rowid LIMIT ? OFFSET ?",
             (*values, *((SEARCHED, 0) if label else window)),
         ).fetchall()
     except sqlite3.OperationalError as error:
