@@ -121,7 +121,7 @@ def entity_rows(
 def sentence_rows(sentences: pa.Table, tokens: pa.Table) -> Iterator[tuple[str, str, str | None]]:
     """Yield the words of each sentence and their lemmas, both to be searched, and the words to be shown.
 
-    Each is joined so that it has the same number of words. The words to be shown are None where they are those searched.
+    All have the same number of words. Those to be shown are None where they are those searched.
     """
     starts, ends = (tokens[name].to_numpy() for name in ("start_char", "end_char"))
     offsets = _starts(sentences["n_tokens"])
