@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from concord.doc import Doc, docs_from_rows
+from concord.pipeline.documents import Part, part_finder
 from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.document_rows import DocumentRow
@@ -140,6 +141,25 @@ class Run:
                 raise pa.ArrowInvalid(f"document {doc_id!r} lacks rows")
         [doc] = docs_from_rows(rows, {doc_id: self.read_text(row)})
         return doc
+
+    def page_of(self, entity: Any) -> Part | None:
+        """Return the page on which an entity begins, which prints as ``p. 12``; its ``label`` is the number.
+
+        In a document without pages it is the chapter or the like; None if there is none of these either.
+
+        Args:
+            entity: a row of ``entities``, or of another table with ``doc_id`` and ``start_char``, as a mapping or a
+                pandas Series.
+        """
+        rows, parts = self._parts
+        return part_finder(parts[rows[entity["doc_id"]]].as_py())(int(entity["start_char"]))
+
+    @cached_property
+    def _parts(self) -> tuple[dict[str, int], pa.ChunkedArray]:
+        """Return the rows of the documents by id, and the parts of each row."""
+        with self._naming_damage():
+            table = self.documents.to_table(columns=["doc_id", "parts"])
+        return {doc_id: number for number, doc_id in enumerate(table["doc_id"].to_pylist())}, table["parts"]
 
     def _shard_of(self, doc_id: str) -> ShardReport | None:
         """Return the shard that holds a document, from the ids alone; None if none does.

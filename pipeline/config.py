@@ -13,8 +13,9 @@ class ReaderConfig(Config):
     """How records are read from the input."""
 
     format: str = "auto"
-    """text, html, jsonl, csv, tsv, parquet, arrow, or the reader of another package. auto goes by the file name: .txt,
-    .html/.htm, .jsonl/.ndjson, .csv, .tsv, each also with .gz or .zst; .parquet; .arrow."""
+    """text, html, jsonl, csv, tsv, parquet, arrow, pdf, docx, odt, rtf, or the reader of another package. auto goes by
+    the file name: .txt, .html/.htm, .jsonl/.ndjson, .csv, .tsv, .pdf, .docx, .odt, .rtf, each also with .gz or .zst;
+    .parquet; .arrow."""
     id_field: str = "id"
     """The field or column that holds a document's id; where it is absent, the record's place is the id."""
     text_field: str = "text"
@@ -29,6 +30,9 @@ class ReaderConfig(Config):
     main_content: bool = False
     """Of html files, read only the main content, without navigation, sidebars and footers; these are told apart by
     rules that may drop lists and captions of the article as well."""
+    join_lines: bool = True
+    """Of pdf and alto files, join the lines of a paragraph by a space, and the two halves of a word that is broken at
+    the end of a line. Without, each line of the page is one of the text."""
     # Records beyond these bounds are dead letters, which may be tried again with other bounds.
     max_record_bytes: Annotated[int, Incidental] = Field(default=1 << 30, ge=1)
     """A record of more bytes, decompressed, becomes a dead letter, and is not read further."""
@@ -161,7 +165,8 @@ class OutputConfig(Config):
     """Also write, as rows of entities whose source is `candidate`, the spans that must be shown so that few names are
     missed; for a tagger with such a guarantee (concord calibrate --recall), run as it was calibrated."""
     keep_text: Annotated[bool, LabelNeutral] = False
-    """Store the raw text of each document in the table of documents, for when the input moves away."""
+    """Store the raw text of each document in the table of documents, for when the input moves away. Texts that the
+    readers of the extra archives extract are stored in any case."""
     keep: Annotated[int, Incidental] = Field(default=1, ge=1)
     """How many generations are kept, the newest included. Those with a name (concord history --tag) are kept anyway."""
     grace_seconds: Annotated[float, Incidental] = Field(default=3600, ge=0)

@@ -1,8 +1,9 @@
 """The records that pass from stage to stage. Offsets count code points of the raw text, half-open."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from concord.models.data.outputs import Prediction
 
@@ -13,18 +14,57 @@ STAGES = ("read", "parse", "tag", "write")
 SentenceT = TypeVar("SentenceT")
 
 
+class Part(NamedTuple):
+    """A page, chapter or other part of a document whose text was extracted from a file.
+
+    Attributes:
+        kind: ``page``, ``chapter`` and so on.
+        label: what the file calls it, as a page number or the title of a chapter.
+        start: the offset at which it begins; it ends where the next one of its kind begins.
+    """
+
+    kind: str
+    label: str
+    start: int
+
+    def __str__(self) -> str:
+        return f"p. {self.label}" if self.kind == PAGE else self.label
+
+
+PAGE = "page"
+"""The kind of a part that is a page."""
+
+
+def part_finder(rows: Iterable[Mapping[str, Any]] | None) -> Callable[[int], Part | None]:
+    """Return a function that returns the part which holds an offset: a page, or a chapter in a document without pages.
+
+    Args:
+        rows: the parts of a document as its row holds them.
+    """
+    parts = [Part(**row) for row in rows or ()]
+    parts = [part for part in parts if part.kind == PAGE] or parts
+
+    def find(offset: int) -> Part | None:
+        index = bisect_right(parts, offset, key=lambda part: part.start) - 1
+        return parts[index] if index >= 0 else None
+
+    return find
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
     """A document as it was read.
 
     Attributes:
         source_position: where the record starts: byte of the decompressed stream (jsonl, csv, tsv), row (parquet,
-            arrow), 0 (text, html).
+            arrow), number of the message or record (mbox, warc), 0 where the file is one document.
         meta: the record's other fields as one JSON object, or None.
         meta_nulls: the names of the fields that could not be stored and are null in ``meta``, as a JSON list, or None.
         encoding: in which the file was read; None where its format leaves no choice.
         encoding_confidence: 0..1, how sure a guessed encoding is; None where it was not guessed.
         replaced: how many characters U+FFFD of the record stand for bytes that are not of its encoding.
+        parts: its pages, chapters and the like, in order, maybe none, where the text was extracted by a reader of the
+            extra ``archives``; such a text is always stored. None for other formats.
     """
 
     doc_id: str
@@ -36,6 +76,7 @@ class Document:
     encoding: str | None = None
     encoding_confidence: float | None = None
     replaced: int = 0
+    parts: tuple[Part, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

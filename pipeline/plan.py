@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from concord.models.config import Config, Incidental, first_fault
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.correction import Correction
+from concord.pipeline.documents import Part
 from concord.pipeline.errors import PlanError
 from concord.pipeline.identity import ComponentIdentity, Recipe
 
@@ -26,7 +27,7 @@ class Piece:
         uri: absolute path of the file, or its URL.
         format: as ReaderConfig.format, but auto.
         start, end: half-open. jsonl, csv, tsv: bytes of the decompressed stream, cut at line ends; text, html: 0 and
-            the file's size in bytes; parquet, arrow: row numbers.
+            the file's size in bytes; parquet, arrow and others: numbers of rows or records.
         records: how many records the planner counted in the stretch.
         duplicates: positions (see Document.source_position) of records whose id another record has.
         retries: position of each record that was a dead letter, and how often it has been tried again, this time
@@ -48,12 +49,12 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RenamedDocument:
-    """A document whose text exists already, under another name, at another place, or with another meta or encoding.
+    """A document whose text exists already, under another name, at another place, with other meta, encoding or parts.
 
     Attributes:
         was: the id of the existing document.
-        doc_id, source_uri, source_position, meta, meta_nulls, encoding, encoding_confidence: what its row says from now
-            on; see Document.
+        doc_id, source_uri, source_position, meta, meta_nulls, encoding, encoding_confidence, parts: what its row says
+            from now on; see Document.
     """
 
     was: str
@@ -64,6 +65,7 @@ class RenamedDocument:
     meta_nulls: str | None = None
     encoding: str | None = None
     encoding_confidence: float | None = None
+    parts: tuple[Part, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +147,7 @@ class Changes(Config):
     corrected: int = 0
     """Existing documents with the same text whose corrections have changed."""
     moved: int = 0
-    """Existing documents with the same text under another name, in another file, or with another meta or encoding."""
+    """Existing documents with the same text under another name, in another file, with other meta, parts or encoding."""
     removed: int = 0
     """Existing documents that are no longer in the input."""
     again: int = 0
@@ -211,6 +213,8 @@ class Plan(Config):
     threads: int
     """Threads of a worker; the same for every executor."""
     sources: tuple[Source, ...]
+    libraries: dict[str, str] = Field(default_factory=dict)
+    """The releases of the libraries that extract texts, by the formats of the sources; others have none."""
     shards: tuple[Shard, ...]
     """What this generation works on."""
     reused: tuple[RowsToCopy, ...] = ()

@@ -6,12 +6,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from concord.pipeline.documents import part_finder
 from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.output.document_rows import join_words
 from concord.pipeline.storage.atomic_writes import write_compressed
 
 _COLUMNS = (
-    *("doc_id", "source_uri", "sent_id", "start_char", "end_char", "label", "name", "canonical", "value"),
+    *("doc_id", "source_uri", "sent_id", "start_char", "end_char", "part", "label", "name", "canonical", "value"),
     *("confidence", "uncertainty", "source", "context"),
 )
 # Spreadsheets guess the encoding unless a file says so.
@@ -48,11 +49,24 @@ def _rows(items: Iterable[ExportItem]) -> Iterator[Iterable[Any]]:
     for item in items:
         row = item.document.row
         sentences = {sentence.row.sent_id: sentence for sentence in item.document.sentences}
+        part_at = part_finder(row.parts)
         for entity in item.document.entities:
             numbers = (value and round_float(value) for value in (entity.confidence, entity.uncertainty))
             context = " ".join(join_words(sentences[entity.sent_id].tokens).split())
             place = (row.doc_id, row.source_uri, entity.sent_id, entity.start_char, entity.end_char)
-            yield *place, entity.label, entity.name, entity.canonical, entity.value, *numbers, entity.source, context
+            part = part_at(entity.start_char)
+            described = "" if part is None else str(part)
+            yield (
+                *place,
+                described,
+                entity.label,
+                entity.name,
+                entity.canonical,
+                entity.value,
+                *numbers,
+                entity.source,
+                context,
+            )
 
 
 def _cell(value: Any) -> Any:

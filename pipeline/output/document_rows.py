@@ -1,6 +1,6 @@
 """Reading a collection back one document at a time, as rows of its tables."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain, groupby
@@ -35,6 +35,7 @@ class DocumentRow(NamedTuple):
     raw_text: str | None = None
     encoding: str | None = None
     n_candidates: int = 0
+    parts: Sequence[Mapping[str, Any]] | None = None
 
 
 class SentenceRow(NamedTuple):

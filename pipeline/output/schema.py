@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 OFFSET_UNIT = "code points of the raw text, half-open"
 ANNOTATED = "annotated"
 CANDIDATE = "candidate"
@@ -31,7 +31,10 @@ def _schema(*fields: pa.Field) -> pa.Schema:
     return pa.schema(fields, metadata={_VERSION_KEY: str(SCHEMA_VERSION), _OFFSET_KEY: OFFSET_UNIT})
 
 
-POSITION = "jsonl, csv, tsv: byte in the decompressed file; parquet, arrow: row; text, html: 0"
+POSITION = (
+    "jsonl, csv, tsv: byte in the decompressed file; parquet, arrow: row; mbox, warc: number of the record; else 0, or "
+    "the number of a page that cannot be read"
+)
 _DOC_ID = _field("doc_id", pa.string(), "the document's name, unique in the collection")
 _SENT_ID = _field("sent_id", pa.int32(), "0-based number of the sentence within its document")
 _START = _field("start_char", pa.int32(), "offset of the first code point")
@@ -75,7 +78,26 @@ DOCUMENTS = _schema(
         pa.int32(),
         "characters U+FFFD that stand for bytes which are not of the encoding (reader.errors: replace)",
     ),
-    _field("raw_text", pa.string(), "the raw text; null unless output.keep_text is set", nullable=True),
+    _field(
+        "parts",
+        pa.list_(
+            pa.struct(
+                [
+                    _field("kind", pa.string(), "page, chapter or the like"),
+                    _field("label", pa.string(), "page number or title"),
+                    _field("start", pa.int32(), "offset at which it begins"),
+                ]
+            )
+        ),
+        "where pages, chapters or the like begin, in order; null where the file's own text is annotated, and of html",
+        nullable=True,
+    ),
+    _field(
+        "raw_text",
+        pa.string(),
+        "the raw text; null unless output.keep_text is set, or the text was extracted (parts is not null)",
+        nullable=True,
+    ),
 )
 
 SENTENCES = _schema(

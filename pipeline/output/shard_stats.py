@@ -30,6 +30,8 @@ SCORED, CONFIDENCE = "scored_entities", "confidence_millionths"
 """Count the entities that have a confidence, and add up their confidences."""
 REPLACED = "replaced"
 """Counts the characters that stand for invalid bytes."""
+EXTRACTED = "extracted_texts"
+"""Counts the documents whose text was extracted, and is stored whatever ``output.keep_text`` says."""
 META_NULLS = "meta_nulls."
 """Begins the counts of values that are null in ``meta`` because they could not be stored, by field."""
 ALWAYS_COUNTED = {
@@ -93,7 +95,7 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
     Returns:
         Name to number: those of ``ALWAYS_COUNTED``, but for near_ties; ``entities.<type>``; ``uncertainty.<bin>``;
         ``scored_entities``; ``confidence_millionths``; ``candidates``; ``guessed_encodings``; ``replaced``;
-        ``meta_nulls.<field>``; ``dead_letters.<stage>.<error>``.
+        ``extracted_texts``; ``meta_nulls.<field>``; ``dead_letters.<stage>.<error>``.
     """
     tokens, sentences, entities = tables["tokens"], tables["sentences"], without_candidates(tables["entities"])
     uncertainty = np.asarray(tokens["uncertainty"].drop_null().to_numpy()).astype(np.float64)
@@ -125,6 +127,8 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
         counts[GUESSED_ENCODINGS] = len(guesses) - guesses.null_count
     if replaced := int(_values(tables["documents"], "replaced").sum()):
         counts[REPLACED] = replaced
+    if extracted := len(guesses) - tables["documents"]["parts"].null_count:
+        counts[EXTRACTED] = extracted
     for names in tables["documents"]["meta_nulls"].drop_null().to_pylist():
         counts.update(f"{META_NULLS}{name}" for name in orjson.loads(names))
     if "errors" in tables:

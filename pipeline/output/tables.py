@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from concord.models.data.outputs import Prediction, Source, known_numbers
 from concord.models.data.visible import visible, without_line_breaks
 from concord.models.labels.spans import Span
-from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedWord
+from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedWord, Part
 from concord.pipeline.names.identities import Mention, identify
 from concord.pipeline.names.language import ENGLISH, Language, language_of
 from concord.pipeline.names.values import VALUES, value_of
@@ -40,7 +40,7 @@ def annotated_tables(
     """Build the four tables of annotated documents, in the order of the documents.
 
     Args:
-        keep_text: store the raw texts in the table of documents.
+        keep_text: store all raw texts in the table of documents, and not only those that were extracted.
 
     Raises:
         ValueError: for a value that the schema does not allow (UnicodeEncodeError for a lone surrogate).
@@ -107,6 +107,11 @@ def title_of(meta: str | None) -> str | None:
 def without_candidates(entities: pa.Table) -> pa.Table:
     """Return rows of the table of entities, with their ``source``, without candidates."""
     return entities.filter(pc.not_equal(entities["source"], CANDIDATE))
+
+
+def part_rows(parts: Sequence[Part] | None) -> list[dict[str, Any]] | None:
+    """Return the parts of a document as the table of documents holds them."""
+    return None if parts is None else [part._asdict() for part in parts]
 
 
 def _encodable(value: Any) -> Any:
@@ -204,7 +209,8 @@ def _document_columns(flat: Sequence[_FlatDocument], signature: Signature, *, ke
         "encoding": [document.encoding for document in documents],
         "encoding_confidence": [document.encoding_confidence for document in documents],
         "replaced": [document.replaced for document in documents],
-        "raw_text": [document.text if keep_text else None for document in documents],
+        "parts": [part_rows(document.parts) for document in documents],
+        "raw_text": [document.text if keep_text or document.parts is not None else None for document in documents],
     }
 
 

@@ -39,7 +39,7 @@ from concord.pipeline.planning.next_generation import (
     next_generation,
 )
 from concord.pipeline.planning.text_field import check_text_field
-from concord.pipeline.readers.read_file import read_records, scan_file
+from concord.pipeline.readers.read_file import libraries_of, read_records, scan_file
 from concord.pipeline.readers.records import Loss, ScannedRecord
 from concord.pipeline.storage.files import file_state
 from concord.pipeline.storage.remote_files import FileState
@@ -155,6 +155,7 @@ def _freeze(
         tagger_folder=str(inputs.job.tagger.folder),
         threads=inputs.threads,
         sources=with_missing(work.sources, work.losses),
+        libraries=libraries_of(source.format for source in work.sources),
         shards=shards,
         reused=work.next.reused,
         corrected=dict(work.next.corrected),
@@ -281,8 +282,8 @@ class _InputScan:
             self._count(file, record, number)
             if isinstance(outcome, Document):
                 content = fingerprint(outcome.text), outcome.meta, outcome.meta_nulls, outcome.encoding
-                confidence = outcome.encoding_confidence
-                yield InputRecord(file, number, record, outcome.doc_id, *content, confidence)
+                others = outcome.encoding_confidence, outcome.parts
+                yield InputRecord(file, number, record, outcome.doc_id, *content, *others)
             else:
                 yield InputRecord(file, number, record, outcome.doc_id)
 

@@ -5,8 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from concord.pipeline.documents import Part
 from concord.pipeline.output.dead_letters import ExistingDeadLetter
 from concord.pipeline.output.manifest import ShardReport, shard_ref
 from concord.pipeline.output.output_folder import OutputFolder
@@ -17,17 +18,23 @@ from concord.pipeline.readers.fields import DUPLICATE_ID
 FINGERPRINT_BYTES = 16
 """The first bytes of a SHA-256. The chance that two of 1e9 texts agree in these bytes is 1e-21."""
 
-_DOCUMENT_COLUMNS = ("doc_id", "text_sha256", "source_uri", "meta", "encoding", "n_chars")
+_DOCUMENT_COLUMNS = ("doc_id", "text_sha256", "source_uri", "meta", "encoding", "parts", "n_chars")
 
 
 class ExistingDocument(NamedTuple):
-    """The part of a document's row that shows whether it has changed; text and meta as fingerprints."""
+    """The part of a document's row that shows whether it has changed; text, meta and parts as fingerprints."""
 
     shard: ShardRef
     text: bytes
     source_uri: str
     meta: bytes
     encoding: str | None = None
+    parts: bytes | None = None
+
+    @property
+    def content(self) -> tuple[bytes, bool]:
+        """The text, and whether it was extracted and is thus stored."""
+        return self.text, self.parts is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,13 +136,15 @@ def scan_existing(
         encodings: dict[str | None, str | None] = {}
         for batch in iter_batches(folder.part(report, "documents"), _DOCUMENT_COLUMNS):
             columns = (batch.column(name).to_pylist() for name in _DOCUMENT_COLUMNS)
-            for doc_id, digest, uri, meta, encoding, length in zip(*columns, strict=True):
+            for doc_id, digest, uri, meta, encoding, parts, length in zip(*columns, strict=True):
                 if doc_id in documents:
                     superseded[documents[doc_id].shard].append(doc_id)
                 text = bytes.fromhex(digest)[:FINGERPRINT_BYTES]
                 # Documents of one file share the strings of its path and encoding.
                 source_uri, encoding = uris.setdefault(uri, uri), encodings.setdefault(encoding, encoding)
-                documents[doc_id] = ExistingDocument(shard, text, source_uri, fingerprint(meta), encoding)
+                documents[doc_id] = ExistingDocument(
+                    shard, text, source_uri, fingerprint(meta), encoding, parts_fingerprint(parts)
+                )
                 characters[shard] += length
         if "errors" in report.files:
             batches = iter_batches(folder.part(report, "errors"), ExistingDeadLetter._fields)
@@ -149,7 +158,10 @@ def scan_existing(
         dead_letters=dead_letters,
         characters=characters,
         files=files,
-        other_texts=other_texts,
+        # Extracted texts are stored in any case.
+        other_texts={document.shard for document in documents.values() if document.parts is None}.intersection(
+            other_texts
+        ),
         corrected={
             doc_id: corrected[document.shard][doc_id]
             for doc_id, document in documents.items()
@@ -157,6 +169,13 @@ def scan_existing(
         },
         wanted=wanted,
     )
+
+
+def parts_fingerprint(parts: Sequence[Part | Mapping[str, Any]] | None) -> bytes | None:
+    """Return the bytes by which the parts of documents are compared, given as such or as rows; None for None."""
+    if parts is None:
+        return None
+    return fingerprint(repr([tuple(part.values() if isinstance(part, Mapping) else part) for part in parts]))
 
 
 def fingerprint(text: str | None) -> bytes:

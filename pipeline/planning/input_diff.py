@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal, NamedTuple
 
+from concord.pipeline.documents import Part
 from concord.pipeline.output.dead_letters import ExistingDeadLetter
 from concord.pipeline.plan import RenamedDocument, ShardRef
-from concord.pipeline.planning.existing_output import ExistingDocument, ExistingOutput, fingerprint
+from concord.pipeline.planning.existing_output import ExistingDocument, ExistingOutput, fingerprint, parts_fingerprint
 from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.readers.fields import DUPLICATE_ID
 from concord.pipeline.readers.records import ScannedRecord
@@ -41,6 +42,12 @@ class InputRecord(NamedTuple):
     meta_nulls: str | None = None
     encoding: str | None = None
     encoding_confidence: float | None = None
+    parts: tuple[Part, ...] | None = None
+
+    @property
+    def content(self) -> tuple[bytes | None, bool]:
+        """The fingerprint of its text, and whether that was extracted, and thus has to be stored."""
+        return self.text, self.parts is not None
 
     @property
     def place(self) -> tuple[str, int]:
@@ -49,7 +56,7 @@ class InputRecord(NamedTuple):
 
     def has_current_content(self, document: ExistingDocument, existing: ExistingOutput) -> bool:
         """Tell whether an existing document is current and has the same text."""
-        return document.shard in existing.current and self.text == document.text
+        return document.shard in existing.current and self.content == document.content
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,8 +162,8 @@ def diff_input(
             to_annotate.append(item)
             continue
         reused.add(doc_id)
-        described = record.file.path, fingerprint(record.meta), record.encoding
-        if (document.source_uri, document.meta, document.encoding) != described:
+        described = record.file.path, fingerprint(record.meta), record.encoding, parts_fingerprint(record.parts)
+        if (document.source_uri, document.meta, document.encoding, document.parts) != described:
             renamed[document.shard].append(_renamed(doc_id, record))
     missing = {doc_id: document for doc_id, document in existing.documents.items() if doc_id not in seen}
     old_ids = _find_by_text(to_annotate, existing, missing)
@@ -238,7 +245,7 @@ def _to_annotate(
     attempts = retries.attempts.get(key, 0)
     if document is None:
         return RecordToAnnotate(record, "retried" if attempts else "new", is_duplicate, attempts)
-    if document.text != record.text:
+    if document.content != record.content:
         return RecordToAnnotate(record, "changed", is_duplicate, attempts)
     reason: Reason = "corrected" if record.has_current_content(document, existing) else "again"
     parse = document.shard if document.shard in existing.parsed else None
@@ -249,14 +256,14 @@ def _find_by_text(
     items: Sequence[RecordToAnnotate], existing: ExistingOutput, missing: Mapping[str, ExistingDocument]
 ) -> dict[int, str]:
     """Return the ids of missing documents that records have the text of, by the number of the record, each id once."""
-    by_text: defaultdict[bytes | None, deque[str]] = defaultdict(deque)
+    by_text: defaultdict[tuple[bytes | None, bool], deque[str]] = defaultdict(deque)
     for doc_id, document in missing.items():
         if document.shard in existing.current:
-            by_text[document.text].append(doc_id)
+            by_text[document.content].append(doc_id)
     old_ids = {}
     for number, item in enumerate(items):
         record = item.record
-        ids = by_text.get(record.text)
+        ids = by_text.get(record.content)
         may_be_renamed = not item.is_duplicate and record.doc_id not in existing.documents
         if ids and may_be_renamed and existing.is_corrected_as(ids[0], record.doc_id or ""):
             old_ids[number] = ids.popleft()
@@ -273,6 +280,7 @@ def _renamed(old_id: str, record: InputRecord) -> RenamedDocument:
         meta_nulls=record.meta_nulls,
         encoding=record.encoding,
         encoding_confidence=record.encoding_confidence,
+        parts=record.parts,
     )
 
 

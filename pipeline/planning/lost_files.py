@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from concord.pipeline.plan import Source
-from concord.pipeline.planning.text_field import ONE_RECORD
+from concord.pipeline.readers.read_file import is_one_document
 from concord.pipeline.readers.records import Loss
 
 
@@ -13,7 +13,7 @@ def with_missing(sources: Sequence[Source], losses: Mapping[str, Loss]) -> tuple
 
     Where the number of records is not known, a file counts by its own bytes per record if some of it was read, else by
     those of the whole files of its kind (format and suffix), else of all whole files. Where its bytes say nothing, as
-    of one that is cut short or out of reach, it counts as one of these files. A file of text or HTML is one record.
+    of one that is cut short or out of reach, it counts as one of these files. A file of one document is one record.
     """
     whole = [source for source in sources if source.missing is None and source.uri not in losses]
     by_kind: dict[object, list[Source]] = {None: whole}
@@ -30,7 +30,7 @@ def with_missing(sources: Sequence[Source], losses: Mapping[str, Loss]) -> tuple
 def _missing(source: Source, loss: Loss, like: Sequence[Source]) -> int:
     """Return how many records a file would hold besides those that are counted, given whole files like it."""
     read, of_others = source.records - 1, sum(other.records for other in like)
-    if source.format in ONE_RECORD:
+    if is_one_document(source.format):
         held: float = 1
     elif loss.records is not None:
         held = source.records - 1 + loss.records

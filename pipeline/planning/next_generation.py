@@ -64,7 +64,10 @@ def next_generation(
             parsed=sum(item.parse is not None for item in diff.to_annotate),
             unchanged=len(diff.reused),
             compacted=len(merged),
-            texts=sum(existing.documents[doc_id].shard in existing.other_texts for doc_id in diff.reused),
+            texts=sum(
+                document.parts is None and document.shard in existing.other_texts
+                for document in map(existing.documents.__getitem__, diff.reused)
+            ),
         ),
         corrected=corrected,
     )

@@ -20,6 +20,7 @@ from concord.pipeline.plan import Changes, Plan, ShardRef, Source
 from concord.pipeline.planning.build_plan import PlanInputs, has_same_files, make_plan, retry_plan
 from concord.pipeline.planning.existing_output import ExistingOutput, scan_existing
 from concord.pipeline.planning.file_hashes import FileHashes, hash_here
+from concord.pipeline.readers.read_file import libraries_of
 from concord.pipeline.storage.remote_files import FileState
 from concord.pipeline.threads import default_threads, threads_of_environment
 
@@ -142,6 +143,7 @@ class Planner:
             not self._recipe.difference(finished.recipe)
             and finished.corrected == self._corrections_digests()
             and finished.config.deciding_values() == self._config.deciding_values()
+            and finished.libraries == libraries_of(finished.libraries)
             and has_same_files(finished, self._config, self.hashes)
         )
 
@@ -216,6 +218,8 @@ class Planner:
                 differences.append(f"{name}: was {before!r}, is now {after!r}")
         if base.config.reader.deciding_values() != self._config.reader.deciding_values():
             differences.append("texts are read with other settings of the reader")
+        if (now := libraries_of(base.libraries)) != base.libraries:
+            differences.append(f"texts are extracted by other libraries: was {base.libraries}, is now {now}")
         if differences:
             raise PlanError(
                 f"{self._folder.output}: a retry leaves the other documents as they are, but a run would now annotate "
@@ -262,11 +266,16 @@ def _known_files(base: Plan | None, unfinished: Plan | None, *, config: Annotate
 
     Args:
         config: of the plan to come. Another limit takes more or fewer records of some file, and with other settings of
-            the reader the same file may have other records or texts.
+            the reader, or by another release of a library, the same file may have other records or texts.
     """
     reader = config.reader.deciding_values()
     readers = [plan.config.reader.deciding_values() for plan in (base, unfinished) if plan is not None]
     if base is None or base.config.limit != config.limit or any(other != reader for other in readers):
         return {}
     later = {source.uri: source.sha256 for source in (unfinished or base).sources}
-    return {source.uri: source for source in base.sources if later.get(source.uri) == source.sha256}
+    return {
+        source.uri: source
+        for source in base.sources
+        if later.get(source.uri) == source.sha256
+        and base.libraries.get(source.format) == libraries_of([source.format]).get(source.format)
+    }

@@ -9,12 +9,10 @@ from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.readers.fields import names_wrong_field
-from concord.pipeline.readers.read_file import read_records
+from concord.pipeline.readers.read_file import is_one_document, read_records
 
 FIRST_RECORDS = 100
 """How many records of each format are looked at, spread over its files; the first one with a text suffices."""
-ONE_RECORD = frozenset({"text", "html"})
-"""The bundled formats whose files are one record each, without fields."""
 
 
 def check_text_field(files: Sequence[InputFile], config: ReaderConfig) -> None:
@@ -25,7 +23,7 @@ def check_text_field(files: Sequence[InputFile], config: ReaderConfig) -> None:
     """
     by_format: defaultdict[str, list[InputFile]] = defaultdict(list)
     for file in files:
-        if file.format not in ONE_RECORD and file.fault is None:
+        if file.fault is None and not is_one_document(file.format):
             by_format[file.format].append(file)
     for format, group in by_format.items():
         most = max(1, FIRST_RECORDS // len(group))

@@ -8,8 +8,10 @@ import codecs
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from concord.pipeline.documents import Part
 from concord.pipeline.readers.records import RecordError
 
 Errors = Literal["strict", "replace"]
@@ -71,13 +73,17 @@ class Decoded(NamedTuple):
     Attributes:
         confidence: 0..1, how sure a guessed encoding is; None where it was not guessed.
         meta: what else the file says, see Document.meta.
+        parts: see Document.parts.
+        lost: why parts of the file cannot be read although others can, by their number in the file, from 1.
         replaced: how many characters U+FFFD stand for bytes that are not of the encoding.
     """
 
     text: str
-    encoding: str
+    encoding: str | None
     confidence: float | None = None
     meta: str | None = None
+    parts: tuple[Part, ...] | None = None
+    lost: Mapping[int, RecordError] = MappingProxyType({})
     replaced: int = 0
 
 

@@ -3,12 +3,13 @@
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import orjson
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import DeadLetter, Document
+from concord.pipeline.documents import DeadLetter, Document, Part
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.encodings import Encoding
 from concord.pipeline.readers.records import RecordError, too_large
@@ -42,7 +43,7 @@ class Record(NamedTuple):
         fields: by name, or why it cannot be read; a RecordError stands for a value that cannot be.
         size: bytes of input, for cutting shards; None stands for the bytes of its text.
         encoding: of its bytes, where its format leaves that open.
-        replaced: see Document.replaced.
+        replaced, parts: see Document.
     """
 
     start: int
@@ -51,6 +52,7 @@ class Record(NamedTuple):
     size: int | None = None
     encoding: Encoding | None = None
     replaced: int = 0
+    parts: tuple[Part, ...] | None = None
 
     def readable_fields(self) -> Fields:
         """Return the fields; raise the RecordError where there are none."""
@@ -58,6 +60,27 @@ class Record(NamedTuple):
             # One error may stand for many records; its traceback would grow with each.
             raise self.fields.with_traceback(None)
         return self.fields
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExtractedRecord:
+    """A record whose text was extracted, and is therefore stored: a message, say, or a page of a web archive.
+
+    Attributes:
+        doc_id: None stands for the field that ``reader.id_field`` names, or else the record's place.
+        meta: the other fields.
+        parts: see Document.parts.
+    """
+
+    text: str
+    doc_id: str | None = None
+    meta: Fields = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
+
+    def fields(self, config: ReaderConfig) -> Fields:
+        """Return the fields as those of other records, whatever the fields of their id and text are called."""
+        named = {} if self.doc_id is None else {config.id_field: self.doc_id}
+        return {**self.meta, **named, config.text_field: self.text}
 
 
 class Number(NamedTuple):
@@ -108,6 +131,7 @@ def build_document(record: Record, piece: Piece, *, is_duplicate: bool, config: 
         encoding=record.encoding.name if record.encoding else None,
         encoding_confidence=record.encoding.confidence if record.encoding else None,
         replaced=record.replaced,
+        parts=record.parts,
     )
 
 

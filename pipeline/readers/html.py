@@ -7,7 +7,6 @@ are left out, and entities are resolved. Offsets count in this text.
 import codecs
 import re
 from contextlib import suppress
-from importlib.util import find_spec
 from itertools import islice
 from typing import Any
 
@@ -35,6 +34,7 @@ class HtmlReader(TextReader):
     """Reads files of one page each."""
 
     suffixes = (*with_codecs(".html"), *with_codecs(".htm"))
+    libraries = ("resiliparse",)
 
     @override
     def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
@@ -52,11 +52,6 @@ class HtmlReader(TextReader):
         title = (tree.title or "").strip()
         meta = orjson.dumps({"title": title}).decode() if title else None
         return decoded._replace(text=text, meta=meta)
-
-
-def is_available() -> bool:
-    """Return whether the library of the extra ``html`` is installed."""
-    return find_spec("resiliparse") is not None
 
 
 def _encoding_of(content: bytes, config: ReaderConfig) -> str:

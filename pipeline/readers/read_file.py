@@ -5,9 +5,9 @@ raises one. A file that cannot be opened raises an InputError, one whose disk or
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from itertools import islice
 from pathlib import PurePath
 
@@ -16,12 +16,13 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers import html
 from concord.pipeline.readers.columnar import ARROW, PARQUET
 from concord.pipeline.readers.delimited import CSV, TSV
+from concord.pipeline.readers.html import HtmlReader
 from concord.pipeline.readers.jsonl import JSONL
-from concord.pipeline.readers.reader import Reader
-from concord.pipeline.readers.records import Loss, RecordError, ScannedRecord, dead_letter, file_changed
+from concord.pipeline.readers.pdf import PdfReader
+from concord.pipeline.readers.reader import Reader, RecordReader
+from concord.pipeline.readers.records import Loss, RecordError, ScannedRecord, dead_letter, file_changed, reason_of
 from concord.pipeline.readers.text import TextReader
 from concord.pipeline.storage.files import read_error
 
@@ -29,6 +30,12 @@ logger = logging.getLogger(__name__)
 
 
 ENTRY_POINTS = "concord.readers"
+
+OPTIONAL: Mapping[str, TextReader | RecordReader] = {
+    "html": HtmlReader(),
+    "pdf": PdfReader(),
+}
+"""The bundled readers that need an extra, by format."""
 
 _FAULTS = (Exception, SystemExit)
 """What a library or the code of another package may raise for a file; code that was written as a command exits."""
@@ -48,8 +55,7 @@ def readers() -> Mapping[str, Reader]:
         "parquet": PARQUET,
         "arrow": ARROW,
     }
-    if html.is_available():
-        by_format["html"] = html.HtmlReader()
+    by_format |= {format: reader for format, reader in OPTIONAL.items() if not missing_libraries(reader)}
     bundled = frozenset(by_format)
     for plugin in entry_points(group=ENTRY_POINTS):
         try:
@@ -72,11 +78,44 @@ def reader_for(format: str, *, where: str = "reader.format", available: Mapping[
     """
     available = readers() if available is None else available
     reader = available.get(format)
-    if reader is None and format == "html":
-        raise InputError(f"{where}: reading HTML needs resiliparse: pip install 'concord-annotate[html]'")
+    if reader is None and format in OPTIONAL:
+        missing = " and ".join(missing_libraries(OPTIONAL[format]))
+        raise InputError(f"{where}: reading {format} needs {missing}: pip install '{extra_of(format)}'")
     if reader is None:
         raise InputError(f"{where}: expected one of the formats {', '.join(available)}, got {format!r}")
     return reader
+
+
+def missing_libraries(reader: Reader) -> list[str]:
+    """Return the packages that a reader needs and that are not installed."""
+    return [name for name in getattr(reader, "libraries", ()) if not _release(name)]
+
+
+def extra_of(format: str) -> str:
+    """Return what pip has to install for one of the formats of ``OPTIONAL``."""
+    return f"concord-annotate[{'html' if format == 'html' else 'archives'}]"
+
+
+def libraries_of(formats: Iterable[str]) -> dict[str, str]:
+    """Return the releases of the libraries that extract the texts of formats, for those that have some."""
+    by_format = {format: getattr(readers().get(format), "libraries", ()) for format in sorted(set(formats))}
+    return {
+        format: ", ".join(f"{name} {_release(name)}" for name in names) for format, names in by_format.items() if names
+    }
+
+
+def is_one_document(format: str) -> bool:
+    """Tell whether the files of a format are one document each, without named fields."""
+    return isinstance(readers().get(format), TextReader)
+
+
+@cache
+def _release(library: str) -> str:
+    """Return the release of a package that is installed; empty if it is not."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return ""
 
 
 def format_of(name: str, *, available: Mapping[str, Reader] | None = None) -> str | None:
@@ -139,7 +178,7 @@ def read_piece(
     except _FAULTS as error:
         _raise_if_unreadable(piece.uri, error)
         if count + 1 != piece.records:
-            raise InputError(f"{piece.uri}: cannot be read after {count} records ({_reason(error)})") from error
+            raise InputError(f"{piece.uri}: cannot be read after {count} records ({reason_of(error)})") from error
         count += 1
         position = piece.start if piece.records == 1 else piece.end - 1
         yield dead_letter(_failure(piece.format, error), piece=piece, position=position, unit=reader.unit)
@@ -196,9 +235,5 @@ def _failure(format: str, error: BaseException) -> RecordError:
     if isinstance(error, MemoryError):
         code, advice = "out_of_memory", "give workers more memory, or lower reader.max_record_bytes"
     return RecordError(
-        code, f"the reader of the format {format} fails ({_reason(error)}); nothing after this was read; {advice}"
+        code, f"the reader of the format {format} fails ({reason_of(error)}); nothing after this was read; {advice}"
     )
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

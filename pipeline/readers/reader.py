@@ -12,7 +12,7 @@ from typing_extensions import override
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.fields import Fields, Record, build_document, record_id, record_text
+from concord.pipeline.readers.fields import ExtractedRecord, Fields, Record, build_document, record_id, record_text
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
 from concord.pipeline.storage.files import file_state
 from concord.pipeline.storage.urls import is_url
@@ -72,6 +72,8 @@ class RecordStream(Protocol):
 class StreamReader(Reader):
     """Reads files of many records, each of which can be reached by its position."""
 
+    libraries: Sequence[str] = ()
+    """The packages that it needs, whose releases decide which text is found."""
     unit = "record"
 
     @abstractmethod
@@ -122,7 +124,7 @@ class StreamReader(Reader):
     @contextmanager
     def _open_at(self, path: str, position: int, config: ReaderConfig) -> Iterator[RecordStream]:
         """Open a file at a position, going on with the stream of the last piece if possible."""
-        key = (self, config, path, *_version(path))
+        key = (self, config, path, *file_version(path))
         stream = _parked.pop(key, None)
         if stream is not None and stream.position > position:
             stream.close()
@@ -161,7 +163,7 @@ class RecordReader(StreamReader):
     """
 
     @abstractmethod
-    def records(self, path: str, config: ReaderConfig) -> Iterator[Fields | RecordError]:
+    def records(self, path: str, config: ReaderConfig) -> Iterator[Fields | ExtractedRecord | RecordError]:
         """Yield the fields of each record, or a RecordError for one that cannot be read; the same at each call.
 
         An exception (but an OSError of the disk) ends the file: one dead letter stands for what was not read.
@@ -172,18 +174,22 @@ class RecordReader(StreamReader):
 
     @override
     def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream:
-        return _NumberedRecords(self.records(path, config))
+        return _NumberedRecords(self.records(path, config), config)
 
 
 class _NumberedRecords:
-    def __init__(self, records: Iterator[Fields | RecordError]) -> None:
+    def __init__(self, records: Iterator[Fields | ExtractedRecord | RecordError], config: ReaderConfig) -> None:
         self.position = 0
         self._records = records
+        self._config = config
 
     def read(self) -> Record | None:
         for fields in self._records:
             self.position += 1
-            return Record(self.position - 1, self.position, fields)
+            place = self.position - 1, self.position
+            if isinstance(fields, ExtractedRecord):
+                return Record(*place, fields.fields(self._config), parts=fields.parts)
+            return Record(*place, fields)
         return None
 
     def skip_to(self, position: int) -> None:
@@ -202,7 +208,7 @@ grows with the square of its size.
 """
 
 
-def _version(path: str) -> tuple[object, ...]:
+def file_version(path: str) -> tuple[object, ...]:
     """Return what distinguishes a file from an earlier one of the same name."""
     if is_url(path):
         return file_state(path)

@@ -44,6 +44,11 @@ def too_large(most: int) -> RecordError:
     )
 
 
+def reason_of(error: BaseException) -> str:
+    """Return what an exception of a library says."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 def file_changed(path: str, expected: str, got: object) -> InputError:
     """Return the error of a file that is not as it was planned."""
     return InputError(
@@ -53,14 +58,18 @@ def file_changed(path: str, expected: str, got: object) -> InputError:
 
 
 def dead_letter(error: RecordError, *, piece: Piece, position: int, unit: str) -> DeadLetter:
-    """Build the dead letter of a record that cannot be read; ``unit`` is that of positions in the file."""
+    """Build the dead letter of a record that cannot be read.
+
+    Args:
+        unit: that of positions in the file; empty where the whole file is meant.
+    """
     return DeadLetter(
         doc_id=error.doc_id,
         source_uri=piece.uri,
         position=position,
         stage="read",
         error=error.code,
-        message=f"{piece.uri}, {unit} {position}: {error}",
+        message=f"{piece.uri}, {unit} {position}: {error}" if unit else f"{piece.uri}: {error}",
     )
 
 

@@ -19,6 +19,8 @@ class TextReader(Reader):
     """Reads files of one document each."""
 
     suffixes: Sequence[str] = with_codecs(".txt")
+    libraries: Sequence[str] = ()
+    """The packages that it needs, whose releases decide which text is found."""
     unit = "byte"
 
     def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
@@ -46,17 +48,23 @@ class TextReader(Reader):
             error.doc_id = piece.name
             yield dead_letter(error, piece=piece, position=0, unit=self.unit)
             return
-        yield Document(
-            doc_id=piece.name,
-            text=decoded.text,
-            source_uri=piece.uri,
-            source_position=0,
-            meta=decoded.meta,
-            encoding=decoded.encoding,
-            encoding_confidence=decoded.confidence,
-            replaced=decoded.replaced,
-        )
+        yield text_document(decoded, piece)
 
     @override
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
         return self.extract(read_whole(path, config=config), config).text
+
+
+def text_document(decoded: Decoded, piece: Piece) -> Document:
+    """Return the document that a file becomes as a whole."""
+    return Document(
+        doc_id=piece.name,
+        text=decoded.text,
+        source_uri=piece.uri,
+        source_position=0,
+        meta=decoded.meta,
+        encoding=decoded.encoding,
+        encoding_confidence=decoded.confidence,
+        replaced=decoded.replaced,
+        parts=decoded.parts,
+    )

@@ -16,7 +16,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part, write_part
 from concord.pipeline.output.schema import SCHEMAS, Signature, signed_schema
 from concord.pipeline.output.shard_stats import BackOffStep, count_margins, count_rows, count_step
-from concord.pipeline.output.tables import annotated_tables, error_table
+from concord.pipeline.output.tables import annotated_tables, error_table, part_rows
 from concord.pipeline.plan import RowsToCopy, Shard
 from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import shortage_errors
@@ -118,9 +118,9 @@ class CommitStage:
     def _with_texts(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
         """Return copied tables with the raw texts, or without them, as the run stores them."""
         documents = tables["documents"]
-        if documents["raw_text"].null_count == (0 if self._keep_text else documents.num_rows):
-            return tables
-        rows = [DocumentRow(**row) for row in documents.select(DocumentRow._fields).to_pylist()]
+        keep = pc.or_(pc.is_valid(documents["parts"]), self._keep_text)
+        differs = pc.not_equal(pc.is_valid(documents["raw_text"]), keep)
+        rows = [DocumentRow(**row) for row in documents.select(DocumentRow._fields).filter(differs).to_pylist()]
         texts = {row.doc_id: self._texts.read(row) if self._texts is not None else None for row in rows}
         return tables | {"documents": _replace(documents, "raw_text", texts)}
 
@@ -180,6 +180,8 @@ def _copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
     for column in ("source_uri", "source_position", "meta", "meta_nulls", "encoding", "encoding_confidence"):
         values = {rename.doc_id: getattr(rename, column) for rename in rows.renames}
         tables["documents"] = _replace(tables["documents"], column, values)
+    parts = {rename.doc_id: part_rows(rename.parts) for rename in rows.renames}
+    tables["documents"] = _replace(tables["documents"], "parts", parts)
     if "errors" in tables:
         tables["errors"] = _drop_retried(_drop(tables["errors"], "source_uri", rows.without_dead_letters), rows.retried)
         if not tables["errors"].num_rows:

@@ -1,13 +1,14 @@
 """Read stage: a shard's pieces to documents."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
-from concord.pipeline.errors import InputError
+from concord.pipeline.errors import InputError, PlanError
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Shard
-from concord.pipeline.readers.read_file import read_piece
+from concord.pipeline.readers.read_file import libraries_of, read_piece
 from concord.pipeline.storage.files import file_state
 from concord.pipeline.worker.stored_parses import Parses, read_stored_parses
 
@@ -18,9 +19,22 @@ class ReadStage:
     Args:
         folder: where committed shards hold parses.
         etags: etag or time of each input behind a URL when it was planned.
+        libraries: see Plan.libraries.
     """
 
-    def __init__(self, config: ReaderConfig, folder: OutputFolder, *, etags: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        config: ReaderConfig,
+        folder: OutputFolder,
+        *,
+        etags: Mapping[str, str],
+        libraries: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        if (here := libraries_of(libraries)) != libraries:
+            raise PlanError(
+                f"expected the libraries with which the input was planned, {dict(libraries)}, got {here} on this "
+                "worker: their texts may differ; install the same releases on all machines, or run the command again"
+            )
         self._config = config
         self._folder = folder
         self._etags = etags

@@ -52,7 +52,7 @@ class ShardWorker:
             on_cpu: provides both models on the CPU, for the last step; None if they are there already.
         """
         folder = OutputFolder(plan.config.output.path)
-        self.read_stage = ReadStage(plan.config.reader, folder, etags=plan.etags)
+        self.read_stage = ReadStage(plan.config.reader, folder, etags=plan.etags, libraries=plan.libraries)
         self._config = plan.config
         self._terms = terms
         self._tracker = ShardTracker()
@@ -155,7 +155,8 @@ class ParseWorker:
     """Parses shards for workers that tag them, and never backs off: what it cannot do is left to the one that tags."""
 
     def __init__(self, plan: Plan, *, parser: DocumentParser) -> None:
-        self._read_stage = ReadStage(plan.config.reader, OutputFolder(plan.config.output.path), etags=plan.etags)
+        folder = OutputFolder(plan.config.output.path)
+        self._read_stage = ReadStage(plan.config.reader, folder, etags=plan.etags, libraries=plan.libraries)
         self._parse_stage = ParseStage(parser, batch_documents=plan.config.parser.batch_documents)
 
     def run(self, shard: Shard) -> tuple[dict[str, pa.Table], Timings]:

@@ -15,12 +15,11 @@ from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.plan import Plan
-from concord.pipeline.readers.read_file import format_of, read_text_at, scan_file
+from concord.pipeline.readers.read_file import format_of, is_one_document, read_text_at, scan_file
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.storage.urls import is_url
 
 SOURCE_CHANGED = "source_changed"
-_OF_ONE_DOCUMENT = frozenset({"text", "html"})
 
 
 class SourceTexts:
@@ -59,7 +58,7 @@ class SourceTexts:
             text = self._find(row)
         except InputError:
             # Without a text file one document is missing; without a file of many records the input itself is.
-            if self._format(row.source_uri) not in _OF_ONE_DOCUMENT:
+            if not is_one_document(self._format(row.source_uri)):
                 raise
             text = None
         if text is not None:

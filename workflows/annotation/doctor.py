@@ -47,6 +47,7 @@ def check_machine(output: OutputPath) -> Answer:
         _parser(),
         _bundled_encoder(),
         *_taggers(),
+        *_formats(),
         _store(output) if isinstance(output, StorePath) else _folder(output),
         *_environment(),
     ]
@@ -165,6 +166,17 @@ def _taggers() -> list[Check]:
     except ConcordError as error:
         return [*checks, Check("fail", "tagger", f"bundled: {names}", str(error))]
     return [*checks, Check("ok", "tagger", f"{tagger.name}; bundled: {names}")]
+
+
+def _formats() -> list[Check]:
+    """Name the formats that cannot be read here; nobody need read them."""
+    from concord.pipeline.readers.read_file import OPTIONAL, extra_of, missing_libraries
+
+    missing = {format: names for format, reader in OPTIONAL.items() if (names := missing_libraries(reader))}
+    return [
+        Check("ok", "format", f"{format} is not read without {' and '.join(names)}: pip install '{extra_of(format)}'")
+        for format, names in missing.items()
+    ] or [Check("ok", "formats", f"{', '.join(OPTIONAL)} are read besides text, JSON lines and tables")]
 
 
 def _folder(output: Path) -> Check:

@@ -13,7 +13,14 @@ from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.dead_letters import read_dead_letters
 from concord.pipeline.output.manifest import Manifest, Outcome
-from concord.pipeline.output.shard_stats import GUESSED_ENCODINGS, META_NULLS, REPLACED, backed_off, total_counts
+from concord.pipeline.output.shard_stats import (
+    EXTRACTED,
+    GUESSED_ENCODINGS,
+    META_NULLS,
+    REPLACED,
+    backed_off,
+    total_counts,
+)
 from concord.pipeline.output.tables import normalize_name, without_candidates
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
@@ -48,6 +55,7 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, collection: Colle
         _dead_letters(report, config, collection),
         _guessed(manifest),
         _replaced_characters(manifest),
+        _extracted(manifest),
         _meta_nulls(manifest),
         _backed_off(manifest),
         _work_done(report),
@@ -124,6 +132,17 @@ def _guessed(manifest: Manifest) -> str:
 def _replaced_characters(manifest: Manifest) -> str:
     replaced = total_counts(manifest.shards).get(REPLACED, 0)
     return f"{replaced:,} U+FFFD stand for bytes that are not of the encoding (column replaced)" if replaced else ""
+
+
+def _extracted(manifest: Manifest) -> str:
+    extracted = total_counts(manifest.shards).get(EXTRACTED, 0)
+    if not extracted:
+        return ""
+    were = "text was" if extracted == 1 else "texts were"
+    return (
+        f"{extracted:,} {were} extracted and stored, since offsets count in them (column raw_text of documents; parts "
+        "says where pages begin)"
+    )
 
 
 def _meta_nulls(manifest: Manifest) -> str:

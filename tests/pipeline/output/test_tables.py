@@ -19,6 +19,8 @@ from concord.pipeline.documents import (
     ParsedDocument,
     ParsedSentence,
     ParsedWord,
+    Part,
+    part_finder,
 )
 from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, Signature, schema_version
 from concord.pipeline.output.tables import annotated_tables, error_table
@@ -118,6 +120,7 @@ def test_annotated_tables_contain_the_values_of_the_documents() -> None:
             "encoding_confidence": None,
             "meta_nulls": None,
             "replaced": 0,
+            "parts": None,
             "raw_text": None,
         }
     ]
@@ -218,6 +221,28 @@ def test_documents_hold_their_encoding_and_on_demand_their_text() -> None:
     assert (row["encoding"], row["encoding_confidence"], row["raw_text"]) == ("cp1252", 0.5, None)
     (row,) = tables_of(annotated, keep_text=True)["documents"].to_pylist()
     assert row["raw_text"] == "Hi"
+
+
+def test_extracted_text_is_stored_with_its_parts() -> None:
+    parts = (Part("page", "iv", 0), Part("page", "5", 2))
+    document = Document(doc_id="d", text="Hi", source_uri="/in.pdf", source_position=0, parts=parts)
+    (row,) = tables_of(AnnotatedDocument(parsed=ParsedDocument(document=document, sentences=()), predictions=()))[
+        "documents"
+    ].to_pylist()
+
+    assert row["raw_text"] == "Hi"
+    assert row["parts"] == [{"kind": "page", "label": "iv", "start": 0}, {"kind": "page", "label": "5", "start": 2}]
+    places = [str(part) for offset in (0, 1, 2) if (part := part_finder(row["parts"])(offset))]
+    assert places == ["p. iv", "p. iv", "p. 5"]
+
+
+def test_pages_are_found_before_chapters() -> None:
+    rows = [{"kind": "chapter", "label": "One", "start": 0}, {"kind": "page", "label": "7", "start": 4}]
+
+    assert part_finder(rows)(2) is None
+    assert str(part_finder(rows)(9)) == "p. 7"
+    assert str(part_finder(rows[:1])(9)) == "One"
+    assert part_finder(None)(0) is None
 
 
 def test_an_entity_across_pieces_belongs_to_the_piece_where_it_starts() -> None:

@@ -10,7 +10,7 @@ from concord_testing.broken_files import read_all
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
-from concord.pipeline.readers import html
+from concord.pipeline.readers import read_file
 from concord.pipeline.readers.read_file import format_of, read_text_at, reader_for, readers
 
 PAGE = """<!doctype html><html><head><title>The bridge &amp; the town</title><style>p {}</style>
@@ -220,7 +220,7 @@ def test_odd_pages_are_documents(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.slow
 def test_without_the_extra_the_format_is_unknown_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "is_available", lambda: False)
+    monkeypatch.setattr(read_file, "_release", lambda name: "")
     available = readers.__wrapped__()
 
     assert format_of("a.html", available=available) is None

@@ -1,0 +1,122 @@
+"""Runs over files whose text is extracted: pages, lost pages, stored texts, and libraries of other releases."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from concord_testing import runs
+from concord_testing.documents import BROKEN_PAGE, lines, pdf
+
+from concord.pipeline.config import ReaderConfig
+from concord.pipeline.errors import PlanError
+from concord.pipeline.output.dead_letters import DeadLetterFilter
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.readers import extracting, read_file
+from concord.pipeline.readers.encodings import Decoded
+from concord.pipeline.readers.pdf import PdfReader
+from concord.pipeline.run_report import RunReport
+from concord.pipeline.worker.read_stage import ReadStage
+
+ONE, TWO = lines("Anna went on."), lines("Bob saw the cat.")
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.pdf").write_bytes(pdf(ONE, BROKEN_PAGE, TWO))
+    (folder / "b.txt").write_text("Smith.")
+    return folder
+
+
+def annotate(folder: Path, **changes: object) -> RunReport:
+    return runs.run_job(runs.job(folder, folder.parent / "out", max_dead_letters=1, **changes))
+
+
+def rows(report: RunReport, table: str) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = pq.read_table(runs.folder_of(report) / table).to_pylist()
+    return found
+
+
+def test_a_broken_page_costs_that_page_alone(archive: Path) -> None:
+    report = annotate(archive)
+
+    assert (report.read, report.annotated, report.dead_letters, report.lost_files) == (3, 2, 1, {})
+    document, other = rows(report, "documents")
+    assert document["raw_text"] == "Anna went on.\n\nBob saw the cat."
+    assert document["parts"] == [
+        {"kind": "page", "label": "1", "start": 0},
+        {"kind": "page", "label": "3", "start": 15},
+    ]
+    assert (other["raw_text"], other["parts"]) == (None, None)
+    (dead,) = rows(report, "errors")
+    assert (dead["doc_id"], dead["position"], dead["error"]) == (None, 2, "unreadable_page")
+    assert str(dead["message"]).startswith(f"{archive / 'a.pdf'}, page 2: ")
+
+
+def test_a_changed_file_alone_is_read_again(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    annotate(archive)
+    read: list[PdfReader] = []
+    extract = PdfReader.extract
+
+    def noted(reader: PdfReader, content: bytes, config: ReaderConfig) -> Decoded:
+        read.append(reader)
+        return extract(reader, content, config)
+
+    monkeypatch.setattr(PdfReader, "extract", noted)
+    assert annotate(archive).changes.description == "no changes"
+    assert read == []
+
+    (archive / "a.pdf").write_bytes(pdf(ONE, TWO))
+    mended = annotate(archive)
+    assert len(read) == 1
+    assert (mended.changes.description, mended.dead_letters) == ("1 moved or renamed", 0)
+    document, _ = rows(mended, "documents")
+    assert document["raw_text"] == "Anna went on.\n\nBob saw the cat."
+    assert document["parts"] == [
+        {"kind": "page", "label": "1", "start": 0},
+        {"kind": "page", "label": "2", "start": 15},
+    ]
+
+
+def test_a_lost_page_is_tried_again_alone(archive: Path) -> None:
+    first = annotate(archive)
+    config = runs.job(archive, runs.folder_of(first), max_dead_letters=1)
+    again = runs.run_job(config, retry=DeadLetterFilter(errors=("unreadable_page",)))
+
+    assert (again.changes.description, again.annotated, again.dead_letters) == ("1 dead letter retried", 0, 1)
+    assert rows(again, "errors")[0]["attempts"] == 1
+
+
+def test_another_release_of_a_library_has_its_files_read_again(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = annotate(archive)
+    plan = OutputFolder(str(first.output)).plan()
+    assert plan.libraries == {"pdf": f"pypdfium2 {version('pypdfium2')}"}
+
+    monkeypatch.setattr(read_file, "_release", lambda name: "999")
+    with pytest.raises(PlanError, match=r"'pdf': 'pypdfium2 999'.* on this worker"):
+        ReadStage(plan.config.reader, OutputFolder(str(first.output)), etags={}, libraries=plan.libraries)
+    with pytest.raises(PlanError, match="texts are extracted by other libraries"):
+        runs.run_job(plan.config, retry=DeadLetterFilter())
+    found = Decoded("Anna went off.", None, parts=())
+    monkeypatch.setattr(PdfReader, "parse", lambda *given: found)
+    extracting._last.clear()
+    assert annotate(archive).changes.description == "1 changed"
+
+
+def test_texts_stay_stored_where_others_are_dropped(archive: Path) -> None:
+    kept = annotate(archive, output={"path": str(archive.parent / "out"), "keep_text": True})
+    assert [row["raw_text"] is None for row in rows(kept, "documents")] == [False, False]
+
+    dropped = annotate(archive, output={"path": str(archive.parent / "out"), "keep_text": False})
+    assert [row["raw_text"] is None for row in rows(dropped, "documents")] == [False, True]
+    assert dropped.changes.description == "1 text stored or dropped (output.keep_text)"
+
+
+def test_two_runs_write_equal_bytes(archive: Path, tmp_path: Path) -> None:
+    outputs = [runs.folder_of(runs.run_job(runs.job(archive, tmp_path / name, max_dead_letters=1))) for name in "xy"]
+
+    first, second = map(runs.committed_bytes, outputs)
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name] and "manifest" not in name] == []
