@@ -4,14 +4,17 @@ A page that cannot be read is a dead letter of its own, and the document is made
 it is scanned as well: only that shows which pages those are.
 """
 
+import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 from zipfile import ZipFile
 
 import orjson
 from typing_extensions import override
 
+from concord.models.data.visible import line_breaks
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document, Part
 from concord.pipeline.plan import Piece
@@ -110,12 +113,14 @@ def extracted(
     meta: Mapping[str, Any] | None = None,
     lost: Mapping[int, RecordError] | None = None,
     between: str = "\n\n",
+    join_lines: bool = False,
 ) -> Decoded:
     """Return a text made of parts, given as kind, label and text; those without a kind are only text.
 
     Args:
         meta: what else the file says; empty values are left out.
         between: stands between two parts.
+        join_lines: join lines that ``SOFT_BREAK`` stands between, and the words that are broken there.
     """
     text: list[str] = []
     starts: list[Part] = []
@@ -128,14 +133,40 @@ def extracted(
             starts.append(Part(kind, label, length))
         text.append(content)
         length += len(content)
+    whole = "".join(text).rstrip()
+    if join_lines:
+        whole, starts = _joined(whole, starts)
     fields = {key: value for key, value in (meta or {}).items() if value}
     return Decoded(
-        "".join(text),
+        whole,
         encoding=None,
         meta=orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode() if fields else None,
         parts=tuple(starts),
         lost=lost or {},
     )
+
+
+def _joined(text: str, parts: Sequence[Part]) -> tuple[str, list[Part]]:
+    """Return a text with its lines joined, and where its parts then begin."""
+    breaks = line_breaks(text)
+    bounds = [0, *chain.from_iterable(breaks), len(text)]
+    joined = "".join(text[start:end] for start, end in zip(bounds[::2], bounds[1::2], strict=True))
+    moved, before = [], 0
+    ends = iter([*breaks, (len(text) + 1, 0)])
+    start, end = next(ends)
+    for part in parts:
+        while end and end <= part.start:
+            before += end - start
+            start, end = next(ends)
+        moved.append(part._replace(start=part.start - before))
+    return _SOFT.sub(" ", joined).replace(HARD_BREAK, "\n"), moved
+
+
+SOFT_BREAK = "\n"
+"""Ends a line within a paragraph; two of them end the paragraph."""
+HARD_BREAK = "\r"
+"""Ends a line that is not joined with the next one."""
+_SOFT = re.compile(r"(?<![\n\r])\n(?![\n\r])")
 
 
 def read_member(archive: ZipFile, name: str, *, size: int, config: ReaderConfig) -> bytes:
