@@ -206,9 +206,15 @@ def _document_faults(
     if dead_letters != report.dead_letters:
         yield paths["documents"], f"expected {report.dead_letters} dead letters, got {dead_letters}"
     texts, digests = (tables["documents"][name].to_pylist() for name in ("raw_text", "text_sha256"))
-    for doc_id, text, digest in zip(ids, texts, digests, strict=True):
+    all_parts = tables["documents"]["parts"].to_pylist()
+    for doc_id, text, digest, parts in zip(ids, texts, digests, all_parts, strict=True):
         if text is not None and sha256(text.encode()).hexdigest() != digest:
             yield paths["documents"], f"raw_text of document {doc_id!r} does not match its SHA-256"
+        if parts is not None and text is None:
+            yield paths["documents"], f"document {doc_id!r} has parts, but no raw_text in which they begin"
+        starts = [part["start"] for part in parts or ()]
+        if starts != sorted(starts) or (starts and not 0 <= starts[0] <= starts[-1] <= len(text or "")):
+            yield paths["documents"], f"parts of document {doc_id!r} are out of order, or leave its text"
     for doc_id in ids:
         if doc_id in seen:
             yield paths["documents"], f"document {doc_id!r} occurs twice"

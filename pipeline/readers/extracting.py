@@ -141,7 +141,8 @@ def extracted(
         whole,
         encoding=None,
         meta=orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode() if fields else None,
-        parts=tuple(starts),
+        # A page without text at the end begins where the text ends.
+        parts=tuple(part._replace(start=min(part.start, len(whole))) for part in starts),
         lost=lost or {},
     )
 

@@ -1,7 +1,7 @@
 """PDF files by pypdfium2: the text layer, in the order in which the file has it, with pages as parts.
 
-PDFium returns lines of characters. What is a paragraph is seen from the place and size of the letters; where that leaves
-it open, a line end stays a line end. Nothing is put into another order.
+PDFium returns lines of characters. What is a paragraph is seen from the place and size of the letters; where that
+leaves it open, a line end stays a line end. Nothing is put into another order.
 """
 
 import re
@@ -32,8 +32,10 @@ _MOST_LABEL = 100
 _LEAST_RUNNING_PAGES = 3
 _INDENT = 20.0
 """Points within which lines begin at about the same place."""
-_EDGE_LINES = 2
-"""So many lines at the top and at the bottom of a page may be running ones."""
+_EDGE_LINES, _EDGE = 2, 0.12
+"""So many lines in this share of a page at its top, and at its bottom, may be running ones."""
+_MOST_LEADING = 2.5
+"""Lines are at most so far from each other, in sizes of their font."""
 _SAME_PLACE = 2.0
 """Points."""
 _HYPHEN = "\ufffe"
@@ -45,13 +47,17 @@ _NUMBER = re.compile(r"\d{1,6}")
 
 
 class _Line(NamedTuple):
-    """A line with the place of its first letter on the base line, its right end, and the size of its font, in points."""
+    """A line with the place of its first letter on the base line, its right end and the size of its font, in points.
+
+    ``height`` is its base line as a share of the page.
+    """
 
     text: str
     left: float
     base: float
     right: float
     size: float
+    height: float
 
     @property
     def ends_sentence(self) -> bool:
@@ -102,8 +108,6 @@ def _read_pages(
         raise
     try:
         count, most = len(document), most_unpacked(len(content), config)
-        if not count:
-            raise RecordError("no_pages", "expected pages, got none; repair the file or remove it")
         if count > len(content) / _LEAST_PAGE_BYTES:
             raise unpacks_too_far(len(content), most, loss=Loss())
         pages: dict[int, _Page] = {}
@@ -137,7 +141,7 @@ def _lines_of(page: Any) -> _Page:
     try:
         text_page = page.get_textpage()
         try:
-            lines = list(_lines(raw, text_page))
+            lines = list(_lines(raw, text_page, page.get_height()))
         finally:
             text_page.close()
         if not lines and _is_picture(raw, page):
@@ -147,7 +151,7 @@ def _lines_of(page: Any) -> _Page:
         page.close()
 
 
-def _lines(raw: Any, text_page: Any) -> Iterator[_Line]:
+def _lines(raw: Any, text_page: Any, height: float) -> Iterator[_Line]:
     text: str = text_page.get_text_range()
     # PDFium counts in UTF-16.
     wide = max(text, default="") > "\uffff"
@@ -165,7 +169,7 @@ def _lines(raw: Any, text_page: Any) -> Iterator[_Line]:
         # A bullet at the beginning may be larger.
         size = raw.FPDFText_GetFontSize(text_page, (start + end) // 2)
         letters = content.replace(_HYPHEN, "-").translate(_LETTERS)
-        yield _Line(letters, x.value, y.value, right.value, size)
+        yield _Line(letters, x.value, y.value, right.value, size, y.value / max(height, 1.0))
 
 
 def _is_picture(raw: Any, page: Any) -> bool:
@@ -203,13 +207,14 @@ def _without_running_lines(pages: Mapping[int, _Page]) -> tuple[dict[int, _Page]
 
 
 def _edge(page: _Page) -> set[int]:
-    """Return the indices of the lines nearest to the top and to the bottom of a page."""
+    """Return the indices of the lines nearest to the top and to the bottom of a page, if they are near enough."""
     by_height = sorted(range(len(page)), key=lambda index: page[index].base)
-    return {*by_height[:_EDGE_LINES], *by_height[-_EDGE_LINES:]}
+    nearest = {*by_height[:_EDGE_LINES], *by_height[-_EDGE_LINES:]}
+    return {index for index in nearest if not _EDGE < page[index].height < 1 - _EDGE}
 
 
 def _keys(line: _Line, number: int) -> list[tuple[str, int]]:
-    """Return that by which a line is the same as one of another page: its text, also with numbers counted from the page."""
+    """Return by what a line is the same as one of another page: its text, also with numbers counted from the page."""
     place = round(line.base / _SAME_PLACE)
     counted = _NUMBER.sub(lambda found: f"\0{int(found[0]) - number}", line.text)
     return [(text, place) for text in dict.fromkeys((line.text, counted))]
@@ -222,7 +227,7 @@ def _is_numbered(key: tuple[str, int]) -> bool:
 def _paragraphs(page: _Page) -> str:
     """Return the text of a page: paragraphs, and within them breaks that are to be joined or to be kept."""
     steps = [one.base - two.base for one, two in pairwise(page) if one.base > two.base]
-    step = median(steps) if steps else 0.0
+    step = min(median(steps), _MOST_LEADING * max(line.size for line in page)) if steps else 0.0
     ends = _right_ends(page)
     text = [_between(line, following, step, ends) + following.text for line, following in pairwise(page)]
     return "".join([*(line.text for line in page[:1]), *text])

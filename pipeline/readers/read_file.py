@@ -20,6 +20,7 @@ from concord.pipeline.readers.columnar import ARROW, PARQUET
 from concord.pipeline.readers.delimited import CSV, TSV
 from concord.pipeline.readers.html import HtmlReader
 from concord.pipeline.readers.jsonl import JSONL
+from concord.pipeline.readers.office import DocxReader, OdtReader, RtfReader
 from concord.pipeline.readers.pdf import PdfReader
 from concord.pipeline.readers.reader import Reader, RecordReader
 from concord.pipeline.readers.records import Loss, RecordError, ScannedRecord, dead_letter, file_changed, reason_of
@@ -34,6 +35,9 @@ ENTRY_POINTS = "concord.readers"
 OPTIONAL: Mapping[str, TextReader | RecordReader] = {
     "html": HtmlReader(),
     "pdf": PdfReader(),
+    "docx": DocxReader(),
+    "odt": OdtReader(),
+    "rtf": RtfReader(),
 }
 """The bundled readers that need an extra, by format."""
 

@@ -148,8 +148,14 @@ def with_column(name: str, change: Callable[[list[object]], list[object]]) -> Ca
         ("names", with_column("name_id", lambda ids: [ids[1], *ids[1:]]), "name_id occurs twice"),
         ("names", lambda table: table.drop_columns(["variants"]), "its columns are not those"),
         ("documents", with_column("raw_text", lambda texts: ["other", *texts[1:]]), "does not match its SHA-256"),
+        ("documents", with_column("parts", lambda parts: [[], *parts[1:]]), "but no raw_text in which they begin"),
+        (
+            "documents",
+            with_column("parts", lambda parts: [[{"kind": "page", "label": "1", "start": 9999}], *parts[1:]]),
+            "leave its text",
+        ),
         ("tokens", lambda table: table.drop_columns(["lemma"]), "its columns are not those"),
-        ("tokens", lambda table: table.replace_schema_metadata({}), "expected schema version 11, got None"),
+        ("tokens", lambda table: table.replace_schema_metadata({}), "expected schema version 12, got None"),
     ],
 )
 def test_verify_finds_inconsistent_tables(

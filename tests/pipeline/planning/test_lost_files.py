@@ -111,7 +111,7 @@ def test_odd_file_that_is_named_itself_ends_the_run(source: Path, kind: str) -> 
 
 def test_link_without_a_suffix_that_leads_nowhere_may_have_been_a_folder(source: Path) -> None:
     (source / "2019").symlink_to("/nowhere/2019")
-    (source / "notes.pdf").symlink_to("/nowhere/notes.pdf")
+    (source / "notes.djvu").symlink_to("/nowhere/notes.djvu")
 
     report = run(source)
 

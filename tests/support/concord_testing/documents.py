@@ -1,17 +1,25 @@
 """Small documents of the formats whose text is extracted, made here so that no binary file is stored."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from zipfile import ZIP_DEFLATED, ZipFile
 
 BROKEN_PAGE = None
 """A page that no program can read."""
 
 
-def pdf(*pages: Sequence[tuple[float, float, str]] | None, trailer: str = "") -> bytes:
+PICTURE = "a page that is a picture"
+
+Line = tuple[float, float, str]
+
+
+def pdf(*pages: Sequence[Line] | str | None, trailer: str = "") -> bytes:
     """Return a PDF file with the lines of each page, given by the place of their first letter, in points, and text.
 
     The origin is the lower left corner of a page of 600 by 800 points; letters are 10 points high, in WinAnsi.
 
     Args:
+        pages: of lines, ``PICTURE`` or ``BROKEN_PAGE``.
         trailer: further entries of the trailer.
     """
     kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
@@ -24,8 +32,11 @@ def pdf(*pages: Sequence[tuple[float, float, str]] | None, trailer: str = "") ->
         if lines is BROKEN_PAGE:
             objects += [b"<</Type/Nothing>>", b"null"]
             continue
-        drawn = "".join(f"1 0 0 1 {x} {y} Tm ({_escaped(text)}) Tj\n" for x, y, text in lines)
-        stream = f"BT /F1 10 Tf\n{drawn}ET".encode("cp1252")
+        if isinstance(lines, str):
+            stream = b"600 0 0 800 0 0 cm BI /W 1 /H 1 /CS /G /BPC 8 ID 0 EI"
+        else:
+            drawn = "".join(f"1 0 0 1 {x} {y} Tm ({_escaped(text)}) Tj\n" for x, y, text in lines)
+            stream = f"BT /F1 10 Tf\n{drawn}ET".encode("cp1252")
         objects += [
             b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 600 800]/Resources<</Font<</F1 3 0 R>>>>/Contents %d 0 R>>"
             % (5 + 2 * number),
@@ -40,10 +51,44 @@ def pdf(*pages: Sequence[tuple[float, float, str]] | None, trailer: str = "") ->
     return content + f"{end}{trailer}>>\nstartxref\n{len(content)}\n%%EOF\n".encode()
 
 
-def lines(*texts: str, left: float = 72, top: float = 700, step: float = 12) -> list[tuple[float, float, str]]:
+def lines(*texts: str, left: float = 72, top: float = 700, step: float = 12) -> list[Line]:
     """Return lines of text one below the other, for ``pdf``."""
     return [(left, top - step * number, text) for number, text in enumerate(texts)]
 
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("(", "\\(").replace(")", "\\)")
+
+
+def zipped(files: Mapping[str, str | bytes]) -> bytes:
+    """Return a zip archive of files, by name."""
+    buffer = BytesIO()
+    with ZipFile(buffer, "w", ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def docx(body: str, **files: str) -> bytes:
+    """Return a Word file, given the XML of its body and that of other parts by name, as in ``footnotes``."""
+    office = "http://schemas.openxmlformats.org"
+    word = f'xmlns:w="{office}/wordprocessingml/2006/main" xmlns:mc="{office}/markup-compatibility/2006"'
+    link = f'<Relationship Id="a" Type="{office}/officeDocument/2006/relationships/officeDocument" Target="{{}}"/>'
+    links = (
+        f'<Relationships xmlns="{office}/package/2006/relationships">{link.format("word/document.xml")}</Relationships>'
+    )
+    parts = {f"word/{name}.xml": f"<w:{name} {word}>{xml}</w:{name}>" for name, xml in files.items()}
+    main = f"<w:document {word}><w:body>{body}</w:body></w:document>"
+    return zipped({"_rels/.rels": links, "word/document.xml": main, **parts})
+
+
+def odt(body: str, **files: str) -> bytes:
+    """Return an OpenDocument file, given the XML of its text and further files by name without ``.xml``."""
+    names = " ".join(
+        f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for name in ("office", "text", "table")
+    )
+    text = f"<office:body><office:text>{body}</office:text></office:body>"
+    content = f"<office:document-content {names}>{text}</office:document-content>"
+    manifest = '<manifest xmlns="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"/>'
+    others = {f"{name}.xml": xml for name, xml in files.items()}
+    return zipped({"META-INF/manifest.xml": manifest, "content.xml": content, **others})

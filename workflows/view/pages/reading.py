@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from concord.models.errors import ConcordError
+from concord.pipeline.documents import part_finder
 from concord.pipeline.output.tables import normalize_name
 from concord.workflows.view.correcting.correction_log import CorrectionLog, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument, with_corrections
-from concord.workflows.view.index.document import read_page
+from concord.workflows.view.index.document import DocumentPage, read_page
 from concord.workflows.view.index.documents import (
     IndexedDeadLetter,
     IndexedDocument,
@@ -66,6 +67,7 @@ def _page(
         "meta": meta_of_document(index, row),
         "paragraphs": paragraphs,
         "marks": count_marks(paragraphs),
+        "parts_begin": _parts_that_begin(page),
         "asked": None,
         "here": partial(query.link, page=page.page or None, sentence=None, at=None, tree=None, save=None),
         "back": query.link(page=number, save=None),
@@ -87,6 +89,18 @@ def _page(
         **correction_values(viewer, current, state, doc_id=doc_id, at=at),
     }
     return Page("document.html.j2", values)
+
+
+def _parts_that_begin(page: DocumentPage) -> dict[int, str]:
+    """Return the page or chapter of the first sentence, and of each that begins in another, by its number."""
+    part_at, begin = part_finder(page.row.parts), dict[int, str]()
+    before = None
+    for sentence in page.sentences:
+        part = part_at(sentence.row.start_char)
+        if part is not None and part != before:
+            begin[sentence.row.sent_id] = str(part)
+        before = part
+    return begin
 
 
 def _log_state(log: CorrectionLog) -> tuple[LogState, str]:

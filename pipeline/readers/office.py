@@ -1,0 +1,240 @@
+"""Files of word processors: .docx, .odt and .rtf, each as paragraphs.
+
+No macro, link, embedded file or external entity is opened. A cell of a table is a paragraph, or several, so that no
+name runs from one cell into the next. Footnotes and endnotes follow the text, as parts of it; their marks are left out.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+from typing_extensions import override
+
+from concord.pipeline.config import ReaderConfig
+from concord.pipeline.readers.encodings import Decoded
+from concord.pipeline.readers.extracting import ExtractingReader, extracted, read_member
+from concord.pipeline.readers.records import RecordError
+from concord.pipeline.readers.streams import with_codecs
+
+_WORD = "/wordprocessingml/"
+_WORD_CHARACTERS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "\u2011", "softHyphen": "\u00ad"}
+_WORD_LEFT_OUT = {"del", "moveFrom", "Fallback"}
+"""What a tracked change removes, and what older programs show in place of a text box."""
+_ODF_CHARACTERS = {"tab": "\t", "line-break": "\n"}
+_ODF_LEFT_OUT = {"tracked-changes", "annotation", "note-citation"}
+_META = {"title": "title", "creator": "author", "subject": "subject", "keywords": "keywords", "created": "created"}
+_OLE = b"\xd0\xcf\x11\xe0"
+
+_Notes = list[tuple[str, str]]
+"""Notes in the order of their marks: kind, and id (docx) or text (odt)."""
+
+
+class DocxReader(ExtractingReader):
+    """Reads files of Word since 2007."""
+
+    suffixes = with_codecs(".docx")
+    libraries = ("lxml",)
+
+    @override
+    def parse(self, content: bytes, config: ReaderConfig) -> Decoded:
+        if content.startswith(_OLE):
+            raise RecordError("encrypted", "encrypted, or a .doc of an older Word; save it as .docx without a password")
+        with _opened(content) as archive:
+            files = _Files(archive, len(content), config)
+            links = files.xml("_rels/.rels").iter("{*}Relationship")
+            targets = (link.get("Target", "") for link in links if link.get("Type", "").endswith("/officeDocument"))
+            main = next(targets, "word/document.xml").lstrip("/")
+            paragraphs, marks = _word_paragraphs(files.xml(main))
+            notes = {kind: _word_notes(files, main, kind) for kind in {kind for kind, _ in marks}}
+            texts = [(kind, notes[kind].get(number, "")) for kind, number in marks]
+            return _document(paragraphs, texts, files.meta("docProps/core.xml"))
+
+
+class OdtReader(ExtractingReader):
+    """Reads files of LibreOffice and others in OpenDocument."""
+
+    suffixes = with_codecs(".odt")
+    libraries = ("lxml",)
+
+    @override
+    def parse(self, content: bytes, config: ReaderConfig) -> Decoded:
+        with _opened(content) as archive:
+            files = _Files(archive, len(content), config)
+            if next(files.xml("META-INF/manifest.xml").iter("{*}encryption-data"), None) is not None:
+                raise RecordError("encrypted", "encrypted: it opens with a password only; save it without one")
+            body = next(files.xml("content.xml").iter("{*}text"))
+            return _document(*_odf_paragraphs(body), files.meta("meta.xml"))
+
+
+class RtfReader(ExtractingReader):
+    """Reads files in the Rich Text Format."""
+
+    suffixes = with_codecs(".rtf")
+    libraries = ("striprtf",)
+
+    @override
+    def parse(self, content: bytes, config: ReaderConfig) -> Decoded:
+        from striprtf.striprtf import rtf_to_text
+
+        if not content.lstrip().startswith(b"{\\rtf"):
+            raise RecordError("not_rtf", "expected a file that begins with {\\rtf, got another; rename or remove it")
+        if not content.rstrip(b"\0 \t\r\n").endswith(b"}"):
+            raise RecordError("truncated", "expected a file that ends in }, got one that is cut short; fetch it again")
+        marked = _RTF_MARKS.sub(_rtf_mark, content.decode("latin-1"))
+        text = rtf_to_text(marked, errors=config.errors)
+        # Characters beyond U+FFFF are written as pairs of surrogates.
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return extracted([("", "", "\n\n".join(filter(None, map(str.strip, text.split("\n")))))])
+
+
+_RTF_MARKS = re.compile(r"\\\\|\\(?:nest)?cell(?![a-z])|\\(?=f\d|field)|[\x80-\xff]")
+
+
+def _rtf_mark(found: re.Match[str]) -> str:
+    """Return the same mark so that striprtf reads it well.
+
+    Cells become paragraphs, and bytes that are not ASCII are escaped, as the format has it. A line end before a font or
+    field, which means nothing there, keeps addresses of links out of the text, and regular expressions from long ways.
+    """
+    mark = found[0]
+    if mark == "\\":
+        return "\n\\"
+    if mark.endswith("cell"):
+        return "\\par "
+    return mark if mark.isascii() else f"\\'{ord(mark):02x}"
+
+
+class _Files:
+    """The files of a document, read within the bounds of a configuration."""
+
+    def __init__(self, archive: ZipFile, size: int, config: ReaderConfig) -> None:
+        self._archive, self._size, self._config = archive, size, config
+
+    def xml(self, name: str) -> Any:
+        """Return the root of an XML file, with nothing in it that would have to be fetched or expanded."""
+        from lxml import etree
+
+        try:
+            content = read_member(self._archive, name, size=self._size, config=self._config)
+        except KeyError:
+            raise RecordError(
+                "incomplete", f"expected the file {name!r} in it, got none; it is no such document, or damaged"
+            ) from None
+        parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
+        root = etree.fromstring(content, parser)
+        if root.getroottree().docinfo.doctype:
+            raise RecordError("has_doctype", f"expected no document type in {name!r}, got one; save the file again")
+        return root
+
+    def meta(self, name: str) -> dict[str, str]:
+        """Return what the document says of itself."""
+        if name not in self._archive.namelist():
+            return {}
+        found = ((_name(element), (element.text or "").strip()) for element in self.xml(name).iter("{*}*"))
+        return {_META[key]: value for key, value in found if key in _META}
+
+
+def _opened(content: bytes) -> ZipFile:
+    try:
+        return ZipFile(BytesIO(content))
+    except BadZipFile:
+        raise RecordError(
+            "unreadable", "expected a zip archive, got other content or a part of one; fetch the file again"
+        ) from None
+
+
+def _document(paragraphs: Sequence[str], notes: _Notes, meta: dict[str, str]) -> Decoded:
+    """Return paragraphs, and then the notes as parts."""
+    parts = [(kind, f"{kind} {number}", text) for number, (kind, text) in enumerate(notes, start=1)]
+    return extracted([("", "", "\n\n".join(paragraphs)), *parts], meta=meta)
+
+
+def _word_paragraphs(root: Any) -> tuple[list[str], _Notes]:
+    """Return the paragraphs of a docx file, and the notes that it refers to."""
+    open_ones: list[list[str]] = []
+    paragraphs: list[str] = []
+    notes: _Notes = []
+    for event, element in _walk(root, _WORD_LEFT_OUT):
+        if _WORD not in element.tag:
+            continue
+        name = _name(element)
+        if name == "p" and event == "start":
+            open_ones.append([])
+        elif name == "p":
+            paragraphs.append("".join(open_ones.pop()).strip())
+        elif event == "start" and open_ones:
+            # A tab among the properties of a paragraph sets a stop.
+            if name == "t" or (name in _WORD_CHARACTERS and _name(element.getparent()) == "r"):
+                open_ones[-1].append(_WORD_CHARACTERS.get(name) or element.text or "")
+            elif name.endswith("noteReference"):
+                notes.append((name.removesuffix("Reference"), _id(element)))
+    return list(filter(None, paragraphs)), notes
+
+
+def _word_notes(files: _Files, main: str, kind: str) -> dict[str, str]:
+    """Return the text of the footnotes or endnotes of a docx file, by id."""
+    root = files.xml(f"{main.rpartition('/')[0]}/{kind}s.xml".lstrip("/"))
+    return {_id(note): "\n\n".join(_word_paragraphs(note)[0]) for note in root.iter(f"{{*}}{kind}")}
+
+
+def _odf_paragraphs(root: Any) -> tuple[list[str], _Notes]:
+    """Return the paragraphs of an odt file and its notes, which stand within them."""
+    open_ones: list[list[str]] = []
+    paragraphs, notes = list[str](), list[tuple[str, list[str]]]()
+    current = [paragraphs]
+    for event, element in _walk(root, _ODF_LEFT_OUT):
+        name = _name(element)
+        if event == "start":
+            if name in ("p", "h"):
+                open_ones.append([])
+            elif name == "note":
+                notes.append((element.get(_key(element, "note-class"), "footnote"), []))
+                current.append(notes[-1][1])
+            if open_ones:
+                count = int(element.get(_key(element, "c"), "1")) if name == "s" else 0
+                space = " " * min(count, _MOST_SPACES)
+                open_ones[-1].append(space or _ODF_CHARACTERS.get(name) or _collapsed(element.text))
+        else:
+            if name in ("p", "h"):
+                current[-1].append("".join(open_ones.pop()).strip())
+            elif name == "note":
+                current.pop()
+            if open_ones:
+                open_ones[-1].append(_collapsed(element.tail))
+    return list(filter(None, paragraphs)), [(kind, "\n\n".join(filter(None, texts))) for kind, texts in notes]
+
+
+_MOST_SPACES = 100
+
+
+def _collapsed(text: str | None) -> str:
+    return re.sub(r"\s+", " ", text or "")
+
+
+def _walk(root: Any, left_out: set[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the starts and ends of elements; of those that are left out only the ends, which text may follow."""
+    from lxml import etree
+
+    walk = etree.iterwalk(root, events=("start", "end"))
+    for event, element in walk:
+        if event == "start" and _name(element) in left_out:
+            walk.skip_subtree()
+        else:
+            yield event, element
+
+
+def _name(element: Any) -> str:
+    name: str = element.tag.rpartition("}")[2]
+    return name
+
+
+def _key(element: Any, name: str) -> str:
+    """Return the name of an attribute in the name space of its element."""
+    return f"{element.tag.rpartition('}')[0]}}}{name}"
+
+
+def _id(element: Any) -> str:
+    value: str = element.get(_key(element, "id"), "")
+    return value
