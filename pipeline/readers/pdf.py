@@ -8,7 +8,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from ctypes import byref, c_double
-from itertools import islice, pairwise, zip_longest
+from itertools import pairwise
 from statistics import median
 from threading import Lock
 from typing import Any, NamedTuple
@@ -83,10 +83,9 @@ class PdfReader(ExtractingReader):
             raise RecordError("no_text_layer", _NO_TEXT)
         if config.join_lines:
             pages, meta["running_lines"] = _without_running_lines(pages)
-            texts = [
-                _paragraphs(page) + _between_pages(page, following)
-                for page, following in zip_longest(pages.values(), islice(pages.values(), 1, None), fillvalue=[])
-            ]
+            in_order = list(pages.values())
+            neighbours = zip(in_order, [*in_order[1:], []], strict=True)
+            texts = [_paragraphs(page) + _between_pages(page, following) for page, following in neighbours]
         else:
             texts = ["".join(f"{line.text}\n" for line in page) + "\n" for page in pages.values()]
         parts = [(PAGE, labels[number], text) for number, text in zip(pages, texts, strict=True)]

@@ -89,7 +89,8 @@ class OpenedCollection:
 
     def text(self, row: DocumentRow) -> str:
         """Return the raw text of a document; UnavailableError if the input no longer has it."""
-        text = self._texts(row)
+        # A list of parts is no key of a cache.
+        text = self._texts(row._replace(parts=None))
         if isinstance(text, UnavailableError):
             raise UnavailableError(str(text))
         return text
