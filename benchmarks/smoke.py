@@ -145,6 +145,7 @@ CASES: Mapping[str, Case] = {
     "bench_papers": Case(options="--lengths 5 --words 20 --turns 1 --device cpu"),
     "bench_parse": Case(options="--data {text} --words 20 --pairs 2"),
     "bench_parts": Case(),
+    "bench_pdf": Case(options="--pages 3 --rounds 1"),
     "bench_peers": Case(piece=draw_peers),
     "bench_planning": Case(options="--documents 10 20"),
     "bench_queue": Case(options=f"{TO_FILE} --size 2 --rounds 1", constants={"POOLS": {"tiny": ("ewt_uner/dev",)}}),

@@ -126,6 +126,8 @@ def extracted(
     starts: list[Part] = []
     length = 0
     for kind, label, content in parts:
+        if not kind and not content:
+            continue
         if text:
             text.append(between)
             length += len(between)
@@ -136,7 +138,7 @@ def extracted(
     whole = "".join(text).rstrip()
     if join_lines:
         whole, starts = _joined(whole, starts)
-    fields = {key: value for key, value in (meta or {}).items() if value}
+    fields = {key: _without_zeros(value) for key, value in (meta or {}).items() if value}
     return Decoded(
         whole,
         encoding=None,
@@ -145,6 +147,11 @@ def extracted(
         parts=tuple(part._replace(start=min(part.start, len(whole))) for part in starts),
         lost=lost or {},
     )
+
+
+def _without_zeros(value: Any) -> Any:
+    """Return a value without what some programs put at the end of a title."""
+    return value.replace("\0", "").encode(errors="replace").decode() if isinstance(value, str) else value
 
 
 def _joined(text: str, parts: Sequence[Part]) -> tuple[str, list[Part]]:

@@ -5,6 +5,7 @@ name runs from one cell into the next. Footnotes and endnotes follow the text, a
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from typing import Any
@@ -80,16 +81,34 @@ class RtfReader(ExtractingReader):
 
         if not content.lstrip().startswith(b"{\\rtf"):
             raise RecordError("not_rtf", "expected a file that begins with {\\rtf, got another; rename or remove it")
+        # There may be other bytes after the end, and braces in pictures that count for nothing.
         if not content.rstrip(b"\0 \t\r\n").endswith(b"}"):
-            raise RecordError("truncated", "expected a file that ends in }, got one that is cut short; fetch it again")
+            braces = Counter(_BRACES.findall(content))
+            if braces[b"{"] > braces[b"}"]:
+                raise RecordError(
+                    "truncated", "expected a file that ends in }, got one that is cut short; fetch it again"
+                )
+        replaced = 0
         marked = _RTF_MARKS.sub(_rtf_mark, content.decode("latin-1"))
-        text = rtf_to_text(marked, errors=config.errors)
+        try:
+            text = rtf_to_text(marked, errors="strict")
+        except UnicodeDecodeError as error:
+            if config.errors == "strict":
+                raise RecordError(
+                    "invalid_bytes",
+                    f"expected {error.encoding}, as the file says, got byte {error.object[error.start]:#04x}; set "
+                    "reader.errors to replace",
+                ) from None
+            text = rtf_to_text(marked, errors="replace")
+            replaced = text.count("\ufffd")
         # Characters beyond U+FFFF are written as pairs of surrogates.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return extracted([("", "", "\n\n".join(filter(None, map(str.strip, text.split("\n")))))])
+        found = extracted([("", "", "\n\n".join(filter(None, map(str.strip, text.split("\n")))))])
+        return found._replace(replaced=replaced)
 
 
-_RTF_MARKS = re.compile(r"\\\\|\\(?:nest)?cell(?![a-z])|\\(?=f\d|field)|[\x80-\xff]")
+_BRACES = re.compile(rb"\\.|[{}]", re.DOTALL)
+_RTF_MARKS = re.compile(r"\\\\|\\(?:nest)?cell(?![a-z])|\\bin(?=[^\d-])|\\(?=f\d|field)|[\x80-\xff]")
 
 
 def _rtf_mark(found: re.Match[str]) -> str:
@@ -103,6 +122,8 @@ def _rtf_mark(found: re.Match[str]) -> str:
         return "\n\\"
     if mark.endswith("cell"):
         return "\\par "
+    if mark.endswith("bin"):
+        return ""
     return mark if mark.isascii() else f"\\'{ord(mark):02x}"
 
 
@@ -124,8 +145,9 @@ class _Files:
             ) from None
         parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
         root = etree.fromstring(content, parser)
-        if root.getroottree().docinfo.doctype:
-            raise RecordError("has_doctype", f"expected no document type in {name!r}, got one; save the file again")
+        declared = root.getroottree().docinfo.internalDTD
+        if declared is not None and next(declared.iterentities(), None) is not None:
+            raise RecordError("has_entities", f"expected no entities of its own in {name!r}, got some; save it again")
         return root
 
     def meta(self, name: str) -> dict[str, str]:
@@ -156,6 +178,8 @@ def _word_paragraphs(root: Any) -> tuple[list[str], _Notes]:
     open_ones: list[list[str]] = []
     paragraphs: list[str] = []
     notes: _Notes = []
+    # A large letter at the beginning of a paragraph is one of its own.
+    initial, initial_letters = None, ""
     for event, element in _walk(root, _WORD_LEFT_OUT):
         if _WORD not in element.tag:
             continue
@@ -163,7 +187,14 @@ def _word_paragraphs(root: Any) -> tuple[list[str], _Notes]:
         if name == "p" and event == "start":
             open_ones.append([])
         elif name == "p":
-            paragraphs.append("".join(open_ones.pop()).strip())
+            text = "".join(open_ones.pop()).strip()
+            if initial is not None and initial.getparent().getparent() is element:
+                initial_letters = text
+            else:
+                paragraphs.append(initial_letters + text)
+                initial_letters = ""
+        elif event == "start" and name == "framePr" and element.get(_key(element, "dropCap"), "none") != "none":
+            initial = element
         elif event == "start" and open_ones:
             # A tab among the properties of a paragraph sets a stop.
             if name == "t" or (name in _WORD_CHARACTERS and _name(element.getparent()) == "r"):

@@ -98,6 +98,31 @@ def test_rtf_has_its_characters_in_every_way_in_which_they_are_written() -> None
     assert found.text == "Café, café \\cell š\n\n😀 Charles left.\n\nAda King\n\nCharles\n\nEnd."
 
 
+def test_a_large_first_letter_belongs_to_its_paragraph() -> None:
+    large = f'<w:p><w:pPr><w:framePr w:dropCap="drop"/></w:pPr>{runs("A")}</w:p>'
+    assert read(DocxReader(), docx(f"{large}<w:p>{runs('da met')}</w:p><w:p>{runs('Charles.')}</w:p>")).text == (
+        "Ada met\n\nCharles."
+    )
+
+
+def test_notes_without_a_text_around_them_are_the_text() -> None:
+    note = f'<w:footnote w:id="1"><w:p>{runs("A note.")}</w:p></w:footnote>'
+    found = read(DocxReader(), docx('<w:p><w:r><w:footnoteReference w:id="1"/></w:r></w:p>', footnotes=note))
+    assert (found.text, [part.start for part in found.parts or ()]) == ("A note.", [0])
+
+
+def test_a_document_type_alone_does_no_harm() -> None:
+    content = zipped({"_rels/.rels": "<a/>", "word/document.xml": "<!DOCTYPE a><a/>"})
+    assert read(DocxReader(), content).text == ""
+
+
+def test_rtf_may_go_on_after_its_end_and_have_bytes_that_are_replaced() -> None:
+    assert read(RtfReader(), RTF + b" sent by mail").text == "Ada met Charles."
+    replaced = read(RtfReader(), rb"{\rtf1\ansi\ansicpg932 a\'81}", errors="replace")
+    assert (replaced.text, replaced.replaced) == ("a\ufffd", 1)
+    assert read(RtfReader(), rb"{\rtf1{\pict\bin}Ada}").text == "Ada"
+
+
 @pytest.mark.parametrize(
     ("reader", "content", "code"),
     [
@@ -107,15 +132,15 @@ def test_rtf_has_its_characters_in_every_way_in_which_they_are_written() -> None
         (DocxReader(), DOCX[:-9], "unreadable"),
         (DocxReader(), docx("<w:p>"), "unreadable"),
         (DocxReader(), docx("<w:x>" * 300 + "</w:x>" * 300), "unreadable"),
-        (DocxReader(), zipped({"_rels/.rels": "<a/>", "word/document.xml": f"{BOMB}<a>&b;</a>"}), "has_doctype"),
-        (DocxReader(), zipped({"_rels/.rels": "<a/>", "word/document.xml": f"{EXTERNAL}<a>&a;</a>"}), "has_doctype"),
+        (DocxReader(), zipped({"_rels/.rels": "<a/>", "word/document.xml": f"{BOMB}<a>&b;</a>"}), "has_entities"),
+        (DocxReader(), zipped({"_rels/.rels": "<a/>", "word/document.xml": f"{EXTERNAL}<a>&a;</a>"}), "has_entities"),
         (OdtReader(), b"", "unreadable"),
         (OdtReader(), zipped({MANIFEST: "<a/>"}), "incomplete"),
-        (OdtReader(), zipped({MANIFEST: "<a/>", "content.xml": f"{BOMB}<a>&b;</a>"}), "has_doctype"),
+        (OdtReader(), zipped({MANIFEST: "<a/>", "content.xml": f"{BOMB}<a>&b;</a>"}), "has_entities"),
         (OdtReader(), zipped({MANIFEST: "<a><encryption-data/></a>", "content.xml": "?"}), "encrypted"),
         (RtfReader(), b"", "not_rtf"),
         (RtfReader(), RTF[:-1], "truncated"),
-        (RtfReader(), rb"{\rtf1\ansi\ansicpg932 \'81}", "unreadable"),
+        (RtfReader(), rb"{\rtf1\ansi\ansicpg932 \'81}", "invalid_bytes"),
         (RtfReader(), rb"{\rtf1 \u99999999999 }", "unreadable"),
     ],
 )
