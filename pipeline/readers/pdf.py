@@ -43,6 +43,7 @@ _HYPHEN = "\ufffe"
 _LINE = re.compile(f"[^\r\n{_HYPHEN}]+{_HYPHEN}?|{_HYPHEN}")
 _LETTERS = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st", 0: None}
 _ENDS_SENTENCE = re.compile(r"[.!?:;…][\"'’”»)\]]*\Z")
+_DATE = re.compile(r"D:(\d{4})(\d\d)(\d\d)")
 _NUMBER = re.compile(r"\d{1,6}")
 
 
@@ -124,7 +125,9 @@ def _read_pages(
             if most < 0:
                 raise unpacks_too_far(len(content), most_unpacked(len(content), config), loss=Loss())
         known = document.get_metadata_dict()
-        return pages, labels, {name: known.get(key, "") for key, name in _META.items()}, lost
+        meta: dict[str, Any] = {name: known.get(key, "") for key, name in _META.items()}
+        date = _DATE.match(meta["created"])
+        return pages, labels, meta | {"created": "-".join(date.groups()) if date else ""}, lost
     finally:
         document.close()
 

@@ -181,3 +181,9 @@ def test_damaged_files_are_read_or_say_that_they_cannot_be() -> None:
             outcomes.add("read")
             assert all(0 <= part.start <= len(found.text) for part in found.parts or ())
     assert {"read", "unreadable"} <= outcomes
+
+
+def test_what_the_file_says_of_itself_is_its_meta() -> None:
+    info = "/Title(On Ada\\000)/Author(Charles)/CreationDate(D:20261128120000Z)/Producer(none)"
+    found = read(pdf(lines("Text."), info=info))
+    assert json.loads(found.meta or "") == {"title": "On Ada", "author": "Charles", "created": "2026-11-28"}

@@ -13,7 +13,7 @@ PICTURE = "a page that is a picture"
 Line = tuple[float, float, str]
 
 
-def pdf(*pages: Sequence[Line] | str | None, trailer: str = "") -> bytes:
+def pdf(*pages: Sequence[Line] | str | None, trailer: str = "", info: str = "") -> bytes:
     """Return a PDF file with the lines of each page, given by the place of their first letter, in points, and text.
 
     The origin is the lower left corner of a page of 600 by 800 points; letters are 10 points high, in WinAnsi.
@@ -21,6 +21,7 @@ def pdf(*pages: Sequence[Line] | str | None, trailer: str = "") -> bytes:
     Args:
         pages: of lines, ``PICTURE`` or ``BROKEN_PAGE``.
         trailer: further entries of the trailer.
+        info: the entries of what the file says of itself.
     """
     kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
     objects = [
@@ -42,6 +43,9 @@ def pdf(*pages: Sequence[Line] | str | None, trailer: str = "") -> bytes:
             % (5 + 2 * number),
             b"<</Length %d>>stream\n%s\nendstream" % (len(stream), stream),
         ]
+    if info:
+        objects.append(f"<<{info}>>".encode())
+        trailer += f"/Info {len(objects)} 0 R"
     content, places = b"%PDF-1.7\n", []
     for number, item in enumerate(objects, start=1):
         places.append(len(content))
