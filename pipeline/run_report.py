@@ -1,5 +1,6 @@
 """What a run reports: its progress while it works, its result at the end, and its times in ``stats.json``."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -56,6 +57,8 @@ class RunReport:
         annotated, unchanged, dead_letters: what became of them, see ``Outcome``; documents that an earlier call
             annotated, one that was interrupted included, are unchanged.
         shards: of this generation's plan; done_before of them were committed before this call.
+        formats: files of the input by their format, the most frequent first.
+        ignored: see Plan.ignored.
         changes: how the input differs from what existed.
         named: of a dry run, the ids of the documents by field of ``changes``, in the order of the input.
         reasons: why unchanged documents are annotated again, if they are.
@@ -75,6 +78,8 @@ class RunReport:
     dead_letters: int
     shards: int
     done_before: int
+    formats: Mapping[str, int] = field(default_factory=dict)
+    ignored: int = 0
     changes: Changes = field(default_factory=Changes)
     named: Mapping[str, Sequence[str]] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
@@ -232,6 +237,8 @@ class RunTally:
             **asdict(outcome),
             shards=len(plan.shards),
             done_before=done_before,
+            formats=dict(Counter(source.format for source in plan.sources).most_common()),
+            ignored=plan.ignored,
             changes=plan.changes,
             named=plan.named,
             reasons=plan.reasons,

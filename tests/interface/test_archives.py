@@ -64,6 +64,7 @@ def test_the_summary_says_that_texts_are_stored_and_a_second_run_finds_nothing_t
     command = ["annotate", str(ARCHIVES), "-o", str(tmp_path / "out"), "--model", MODEL]
     first = CliRunner().invoke(main, command)
     assert "texts were extracted and stored" in first.output
+    assert "1 docx" in CliRunner().invoke(main, [*command, "--dry-run"]).output
     before = runs.committed_bytes(tmp_path / "out")
 
     assert "nothing to do" in CliRunner().invoke(main, command).output

@@ -65,6 +65,7 @@ def preview(job: ResolvedJob) -> Answer:
     rows = [
         ("input", config.input),
         ("output", config.output.path),
+        ("files", _files(report)),
         ("records", f"{report.read:,}, of which {report.changes.unchanged:,} documents are unchanged"),
         *zip(chain(["changes"], repeat("")), describe_changes(report), strict=False),
         *chain.from_iterable(_named_rows(kind, ids) for kind, ids in report.named.items()),
@@ -79,6 +80,12 @@ def preview(job: ResolvedJob) -> Answer:
         values=_values(report, job.tagger) | values,
         text=f"{table(rows)}\n\nNothing was written; run without --dry-run to start.",
     )
+
+
+def _files(report: RunReport) -> str:
+    """Count the files by format; a warning has named those that are skipped, and why."""
+    skipped = [f"{report.ignored:,} skipped, whose names end in no known suffix"] if report.ignored else []
+    return ", ".join([*(f"{count:,} {format}" for format, count in report.formats.items()), *skipped])
 
 
 def _warn_of_ray_settings(config: AnnotateConfig) -> None:

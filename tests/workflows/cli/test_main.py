@@ -160,8 +160,10 @@ def test_a_dry_run_writes_nothing(collection: Path, tiny_bundle: Path, tmp_path:
     assert "2 new" in result.stdout
     assert "new       a\n          b\n" in result.stdout
     assert "no run has been timed here yet" in result.stdout
+    assert "files     1 jsonl\n" in result.stdout
     values = json.loads(concord(*arguments, "--json").stdout)
     assert values["dry_run"]
+    assert (values["formats"], values["ignored"]) == ({"jsonl": 1}, 0)
     assert values["named"] == {"new": ["a", "b"]}
     assert (values["read"], values["shards"], values["done_before"]) == (2, 1, 0)
     assert values["tagger"]["name"] == "bilstm_crf"
