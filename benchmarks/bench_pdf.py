@@ -50,6 +50,7 @@ def main() -> None:
             for content in contents:
                 read(content)
             speeds[name].append(pages / (time.process_time() - start))
+    words = sum(len(one.text.split()) for one in found)
     report = {
         **environment("bench_pdf.py"),
         "libraries": libraries_of(["pdf"]),
@@ -58,7 +59,7 @@ def main() -> None:
             "files": len(contents),
             "pages": pages,
             "bytes": sum(map(len, contents)),
-            "words": sum(len(one.text.split()) for one in found),
+            "words_a_page": round(words / pages, 1),
         },
         "pages_a_second": {name: quartiles(values, digits=1) for name, values in speeds.items()},
     }

@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from click.testing import CliRunner
@@ -71,11 +72,12 @@ def test_the_summary_says_that_texts_are_stored_and_a_second_run_finds_nothing_t
     assert runs.committed_bytes(tmp_path / "out") == before
 
 
-def test_two_runs_write_equal_bytes(run: Run, tmp_path: Path) -> None:
-    other = concord.annotate(ARCHIVES, tmp_path / "out", model=MODEL)
-    assert run.entities.count_rows() == other.entities.count_rows() > 0
-    first, second = (
-        {name: content for name, content in runs.committed_bytes(Path(it.output)).items() if name.endswith(".parquet")}
-        for it in (run, other)
-    )
-    assert first == second
+@pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.ray)])
+def test_two_runs_write_equal_bytes(executor: Literal["local", "ray"], tmp_path: Path) -> None:
+    settings = {"executor.threads": 1, "report": False}
+    outputs = tmp_path / "first", tmp_path / "second"
+    concord.annotate(ARCHIVES, outputs[0], model=MODEL, settings=settings)
+    concord.annotate(ARCHIVES, outputs[1], model=MODEL, settings=settings, executor=executor, actors=1)
+    first, second = map(runs.committed_bytes, outputs)
+    assert first.keys() == second.keys()
+    assert [name for name in first if name.endswith(".parquet") and first[name] != second[name]] == []
