@@ -20,9 +20,17 @@ from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.streams import with_codecs
 
 _WORD = "/wordprocessingml/"
-_WORD_CHARACTERS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "\u2011", "softHyphen": "\u00ad"}
+_WORD_CHARACTERS = {
+    "tab": "\t",
+    "ptab": "\t",
+    "br": "\n",
+    "cr": "\n",
+    "noBreakHyphen": "\u2011",
+    "softHyphen": "\u00ad",
+}
 _WORD_LEFT_OUT = {"del", "moveFrom", "Fallback"}
 """What a tracked change removes, and what older programs show in place of a text box."""
+_ODF_OFFICE = "urn:oasis:names:tc:opendocument:xmlns:office:1.0"
 _ODF_CHARACTERS = {"tab": "\t", "line-break": "\n"}
 _ODF_LEFT_OUT = {"tracked-changes", "annotation", "note-citation"}
 _META = {"title": "title", "creator": "author", "subject": "subject", "keywords": "keywords", "created": "created"}
@@ -65,7 +73,8 @@ class OdtReader(ExtractingReader):
             files = _Files(archive, len(content), config)
             if next(files.xml("META-INF/manifest.xml").iter("{*}encryption-data"), None) is not None:
                 raise RecordError("encrypted", "encrypted: it opens with a password only; save it without one")
-            body = next(files.xml("content.xml").iter("{*}text"))
+            # Styles have elements of the same name in another name space.
+            body = next(files.xml("content.xml").iter(f"{{{_ODF_OFFICE}}}text"))
             return _document(*_odf_paragraphs(body), files.meta("meta.xml"))
 
 

@@ -40,6 +40,7 @@ _SAME_PLACE = 2.0
 """Points."""
 _HYPHEN = "\ufffe"
 """What PDFium returns for a hyphen at the end of a line, without a line end."""
+_HYPHENS = ("-", "\u00ad", "\u2010")
 _LINE = re.compile(f"[^\r\n{_HYPHEN}]+{_HYPHEN}?|{_HYPHEN}")
 _LETTERS = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st", 0: None}
 _ENDS_SENTENCE = re.compile(r"[.!?:;…][\"'’”»)\]]*\Z")
@@ -245,7 +246,7 @@ def _between(line: _Line, following: _Line, step: float, ends: Mapping[int, floa
     has_room = _has_room(line, following, ends)
     if line.ends_sentence and (has_room or following.left > line.left + line.size / 2):
         return "\n\n"
-    return HARD_BREAK if has_room and not line.text.endswith("-") else SOFT_BREAK
+    return HARD_BREAK if has_room and not line.text.endswith(_HYPHENS) else SOFT_BREAK
 
 
 def _between_pages(page: _Page, following: _Page) -> str:

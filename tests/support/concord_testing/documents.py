@@ -92,7 +92,8 @@ def odt(body: str, **files: str) -> bytes:
         f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for name in ("office", "text", "table")
     )
     text = f"<office:body><office:text>{body}</office:text></office:body>"
-    content = f"<office:document-content {names}>{text}</office:document-content>"
+    styles = '<n:text xmlns:n="urn:oasis:names:tc:opendocument:xmlns:datastyle:1.0">a style</n:text>'
+    content = f"<office:document-content {names}>{styles}{text}</office:document-content>"
     manifest = '<manifest xmlns="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"/>'
     others = {f"{name}.xml": xml for name, xml in files.items()}
     return zipped({"META-INF/manifest.xml": manifest, "content.xml": content, **others})
