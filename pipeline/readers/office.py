@@ -30,7 +30,7 @@ _WORD_CHARACTERS = {
 }
 _WORD_LEFT_OUT = {"del", "moveFrom", "Fallback"}
 """What a tracked change removes, and what older programs show in place of a text box."""
-_ODF_OFFICE = "urn:oasis:names:tc:opendocument:xmlns:office:1.0"
+_ODF_OFFICE, _ODF_TEXT = (f"urn:oasis:names:tc:opendocument:xmlns:{name}:1.0" for name in ("office", "text"))
 _ODF_CHARACTERS = {"tab": "\t", "line-break": "\n"}
 _ODF_LEFT_OUT = {"tracked-changes", "annotation", "note-citation"}
 _META = {"title": "title", "creator": "author", "subject": "subject", "keywords": "keywords", "created": "created"}
@@ -232,7 +232,8 @@ def _odf_paragraphs(root: Any) -> tuple[list[str], _Notes]:
             elif name == "note":
                 notes.append((element.get(_key(element, "note-class"), "footnote"), []))
                 current.append(notes[-1][1])
-            if open_ones:
+            # Other elements describe a picture, say.
+            if open_ones and _ODF_TEXT in element.tag:
                 count = int(element.get(_key(element, "c"), "1")) if name == "s" else 0
                 space = " " * min(count, _MOST_SPACES)
                 open_ones[-1].append(space or _ODF_CHARACTERS.get(name) or _collapsed(element.text))
@@ -241,7 +242,7 @@ def _odf_paragraphs(root: Any) -> tuple[list[str], _Notes]:
                 current[-1].append("".join(open_ones.pop()).strip())
             elif name == "note":
                 current.pop()
-            if open_ones:
+            if open_ones and _ODF_TEXT in element.getparent().tag:
                 open_ones[-1].append(_collapsed(element.tail))
     return list(filter(None, paragraphs)), [(kind, "\n\n".join(filter(None, texts))) for kind, texts in notes]
 

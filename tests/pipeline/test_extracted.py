@@ -9,7 +9,7 @@ from concord_testing import runs
 from concord_testing.documents import BROKEN_PAGE, lines, pdf
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.errors import PlanError
+from concord.pipeline.errors import InputError, PlanError
 from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.readers import extracting, read_file
@@ -17,6 +17,7 @@ from concord.pipeline.readers.encodings import Decoded
 from concord.pipeline.readers.pdf import PdfReader
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.worker.read_stage import ReadStage
+from concord.workflows.annotation import doctor
 
 ONE, TWO = lines("Anna went on."), lines("Bob saw the cat.")
 
@@ -120,3 +121,27 @@ def test_two_runs_write_equal_bytes(archive: Path, tmp_path: Path) -> None:
     first, second = map(runs.committed_bytes, outputs)
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name] and "manifest" not in name] == []
+
+
+def test_without_the_extra_its_formats_are_unknown_and_what_to_install_is_said(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_file, "_release", lambda name: "")
+    available = read_file.readers.__wrapped__()
+
+    assert not available.keys() & read_file.OPTIONAL.keys()
+    with pytest.raises(InputError, match=r"reading pdf needs pypdfium2: pip install 'concord-annotate\[archives\]'"):
+        read_file.reader_for("pdf", available=available)
+    (archive / "b.txt").unlink()
+    monkeypatch.setattr(read_file, "readers", lambda: available)
+    with pytest.raises(InputError, match=r"with the extra archives \.pdf"):
+        annotate(archive)
+
+
+def test_doctor_names_the_extra_of_formats_that_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_file, "_release", lambda name: "" if name == "pypdfium2" else "1")
+    (check,) = doctor._formats()
+    assert (check.state, check.found) == (
+        "ok",
+        "pdf is not read without pypdfium2: pip install 'concord-annotate[archives]'",
+    )

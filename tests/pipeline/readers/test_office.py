@@ -71,6 +71,8 @@ def test_cells_are_paragraphs_and_notes_follow_the_text_as_parts() -> None:
 def test_odt_has_what_the_pages_show() -> None:
     note = "<text:note-citation>1</text:note-citation><text:note-body><text:p>A note.</text:p></text:note-body>"
     cells = "".join(f"<table:table-cell><text:p>{text}</text:p></table:table-cell>" for text in ("Ada King", "Charles"))
+    box = "<text-box><text:p>In a box.</text:p></text-box>"
+    picture = f'<text:p>A <x xmlns="x"><title>A ship</title>\n<desc>in fog</desc>{box}</x>picture.</text:p>'
     found = read(
         OdtReader(),
         odt(
@@ -78,12 +80,15 @@ def test_odt_has_what_the_pages_show() -> None:
             '<text:p>Ada<text:s text:c="3"/>met\n  <text:span>Charles</text:span>'
             f'<text:note text:note-class="endnote">{note}</text:note>, and<office:annotation><text:p>no</text:p>'
             "</office:annotation> left.<text:line-break/>Then.</text:p>"
-            f"<table:table><table:table-row>{cells}</table:table-row></table:table>",
+            f"{picture}<table:table><table:table-row>{cells}</table:table-row></table:table>",
             meta='<m xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>On Ada</dc:title><dc:creator/></m>',
         ),
     )
 
-    assert found.text == "Title\n\nAda   met Charles, and left.\nThen.\n\nAda King\n\nCharles\n\nA note."
+    assert (
+        found.text
+        == "Title\n\nAda   met Charles, and left.\nThen.\n\nIn a box.\n\nA picture.\n\nAda King\n\nCharles\n\nA note."
+    )
     assert [str(part) for part in found.parts or ()] == ["endnote 1"]
     assert found.meta == '{"title":"On Ada"}'
 
