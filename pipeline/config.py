@@ -13,9 +13,10 @@ class ReaderConfig(Config):
     """How records are read from the input."""
 
     format: str = "auto"
-    """text, html, jsonl, csv, tsv, parquet, arrow, pdf, docx, odt, rtf, or the reader of another package. auto goes by
-    the file name: .txt, .html/.htm, .jsonl/.ndjson, .csv, .tsv, .pdf, .docx, .odt, .rtf, each also with .gz or .zst;
-    .parquet; .arrow."""
+    """text, html, jsonl, csv, tsv, parquet, arrow, pdf, docx, odt, rtf, epub, eml, mbox, tei (which is ALTO and PAGE XML
+    as well), warc, or the reader of another package. auto goes by the file name: .txt, .html/.htm, .jsonl/.ndjson,
+    .csv, .tsv, .pdf, .docx, .odt, .rtf, .eml, .mbox, .xml/.tei, .warc, each also with .gz or .zst; .parquet; .arrow;
+    .epub."""
     id_field: str = "id"
     """The field or column that holds a document's id; where it is absent, the record's place is the id."""
     text_field: str = "text"
@@ -31,8 +32,8 @@ class ReaderConfig(Config):
     """Of html files, read only the main content, without navigation, sidebars and footers; these are told apart by
     rules that may drop lists and captions of the article as well."""
     join_lines: bool = True
-    """Of pdf and alto files, join the lines of a paragraph by a space, and the two halves of a word that is broken at
-    the end of a line. Without, each line of the page is one of the text."""
+    """Of pdf files and of OCR in ALTO and PAGE XML, join the lines of a paragraph by a space, and the two halves of a
+    word that is broken at the end of a line. Without, each line of the page is one of the text."""
     # Records beyond these bounds are dead letters, which may be tried again with other bounds.
     max_record_bytes: Annotated[int, Incidental] = Field(default=1 << 30, ge=1)
     """A record of more bytes, decompressed, becomes a dead letter, and is not read further."""

@@ -56,8 +56,8 @@ class Document:
     """A document as it was read.
 
     Attributes:
-        source_position: where the record starts: byte of the decompressed stream (jsonl, csv, tsv), row (parquet,
-            arrow), number of the message or record (mbox, warc), 0 where the file is one document.
+        source_position: where the record starts: byte of the decompressed stream (jsonl, csv, tsv, mbox) or of the
+            file (warc), row (parquet, arrow), 0 where the file is one document.
         meta: the record's other fields as one JSON object, or None.
         meta_nulls: the names of the fields that could not be stored and are null in ``meta``, as a JSON list, or None.
         encoding: in which the file was read; None where its format leaves no choice.

@@ -16,7 +16,7 @@ from concord.pipeline.documents import Part
 from concord.pipeline.errors import PlanError
 from concord.pipeline.identity import ComponentIdentity, Recipe
 
-_COUNTED_IN_BYTES = {"jsonl", "csv", "tsv", "text", "html"}
+_COUNTED_IN_BYTES = {"jsonl", "csv", "tsv", "text", "html", "eml", "mbox", "warc"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,8 +26,9 @@ class Piece:
     Attributes:
         uri: absolute path of the file, or its URL.
         format: as ReaderConfig.format, but auto.
-        start, end: half-open. jsonl, csv, tsv: bytes of the decompressed stream, cut at line ends; text, html: 0 and
-            the file's size in bytes; parquet, arrow and others: numbers of rows or records.
+        start, end: half-open. jsonl, csv, tsv, mbox: bytes of the decompressed stream, cut at line ends; warc: bytes of
+            the file; text, html, eml: 0 and the file's size in bytes; parquet, arrow and others: numbers of rows or
+            records.
         records: how many records the planner counted in the stretch.
         duplicates: positions (see Document.source_position) of records whose id another record has.
         retries: position of each record that was a dead letter, and how often it has been tried again, this time

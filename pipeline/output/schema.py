@@ -32,8 +32,8 @@ def _schema(*fields: pa.Field) -> pa.Schema:
 
 
 POSITION = (
-    "jsonl, csv, tsv: byte in the decompressed file; parquet, arrow: row; mbox, warc: number of the record; else 0, or "
-    "the number of a page that cannot be read"
+    "jsonl, csv, tsv, mbox: byte in the decompressed file; warc: byte in the file; parquet, arrow: row; else 0, or the "
+    "number of a page that cannot be read"
 )
 _DOC_ID = _field("doc_id", pa.string(), "the document's name, unique in the collection")
 _SENT_ID = _field("sent_id", pa.int32(), "0-based number of the sentence within its document")

@@ -7,6 +7,7 @@ it is scanned as well: only that shows which pages those are.
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from itertools import chain
 from typing import Any
 from zipfile import ZipFile
@@ -19,8 +20,8 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document, Part
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.encodings import Decoded
-from concord.pipeline.readers.fields import duplicate_id
-from concord.pipeline.readers.reader import file_version
+from concord.pipeline.readers.fields import duplicate_id, record_id
+from concord.pipeline.readers.reader import StreamReader, file_version
 from concord.pipeline.readers.records import Loss, RecordError, ScannedRecord, dead_letter, reason_of, too_large
 from concord.pipeline.readers.streams import most_unpacked, read_whole, unpacks_too_far
 from concord.pipeline.readers.text import TextReader, text_document
@@ -43,22 +44,9 @@ class ExtractingReader(TextReader):
 
     @override
     def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
-        try:
+        with as_record_errors(f"{self.suffixes[0]} file"):
             found = self.parse(content, config)
             found.text.encode()
-        except RecordError:
-            raise
-        except MemoryError:
-            raise RecordError(
-                "out_of_memory", "no memory to read it; give workers more, or lower reader.max_record_bytes"
-            ) from None
-        except Exception as error:  # noqa: BLE001 - whatever a library raises for a damaged file
-            kind = self.suffixes[0]
-            raise RecordError(
-                "unreadable",
-                f"expected a {kind} file, got one that cannot be read ({reason_of(error)}); open it with the program "
-                "that it was made with and save it again, or remove it",
-            ) from None
         if len(found.text) > config.max_record_bytes:
             raise too_large(config.max_record_bytes)
         return found
@@ -102,6 +90,41 @@ class ExtractingReader(TextReader):
             except RecordError as error:
                 _last[key] = error.with_traceback(None)
         return _last[key]
+
+
+@contextmanager
+def as_record_errors(kind: str) -> Iterator[None]:
+    """Raise a RecordError in place of whatever a library raises for a damaged file of a kind."""
+    try:
+        yield
+    except RecordError:
+        raise
+    except MemoryError:
+        raise RecordError(
+            "out_of_memory", "no memory to read it; give workers more, or lower reader.max_record_bytes"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - whatever a library raises
+        raise RecordError(
+            "unreadable",
+            f"expected a {kind}, got one that cannot be read ({reason_of(error)}); open it with the program "
+            "that it was made with and save it again, or remove it",
+        ) from None
+
+
+class PositionedReader(StreamReader):
+    """Reads files of many records, whose texts are not extracted when they are scanned."""
+
+    unit = "byte"
+
+    @override
+    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
+        with closing(self.open(path, config, columns=(config.id_field,))) as stream:
+            while (record := stream.read()) is not None:
+                doc_id, size = None, record.end - record.start
+                with suppress(RecordError):  # it becomes a dead letter when it is read
+                    doc_id = record_id(record, name=name, config=config)
+                loss = record.fields.loss if isinstance(record.fields, RecordError) else None
+                yield ScannedRecord(position=record.start, end=record.end, size=size, doc_id=doc_id, loss=loss)
 
 
 _last: dict[tuple[object, ...], Decoded | RecordError] = {}

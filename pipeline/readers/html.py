@@ -26,6 +26,10 @@ _MULTIBYTE = {"cp932", "gb18030", "big5hkscs", "cp949", "euc_jp", "iso2022_jp_ex
 _ASCII = bytes(range(0x20, 0x7E))
 _MOST_BY_CHANCE = 3
 """So few characters of these encodings may happen to be UTF-8 as well."""
+_CLOSED = re.compile(
+    r"<(?!(?:area|base|br|col|embed|hr|img|input|link|meta|param|source|track|wbr)\b)([A-Za-z][\w:.-]*)(\s[^<>]*|)/>"
+)
+"""Elements of XHTML that are closed at once, which HTML does not know."""
 _MOST_DEPTH = 1000
 """Browsers stop at about 500."""
 
@@ -38,24 +42,43 @@ class HtmlReader(TextReader):
 
     @override
     def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
-        # Importing it takes a while.
-        from resiliparse.extract.html2text import extract_plain_text
-        from resiliparse.parse.html import HTMLTree
-
-        decoded = decode(content, encoding=_encoding_of(content, config), errors=config.errors)
-        tree = HTMLTree.parse(decoded.text)
-        if content.count(b"<") > _MOST_DEPTH:
-            _check_nesting(tree, config)
-        text = extract_plain_text(
-            tree, preserve_formatting=True, main_content=config.main_content, list_bullets=False, alt_texts=False
-        )
-        title = (tree.title or "").strip()
-        meta = orjson.dumps({"title": title}).decode() if title else None
-        return decoded._replace(text=text, meta=meta)
+        decoded, title = read_page(content, config, main_content=config.main_content)
+        return decoded._replace(meta=orjson.dumps({"title": title}).decode() if title else None)
 
 
-def _encoding_of(content: bytes, config: ReaderConfig) -> str:
-    """Return the encoding that the job sets, or else that a mark or the page itself states; UTF-8 is recognized."""
+def read_page(
+    content: bytes,
+    config: ReaderConfig,
+    *,
+    charset: str | None = None,
+    main_content: bool = False,
+    is_xml: bool = False,
+) -> tuple[Decoded, str]:
+    """Return the text and the title of a page.
+
+    Args:
+        charset: what the page's server or message says of its encoding, which comes before what the page says.
+        is_xml: whether an element without content may be closed at once, as ``<title/>``.
+
+    Raises:
+        RecordError: when it cannot be decoded, or would take very long.
+    """
+    # Importing it takes a while.
+    from resiliparse.extract.html2text import extract_plain_text
+    from resiliparse.parse.html import HTMLTree
+
+    decoded = decode(content, encoding=_encoding_of(content, config, charset), errors=config.errors)
+    tree = HTMLTree.parse(_CLOSED.sub(r"<\1\2></\1>", decoded.text) if is_xml else decoded.text)
+    if content.count(b"<") > _MOST_DEPTH:
+        _check_nesting(tree, config)
+    text = extract_plain_text(
+        tree, preserve_formatting=True, main_content=main_content, list_bullets=False, alt_texts=False
+    )
+    return decoded._replace(text=text), (tree.title or "").strip()
+
+
+def _encoding_of(content: bytes, config: ReaderConfig, charset: str | None) -> str:
+    """Return the encoding that the job sets, or else that a mark, a label or the page states; UTF-8 is recognized."""
     marked = mark_of(content)
     if config.encoding not in ("utf-8", "auto") or content.startswith(codecs.BOM_UTF8):
         return config.encoding
@@ -64,10 +87,10 @@ def _encoding_of(content: bytes, config: ReaderConfig) -> str:
     try:
         content.decode("utf-8")
     except UnicodeDecodeError:
-        return _declared(content) or config.encoding
+        return _declared(content, charset) or config.encoding
     beyond = sum(1 for _ in islice(re.finditer(rb"[\xc2-\xff]", content), _MOST_BY_CHANCE + 1))
     is_ambiguous = beyond <= _MOST_BY_CHANCE if beyond else b"\x1b" in content or b"~{" in content
-    declared = _declared(content) if is_ambiguous else None
+    declared = _declared(content, charset) if is_ambiguous else None
     if declared in _MULTIBYTE:
         with suppress(UnicodeDecodeError):
             content.decode(declared)
@@ -75,8 +98,8 @@ def _encoding_of(content: bytes, config: ReaderConfig) -> str:
     return config.encoding
 
 
-def _declared(content: bytes) -> str | None:
-    """Return the encoding that a page declares, wherever it does; None for UTF-8, and for what browsers ignore."""
+def _declared(content: bytes, charset: str | None) -> str | None:
+    """Return ``charset`` or the encoding that a page declares, wherever it does; None for what browsers ignore."""
     from resiliparse.parse.html import HTMLTree
 
     tree: Any = HTMLTree.parse(content.decode("latin-1"))
@@ -84,7 +107,7 @@ def _declared(content: bytes) -> str | None:
     labels = [label for meta in declarations for label in _CHARSET.findall(meta.html)]
     if in_xml := _XML.match(content):
         labels.append(in_xml[1].decode("latin-1"))
-    for label in labels:
+    for label in (charset, *labels) if charset else labels:
         name = "cp1252" if label.strip().lower() == "x-user-defined" else codec_of(label)
         if name is not None:
             return name if _extends_ascii(name) else None

@@ -18,13 +18,17 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.columnar import ARROW, PARQUET
 from concord.pipeline.readers.delimited import CSV, TSV
+from concord.pipeline.readers.epub import EpubReader
 from concord.pipeline.readers.html import HtmlReader
 from concord.pipeline.readers.jsonl import JSONL
+from concord.pipeline.readers.mail import MailboxReader, MailReader
+from concord.pipeline.readers.markup import MarkupReader
 from concord.pipeline.readers.office import DocxReader, OdtReader, RtfReader
 from concord.pipeline.readers.pdf import PdfReader
-from concord.pipeline.readers.reader import Reader, RecordReader
+from concord.pipeline.readers.reader import Reader, StreamReader
 from concord.pipeline.readers.records import Loss, RecordError, ScannedRecord, dead_letter, file_changed, reason_of
 from concord.pipeline.readers.text import TextReader
+from concord.pipeline.readers.warc import WarcReader
 from concord.pipeline.storage.files import read_error
 
 logger = logging.getLogger(__name__)
@@ -32,12 +36,16 @@ logger = logging.getLogger(__name__)
 
 ENTRY_POINTS = "concord.readers"
 
-OPTIONAL: Mapping[str, TextReader | RecordReader] = {
+OPTIONAL: Mapping[str, TextReader | StreamReader] = {
     "html": HtmlReader(),
     "pdf": PdfReader(),
     "docx": DocxReader(),
     "odt": OdtReader(),
     "rtf": RtfReader(),
+    "epub": EpubReader(),
+    "eml": MailReader(),
+    "mbox": MailboxReader(),
+    "warc": WarcReader(),
 }
 """The bundled readers that need an extra, by format."""
 
@@ -58,6 +66,7 @@ def readers() -> Mapping[str, Reader]:
         "tsv": TSV,
         "parquet": PARQUET,
         "arrow": ARROW,
+        "tei": MarkupReader(),
     }
     by_format |= {format: reader for format, reader in OPTIONAL.items() if not missing_libraries(reader)}
     bundled = frozenset(by_format)
@@ -123,10 +132,14 @@ def _release(library: str) -> str:
 
 
 def format_of(name: str, *, available: Mapping[str, Reader] | None = None) -> str | None:
-    """Return the format that a file's suffixes name, None if no reader knows them."""
+    """Return the format that a file's suffixes name, None if no reader knows them.
+
+    Of two readers of one suffix, such as ``.xml``, that of another package counts, which somebody has installed for it.
+    """
     suffix = "".join(PurePath(name).suffixes[-2:]).lower()
     available = readers() if available is None else available
-    return next((format for format, reader in available.items() if suffix.endswith(tuple(reader.suffixes))), None)
+    known = [format for format, reader in available.items() if suffix.endswith(tuple(reader.suffixes))]
+    return known[-1] if known else None
 
 
 def scan_file(

@@ -62,7 +62,7 @@ def most_unpacked(size: int, config: ReaderConfig) -> int:
     return max(ALWAYS_UNPACKED_BYTES, int(config.max_unpack_ratio * size))
 
 
-def unpacks_too_far(size: int, most: int, *, loss: Loss) -> RecordError:
+def unpacks_too_far(size: int, most: int, *, loss: Loss | None) -> RecordError:
     """Return the error of a file of this size that unpacks to more bytes than ``most_unpacked``."""
     return RecordError(
         "unpacks_too_far",
@@ -84,7 +84,7 @@ class LineStream:
     def __init__(self, path: str, config: ReaderConfig) -> None:
         self.position = 0
         self._most = config.max_record_bytes
-        self._stream, self._damage = _open(path, config)
+        self._stream, self._damage = open_stream(path, config)
         self.encoding = mark_of(self._stream.read(4)) or (None if _ends_in_line_feed(config) else config.encoding)
         self._stream.seek(0)
         if self.encoding is not None:
@@ -148,7 +148,7 @@ def read_whole(path: str, *, expected_size: int | None = None, config: ReaderCon
         RecordError: when a compressed file is truncated or corrupt, or there is more to read than the bounds allow.
         InputError: when it has another size.
     """
-    stream, decompressed = _open(path, config)
+    stream, decompressed = open_stream(path, config)
     with stream:
         if expected_size is not None:
             size = stream.seek(0, io.SEEK_END) if decompressed is None else decompressed.size_on_disk
@@ -156,7 +156,7 @@ def read_whole(path: str, *, expected_size: int | None = None, config: ReaderCon
                 raise file_changed(path, f"{expected_size} bytes", size)
             if decompressed is None:
                 stream.seek(0)
-        content = _read_at_most(stream, config.max_record_bytes + 1)
+        content = read_at_most(stream, config.max_record_bytes + 1)
     if decompressed is not None and decompressed.error is not None:
         raise _broken_off(decompressed.error, len(content))
     if len(content) > config.max_record_bytes:
@@ -359,7 +359,7 @@ def _advice(reason: str) -> str:
     return f"{reason}; everything before that was read; {advice} and repeat the run"
 
 
-def _read_at_most(stream: BinaryIO, limit: int) -> bytes:
+def read_at_most(stream: BinaryIO, limit: int) -> bytes:
     """Read to the end, or at most ``limit`` bytes; in steps, since a single call would allocate all of them at once."""
     chunks: list[bytes] = []
     while limit and (chunk := stream.read(min(limit, _READ_BYTES))):
@@ -368,7 +368,7 @@ def _read_at_most(stream: BinaryIO, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def _open(path: str, config: ReaderConfig) -> tuple[io.BufferedReader, _Decompressed | None]:
+def open_stream(path: str, config: ReaderConfig) -> tuple[io.BufferedReader, _Decompressed | None]:
     codec = CODECS.get(PurePath(path).suffix.lower())
     if codec is None:
         return open_file(path), None

@@ -1,0 +1,360 @@
+"""Web archives (.warc): each response that is an HTML page is a document, and so is each page that is a resource.
+
+Positions are bytes of the file, at which a record is found without reading those before it: also where each record is
+compressed by itself, as is usual (.warc.gz). Of a file that is compressed as a whole, they are those of its content.
+"""
+
+import re
+import zlib
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any, Protocol
+
+from typing_extensions import override
+
+from concord.pipeline.config import ReaderConfig
+from concord.pipeline.readers.encodings import Encoding
+from concord.pipeline.readers.extracting import PositionedReader, as_record_errors
+from concord.pipeline.readers.fields import Record
+from concord.pipeline.readers.html import read_page
+from concord.pipeline.readers.reader import RecordStream
+from concord.pipeline.readers.records import Loss, RecordError, too_large
+from concord.pipeline.readers.streams import (
+    most_unpacked,
+    open_stream,
+    read_at_most,
+    unpacks_too_far,
+    with_codecs,
+)
+from concord.pipeline.storage.files import file_state, open_file
+
+_HEAD_BYTES = 1 << 16
+"""In so many bytes of a record stands what it is."""
+_CHUNK_BYTES = 1 << 16
+_LEAST_BYTES = 1 << 10
+_READ_BYTES = 1 << 20
+_ADVICE = "fetch the file again and repeat the run"
+_VERSION = b"WARC/"
+_START = re.compile(rb"WARC/\d\.\d\r\n")
+_MEMBER = b"\x1f\x8b\x08"
+_LENGTH = re.compile(rb"(?i)\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n")
+_BLANK = b"\r\n\r\n"
+_PAGES = ("text/html", "application/xhtml+xml")
+_LIKE_PAGE = re.compile(rb"(?i)[\s\xef\xbb\xbf]*(?:<!--.{0,500}?-->\s*)?<(?:!doctype html|html)\b", re.DOTALL)
+
+
+class WarcReader(PositionedReader):
+    """Reads the pages of files."""
+
+    suffixes = with_codecs(".warc")
+    libraries = ("fastwarc", "resiliparse")
+
+    @override
+    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream:
+        return WarcStream(path, config, columns)
+
+
+class _Source(Protocol):
+    """A file of records, each of which begins at a position.
+
+    Attributes:
+        unit_share: what part of the file a position leaves behind it, per unit.
+    """
+
+    def take(self, position: int) -> tuple[bytes | RecordError, int] | None:
+        """Return a record, or only its first bytes where it is no page, and its end; None at the end of the file.
+
+        Raises:
+            RecordError: when its end is not found.
+        """
+
+    def find(self, position: int) -> tuple[int, bool]:
+        """Return where the next record begins behind one that is broken, or the end of the file, and which it is."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+class WarcStream:
+    """The pages of a file.
+
+    Attributes:
+        position: the byte at which the next record starts.
+    """
+
+    def __init__(self, path: str, config: ReaderConfig, columns: Sequence[str] | None) -> None:
+        self.position = 0
+        self._config = config
+        self._with_text = columns is None or config.text_field in columns
+        self._size = max(file_state(path).size, 1)
+        is_gzip = PurePath(path).suffix.lower() == ".gz"
+        self._source: _Source = _Members(path, config) if is_gzip and _has_members(path) else _Whole(path, config)
+
+    def read(self) -> Record | None:
+        """Read the next page; None at the end of the file."""
+        while True:
+            start = self.position
+            try:
+                taken = self._source.take(start)
+                if taken is None:
+                    return None
+                content, self.position = taken
+                if isinstance(content, RecordError):
+                    raise content
+                record = self._page(content, start)
+            except RecordError as error:
+                if self.position == start:
+                    end, is_found = self._source.find(start)
+                    self.position = max(end, start + 1)
+                    if not is_found and error.loss is None:
+                        error.loss = Loss(share=1 - start / self._size)
+                return Record(start, self.position, error.with_traceback(None), self.position - start)
+            if record is not None:
+                return record
+
+    def skip_to(self, position: int) -> None:
+        """Skip forward to the start of a record."""
+        self.position = position
+
+    def close(self) -> None:
+        """Close the file."""
+        self._source.close()
+
+    def _page(self, content: bytes, start: int) -> Record | None:
+        """Return the document of a record, without its text where that is not needed; None for one that is no page."""
+        with as_record_errors("record of a web archive"):
+            record = _page_of(content)
+            if record is None:
+                return None
+            header, length = _header_of(content)
+            if length > len(content) - header or content[header + length :].strip():
+                raise RecordError(
+                    "invalid_warc",
+                    f"expected one record of {length:,} bytes, got {len(content) - header:,}; fetch the file again, or "
+                    "compress each record by itself",
+                )
+            names = {"url": "WARC-Target-URI", "date": "WARC-Date", "truncated": "WARC-Truncated"}
+            fields: dict[str, Any] = {name: record.headers.get(header) for name, header in names.items()}
+            fields = {name: value.strip("<>") for name, value in fields.items() if value}
+            size = self.position - start
+            if not self._with_text:
+                return Record(start, self.position, fields, size)
+            page, title = read_page(
+                _payload(content, self._config),
+                self._config,
+                charset=(record.http_charset or "").strip("\"' ") or None,
+                main_content=self._config.main_content,
+                is_xml=_media_type(record) == _PAGES[1],
+            )
+            fields |= {"title": title} if title else {}
+            encoding = Encoding(page.encoding or "", page.confidence)
+            fields[self._config.text_field] = page.text
+            return Record(start, self.position, fields, size, encoding, page.replaced, parts=())
+
+
+def _page_of(content: bytes) -> Any:
+    """Return FastWARC's record for the bytes of one, or for its first bytes; None if it is no page."""
+    from fastwarc.warc import WarcRecord, WarcRecordType
+
+    record = WarcRecord.from_bytes(content)
+    if record.record_type == WarcRecordType.response and record.is_http:
+        record.parse_http(auto_decode="none")
+        status = record.http_headers.status_code
+        if status is not None and not 200 <= status < 300:
+            return None
+    elif record.record_type != WarcRecordType.resource:
+        return None
+    media = _media_type(record)
+    is_page = media in _PAGES or (not media and _LIKE_PAGE.match(record.reader.read(1000)))
+    return record if is_page else None
+
+
+def _media_type(record: Any) -> str:
+    media = record.http_content_type if record.is_http_parsed else record.headers.get("Content-Type")
+    return (media or "").partition(";")[0].strip().lower()
+
+
+def _payload(content: bytes, config: ReaderConfig) -> bytes:
+    """Return the page within a record. Some archives store it decoded, and its headers say otherwise."""
+    from fastwarc.warc import WarcRecord
+
+    def read(auto_decode: Any) -> bytes:
+        record = WarcRecord.from_bytes(content)
+        if record.is_http:
+            record.parse_http(auto_decode=auto_decode)
+        page: bytes = record.reader.read(config.max_record_bytes + 1)
+        return page
+
+    try:
+        page = read("all")
+    except OSError as error:
+        page = read("none")
+        if not page.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+            raise RecordError(
+                "invalid_http", f"expected a page that can be decoded, got one that cannot ({error})"
+            ) from None
+    if len(page) > config.max_record_bytes:
+        raise too_large(config.max_record_bytes)
+    return page
+
+
+def _header_of(content: bytes) -> tuple[int, int]:
+    """Return the length of a record's header, and that of what follows it as the header states it."""
+    end = content.find(_BLANK)
+    stated = _LENGTH.search(content, 0, end + 2) if end >= 0 else None
+    if stated is None or not content.startswith(_VERSION):
+        raise RecordError("invalid_warc", f"expected the header of a record, got {content[:20]!r}; {_ADVICE}")
+    return end + len(_BLANK), int(stated[1])
+
+
+def _is_wanted(content: bytes) -> bool:
+    """Tell whether the record with these first bytes is a page, or must be looked at to know what is wrong with it."""
+    try:
+        return _page_of(content) is not None
+    except OSError:
+        return True
+
+
+class _Whole(_Source):
+    """Records that follow one another in a file, or in the content of one that is compressed as a whole."""
+
+    def __init__(self, path: str, config: ReaderConfig) -> None:
+        self._most = config.max_record_bytes
+        self._stream, self._damage = open_stream(path, config)
+        self._size = None if self._damage else file_state(path).size
+
+    def take(self, position: int) -> tuple[bytes | RecordError, int] | None:
+        self._stream.seek(position)
+        header = bytearray()
+        while len(header) < _HEAD_BYTES and not header.endswith(_BLANK):
+            line = self._stream.readline(_HEAD_BYTES)
+            header += line if header or line.strip() else b""
+            position += 0 if header else len(line)
+            if not line:
+                break
+        if not header:
+            self._raise_damage()
+            return None
+        _, length = _header_of(bytes(header))
+        end = position + len(header) + length
+        content = bytes(header) + self._stream.read(min(length, _HEAD_BYTES))
+        taken: bytes | RecordError = content
+        if length > _HEAD_BYTES and _is_wanted(content):
+            if length <= self._most:
+                content += read_at_most(self._stream, length - _HEAD_BYTES)
+                taken = content
+            else:
+                taken = too_large(self._most)
+        if (self._stream.seek(end) if self._size is None else self._size) < end:
+            self._raise_damage()
+            raise RecordError("truncated_stream", f"the file ends within a record; {_ADVICE}")
+        blank = self._stream.read(len(_BLANK))
+        if blank.strip():
+            raise RecordError(
+                "invalid_warc",
+                f"expected the end of a record {length:,} bytes after its header, got {blank!r}; {_ADVICE}",
+            )
+        return taken, end + len(blank)
+
+    def find(self, position: int) -> tuple[int, bool]:
+        # What is compressed cannot be read again.
+        offset, before = self._stream.tell() if self._size is None else self._stream.seek(position + 1), b""
+        while chunk := self._stream.read(_CHUNK_BYTES):
+            if start := _START.search(before + chunk):
+                return offset - len(before) + start.start(), True
+            offset += len(chunk)
+            before = chunk[-16:]
+        return offset, False
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _raise_damage(self) -> None:
+        if self._damage is not None and self._damage.error is not None:
+            error, self._damage = self._damage.error, None
+            raise error
+
+
+class _Members(_Source):
+    """Records that are gzip members of a file."""
+
+    def __init__(self, path: str, config: ReaderConfig) -> None:
+        self._config = config
+        self._file = open_file(path)
+        # What was read already, from a position on.
+        self._ahead = (0, b"")
+
+    def take(self, position: int) -> tuple[bytes | RecordError, int] | None:
+        chunk = self._read_at(position)
+        while chunk and not chunk.strip(b"\0"):
+            chunk = self._file.read(_CHUNK_BYTES)
+        if not chunk:
+            return None
+        decoder, content, size = zlib.decompressobj(wbits=31), bytearray(), 0
+        is_wanted: bool | None = None
+        while not decoder.eof:
+            try:
+                unpacked = decoder.decompress(chunk, _READ_BYTES)
+            except zlib.error as error:
+                raise RecordError("corrupt_stream", f"expected a gzip member, got {error}; {_ADVICE}") from None
+            size += len(unpacked)
+            packed = self._file.tell() - position
+            if size > most_unpacked(packed, self._config):
+                raise unpacks_too_far(packed, most_unpacked(packed, self._config), loss=None)
+            if is_wanted is not False and len(content) <= self._config.max_record_bytes:
+                content += unpacked
+            if is_wanted is None and len(content) >= _HEAD_BYTES:
+                is_wanted = _is_wanted(bytes(content))
+            chunk = decoder.unconsumed_tail or (b"" if decoder.eof else self._file.read(_CHUNK_BYTES))
+            if not (chunk or unpacked or decoder.eof):
+                raise RecordError("truncated_stream", f"the file ends within a record; {_ADVICE}")
+        end = self._file.tell() - len(decoder.unused_data)
+        self._ahead = (end, decoder.unused_data)
+        if len(content) > self._config.max_record_bytes:
+            return too_large(self._config.max_record_bytes), end
+        return bytes(content), end
+
+    def find(self, position: int) -> tuple[int, bool]:
+        position += 1
+        content = self._read_at(position)
+        while content:
+            start = content.find(_MEMBER)
+            if start < 0:
+                position += max(len(content) - len(_MEMBER) + 1, 1)
+            else:
+                position += start
+                if _begins_record(self._read_at(position)):
+                    return position, True
+                position += 1
+            content = self._read_at(position)
+        return position, False
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _read_at(self, position: int) -> bytes:
+        """Read some bytes at a position; only the last ones of a file are less than a few."""
+        start, ahead = self._ahead
+        if start != position or len(ahead) < _LEAST_BYTES:
+            self._file.seek(position)
+            ahead = self._file.read(_CHUNK_BYTES)
+        self._ahead = (0, b"")
+        return ahead
+
+
+def _begins_record(member: bytes) -> bool:
+    try:
+        return zlib.decompressobj(wbits=31).decompress(member, len(_VERSION)) == _VERSION
+    except zlib.error:
+        return False
+
+
+def _has_members(path: str) -> bool:
+    """Tell whether each record of a gzip file is compressed by itself, as the first one is."""
+    with open_file(path) as file:
+        try:
+            content = zlib.decompressobj(wbits=31).decompress(file.read(_CHUNK_BYTES), _READ_BYTES)
+            header, length = _header_of(content)
+        except (zlib.error, RecordError):
+            return False
+    return not content[header + length :].strip()
