@@ -13,7 +13,7 @@ class ReaderConfig(Config):
     """How records are read from the input."""
 
     format: str = "auto"
-    """text, html, jsonl, csv, tsv, parquet, arrow, pdf, docx, odt, rtf, epub, eml, mbox, tei (which is ALTO and PAGE XML
+    """text, html, jsonl, csv, tsv, parquet, arrow, pdf, docx, odt, rtf, epub, eml, mbox, tei (ALTO and PAGE XML
     as well), warc, or the reader of another package. auto goes by the file name: .txt, .html/.htm, .jsonl/.ndjson,
     .csv, .tsv, .pdf, .docx, .odt, .rtf, .eml, .mbox, .xml/.tei, .warc, each also with .gz or .zst; .parquet; .arrow;
     .epub."""

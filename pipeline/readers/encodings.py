@@ -6,8 +6,9 @@ after it. Nothing else is changed: line ends stay as they are.
 
 import codecs
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from itertools import islice
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -58,6 +59,12 @@ _WITHIN_WORDS = "\u2019\u2013\u2014\u2026\u00ad\u00b7\u00b4\u00a0"
 _CONTROLS = re.compile(rb"[\x00-\x06\x0e-\x1a]")
 _FEW, _FEW_SHARE = 3, 0.01
 """With ``reader.errors: replace`` so many bad bytes of a record are replaced, or this share of all if that is more."""
+
+
+_MULTIBYTE = {"cp932", "gb18030", "big5hkscs", "cp949", "euc_jp", "iso2022_jp_ext", "iso2022_kr", "hz"}
+_ASCII = bytes(range(0x20, 0x7E))
+_MOST_BY_CHANCE = 3
+"""So few characters of these encodings may happen to be UTF-8 as well."""
 
 
 class Encoding(NamedTuple):
@@ -113,6 +120,41 @@ def decode(content: bytes, *, encoding: str, errors: Errors = "strict") -> Decod
     if guessed is None:
         raise RecordError("invalid_encoding", f"expected utf-8 or letters that show an encoding, got neither; {_SET}")
     return _decode_as(content, guessed.name, errors=errors, hint=_SET)._replace(confidence=guessed.confidence)
+
+
+def encoding_of(content: bytes, encoding: str, declared: Callable[[], str | None]) -> str:
+    """Return the encoding that the job sets, or else that a mark or the content itself states; UTF-8 is recognized.
+
+    Args:
+        encoding: as in ReaderConfig; utf-8 and auto give way to what the content states.
+        declared: returns the encoding that the content states; None where it states none.
+    """
+    marked = mark_of(content)
+    if encoding not in ("utf-8", "auto") or content.startswith(codecs.BOM_UTF8):
+        return encoding
+    if marked is not None:
+        return marked
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return _of_ascii(declared()) or encoding
+    beyond = sum(1 for _ in islice(re.finditer(rb"[\xc2-\xff]", content), _MOST_BY_CHANCE + 1))
+    is_ambiguous = beyond <= _MOST_BY_CHANCE if beyond else b"\x1b" in content or b"~{" in content
+    stated = _of_ascii(declared()) if is_ambiguous else None
+    if stated in _MULTIBYTE:
+        with suppress(UnicodeDecodeError):
+            content.decode(stated)
+            return stated
+    return encoding
+
+
+def _of_ascii(encoding: str | None) -> str | None:
+    """Return an encoding if what is in it can state it: in UTF-16, say, a statement in ASCII could not be read."""
+    try:
+        states = encoding is not None and not encoding.startswith("utf") and _ASCII.decode(encoding) == _ASCII.decode()
+    except UnicodeError:
+        return None
+    return encoding if states else None
 
 
 def mark_of(content: bytes) -> str | None:

@@ -4,10 +4,7 @@ The text is extracted by resiliparse (extra ``html``): its blocks stand on lines
 are left out, and entities are resolved. Offsets count in this text.
 """
 
-import codecs
 import re
-from contextlib import suppress
-from itertools import islice
 from typing import Any
 
 import orjson
@@ -15,17 +12,13 @@ from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.encoding_labels import codec_of
-from concord.pipeline.readers.encodings import Decoded, decode, mark_of
+from concord.pipeline.readers.encodings import Decoded, decode, encoding_of
 from concord.pipeline.readers.records import RecordError, too_large
 from concord.pipeline.readers.streams import with_codecs
 from concord.pipeline.readers.text import TextReader
 
 _XML = re.compile(rb"""\s*<\?xml\b[^>]*?encoding\s*=\s*["']([^"'>]+)""")
 _CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s;"'>]+)""", re.IGNORECASE)
-_MULTIBYTE = {"cp932", "gb18030", "big5hkscs", "cp949", "euc_jp", "iso2022_jp_ext", "iso2022_kr", "hz"}
-_ASCII = bytes(range(0x20, 0x7E))
-_MOST_BY_CHANCE = 3
-"""So few characters of these encodings may happen to be UTF-8 as well."""
 _CLOSED = re.compile(
     r"<(?!(?:area|base|br|col|embed|hr|img|input|link|meta|param|source|track|wbr)\b)([A-Za-z][\w:.-]*)(\s[^<>]*|)/>"
 )
@@ -67,7 +60,11 @@ def read_page(
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
 
-    decoded = decode(content, encoding=_encoding_of(content, config, charset), errors=config.errors)
+    decoded = decode(
+        content,
+        encoding=encoding_of(content, config.encoding, lambda: _declared(content, charset)),
+        errors=config.errors,
+    )
     tree = HTMLTree.parse(_CLOSED.sub(r"<\1\2></\1>", decoded.text) if is_xml else decoded.text)
     if content.count(b"<") > _MOST_DEPTH:
         _check_nesting(tree, config)
@@ -75,27 +72,6 @@ def read_page(
         tree, preserve_formatting=True, main_content=main_content, list_bullets=False, alt_texts=False
     )
     return decoded._replace(text=text), (tree.title or "").strip()
-
-
-def _encoding_of(content: bytes, config: ReaderConfig, charset: str | None) -> str:
-    """Return the encoding that the job sets, or else that a mark, a label or the page states; UTF-8 is recognized."""
-    marked = mark_of(content)
-    if config.encoding not in ("utf-8", "auto") or content.startswith(codecs.BOM_UTF8):
-        return config.encoding
-    if marked is not None:
-        return marked
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError:
-        return _declared(content, charset) or config.encoding
-    beyond = sum(1 for _ in islice(re.finditer(rb"[\xc2-\xff]", content), _MOST_BY_CHANCE + 1))
-    is_ambiguous = beyond <= _MOST_BY_CHANCE if beyond else b"\x1b" in content or b"~{" in content
-    declared = _declared(content, charset) if is_ambiguous else None
-    if declared in _MULTIBYTE:
-        with suppress(UnicodeDecodeError):
-            content.decode(declared)
-            return declared
-    return config.encoding
 
 
 def _declared(content: bytes, charset: str | None) -> str | None:
@@ -110,16 +86,8 @@ def _declared(content: bytes, charset: str | None) -> str | None:
     for label in (charset, *labels) if charset else labels:
         name = "cp1252" if label.strip().lower() == "x-user-defined" else codec_of(label)
         if name is not None:
-            return name if _extends_ascii(name) else None
+            return name
     return None
-
-
-def _extends_ascii(encoding: str) -> bool:
-    """Tell whether a page in an encoding can declare it: in UTF-16, say, a declaration in ASCII could not be read."""
-    try:
-        return not encoding.startswith("utf") and _ASCII.decode(encoding) == _ASCII.decode()
-    except UnicodeError:
-        return False
 
 
 def _check_nesting(tree: Any, config: ReaderConfig) -> None:

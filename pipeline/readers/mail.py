@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.encoding_labels import codec_of
-from concord.pipeline.readers.encodings import Decoded, Encoding, decode
+from concord.pipeline.readers.encodings import Decoded, Encoding, decode, encoding_of
 from concord.pipeline.readers.extracting import PositionedReader, as_record_errors
 from concord.pipeline.readers.fields import Record
 from concord.pipeline.readers.html import read_page
@@ -105,6 +105,8 @@ def _shown(part: Message, attachments: list[str], config: ReaderConfig) -> Itera
     kind = part.get_content_type()
     if part.get_content_disposition() == "attachment" or not (part.is_multipart() or kind in (_TEXT, _HTML)):
         if kind.startswith("multipart/"):
+            if not _content(part).strip():
+                return
             raise RecordError(
                 "invalid_message", f"expected the parts of a {kind}, found none; the message may be truncated"
             )
@@ -141,9 +143,8 @@ def _text(part: Message, config: ReaderConfig) -> Decoded:
     if part.get_content_type() == _HTML:
         decoded, _ = read_page(content, config, charset=label)
     else:
-        is_set = config.encoding not in ("utf-8", "auto")
-        stated = None if is_set or label is None else codec_of(label)
-        decoded = decode(content, encoding=stated or config.encoding, errors=config.errors)
+        encoding = encoding_of(content, config.encoding, lambda: codec_of(label) if label else None)
+        decoded = decode(content, encoding=encoding, errors=config.errors)
     return decoded._replace(text=decoded.text.replace("\r\n", "\n"))
 
 

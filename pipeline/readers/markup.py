@@ -16,7 +16,7 @@ from concord.models.data.visible import without_line_breaks
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import PAGE, Part
 from concord.pipeline.encoding_labels import codec_of
-from concord.pipeline.readers.encodings import Decoded, decode, mark_of
+from concord.pipeline.readers.encodings import Decoded, decode, encoding_of
 from concord.pipeline.readers.extracting import ExtractingReader, extracted
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.streams import with_codecs
@@ -52,7 +52,9 @@ class MarkupReader(ExtractingReader):
 
     @override
     def parse(self, content: bytes, config: ReaderConfig) -> Decoded:
-        decoded = decode(content, encoding=_encoding_of(content, config), errors=config.errors)
+        decoded = decode(
+            content, encoding=encoding_of(content, config.encoding, lambda: _declared(content)), errors=config.errors
+        )
         root = _tree(decoded.text)
         name = _name(root)
         try:
@@ -72,14 +74,9 @@ class MarkupReader(ExtractingReader):
         return found._replace(encoding=decoded.encoding, confidence=decoded.confidence, replaced=decoded.replaced)
 
 
-def _encoding_of(content: bytes, config: ReaderConfig) -> str:
-    """Return the encoding that the job sets, or else that a mark or the declaration states."""
-    if config.encoding not in ("utf-8", "auto"):
-        return config.encoding
-    declared = _DECLARED.match(content)
-    codec = codec_of(declared[1].decode("latin-1")) if declared else None
-    # A declaration that can be read in ASCII is none of UTF-16.
-    return mark_of(content) or (None if codec is None or codec.startswith("utf") else codec) or config.encoding
+def _declared(content: bytes) -> str | None:
+    declaration = _DECLARED.match(content)
+    return codec_of(declaration[1].decode("latin-1")) if declaration else None
 
 
 def _tree(text: str) -> Element:
