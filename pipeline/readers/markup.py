@@ -28,18 +28,20 @@ _MOST_TAGS = 3_000_000
 """An element takes some hundred bytes of memory."""
 
 # What TEI's elements do to the text; all others are only a part of it.
-_LINES = frozenset({"l", "item", "row", "cell", "speaker"})
+_LINES = frozenset({"l", "item", "row", "cell", "speaker", "castItem", "label"})
 _PARAGRAPHS = _LINES | {"p", "ab", "head", "stage", "u", "titlePart", "salute", "signed"}
 _BLOCKS = frozenset(
-    {"div", "lg", "list", "sp", "table", "figure", "quote", "cit", "epigraph", "argument", "byline", "dateline"}
-    | {"opener", "docTitle", "docAuthor", "docImprint", "docDate", "closer", "trailer", "postscript", "label", "bibl"}
+    {"div", "lg", "list", "sp", "table", "figure", "epigraph", "argument", "byline", "dateline", "opener", "closer"}
+    | {"docTitle", "docAuthor", "docImprint", "docDate", "trailer", "postscript", "castList", "castGroup", "set"}
     | {"front", "body", "back", "text", *(f"div{level}" for level in range(8))}
 )
 _BREAKS = frozenset({"lb", "cb", "pb", "gb"})
 _CHOSEN = {"choice": ("corr", "reg", "expan"), "app": ("lem",)}
 """Elements with several readings, and those that are preferred to the first one."""
 _UNPRINTED = frozenset({"fw", "del", "surplus", "figDesc", "index", "interp", "interpGrp", "spanGrp", "linkGrp", "fs"})
-_HYPHENS = ("-", "\u00ac", "\u00ad", "\u2010")
+_HYPHENS = ("-", "\u00ac", "\u00ad", "\u2010", "\u2e17")
+_JOINED = re.compile(rf"(?<![{''.join(_HYPHENS)}])\n")
+"""A line end, unless a word may go on after it."""
 
 _RUNNING = frozenset({"header", "footer", "page-number", "catch-word", "signature-mark"})
 """The types of PAGE's regions that are no part of the text."""
@@ -52,9 +54,8 @@ class MarkupReader(ExtractingReader):
 
     @override
     def parse(self, content: bytes, config: ReaderConfig) -> Decoded:
-        decoded = decode(
-            content, encoding=encoding_of(content, config.encoding, lambda: _declared(content)), errors=config.errors
-        )
+        encoding = encoding_of(content, config.encoding, lambda: _declared(content))
+        decoded = decode(content, encoding=encoding, errors=config.errors)
         root = _tree(decoded.text)
         name = _name(root)
         try:
@@ -106,11 +107,19 @@ def _named(element: Iterable[Element], *names: str) -> list[Element]:
 
 
 class _Text:
-    """A text that grows. White space counts as on a page: a gap is written before what follows it."""
+    """A text that grows. White space counts as on a page: a gap is written before what follows it.
+
+    Attributes:
+        open: how many paragraphs it is in.
+        notes: those of the paragraph.
+        pages: the labels of pages that have begun, until there is something on them.
+    """
 
     def __init__(self) -> None:
         self.length = self.open = 0
-        self.notes: list[str] = []
+        self.notes: list[_Text] = []
+        self.pages: list[str] = []
+        self.parts: list[Part] = []
         self._pieces: list[str] = []
         self._gap = ""
 
@@ -118,13 +127,29 @@ class _Text:
         """Leave at least this gap (a space, a line end or two) before what follows."""
         self._gap = max(self._gap, gap, key=lambda gap: (gap.count("\n"), len(gap)))
 
-    def write(self, text: str) -> int:
-        """Write what neither begins nor ends in white space; return where it begins."""
+    def write(self, text: str, parts: Sequence[Part] = ()) -> None:
+        """Write what neither begins nor ends in white space, with its own pages."""
         gap = self._gap if self.length else ""
         start = self.length + len(gap)
         self._pieces += (gap, text)
         self.length, self._gap = start + len(text), ""
-        return start
+        self.begin_pages(start)
+        self.parts += (part._replace(start=start + part.start) for part in parts)
+
+    def begin_pages(self, start: int) -> None:
+        """Note where the pages begin that wait for it."""
+        self.parts += (Part(PAGE, label, start) for label in self.pages)
+        self.pages.clear()
+
+    def close_paragraph(self) -> None:
+        """Write the notes of a paragraph behind it, unless another one is open."""
+        while self.notes and not self.open:
+            note = self.notes.pop(0)
+            if note.length:
+                self.separate("\n\n")
+                self.write(str(note), note.parts)
+                self.separate("\n\n")
+            self.pages += note.pages
 
     def ends_in_hyphen(self) -> bool:
         """Tell whether the last character is a hyphen."""
@@ -138,29 +163,25 @@ class _Tei:
     """TEI: what the elements ``text`` show, each note behind the paragraph that it is in."""
 
     def __init__(self) -> None:
-        self._text = _Text()
-        self._parts: list[Part] = []
-        self._count = 0
-        # The labels of pages that have begun, until there is something on them.
-        self._pages: list[str] = []
+        self._pages = 0
 
     def read(self, root: Element) -> Decoded:
         """Return the document."""
-        texts = list(_texts(root))
-        if not texts:
+        text, elements = _Text(), list(_texts(root))
+        if not elements:
             raise RecordError("no_text", "expected an element <text>, got none; take the file out of the input")
-        for text in texts:
-            self._walk(text, self._text)
-        self._begin_pages(self._text.length)
+        for element in elements:
+            self._walk(element, text)
+        text.begin_pages(text.length)
         header = next((element for element in root.iter() if _name(element) == "titleStmt"), None)
         meta = {name: "; ".join(map(_flat, _named(header or (), name))) for name in ("title", "author")}
-        return extracted([("", "", str(self._text))], meta=meta)._replace(parts=tuple(self._parts))
+        return extracted([("", "", str(text))], meta=meta)._replace(parts=tuple(text.parts))
 
     def _walk(self, element: Element, text: _Text) -> None:
         """Write an element to a text, without what follows it."""
         name = _name(element)
         if name in _UNPRINTED:
-            self._turn_pages(element)
+            self._turn_pages(element, text)
         elif name in _CHOSEN:
             readings = list(element)
             chosen = next((reading for reading in readings if _name(reading) in _CHOSEN[name]), *readings[:1])
@@ -168,67 +189,54 @@ class _Tei:
                 if reading is chosen:
                     self._walk(reading, text)
                 else:
-                    self._turn_pages(reading)
+                    self._turn_pages(reading, text)
         elif name == "note":
             note = _Text()
             self._write_children(element, note)
-            text.notes.append(str(note))
-            self._close(text)
+            text.notes.append(note)
+            text.close_paragraph()
         elif name in _BREAKS:
-            self._turn_pages(element)
+            self._turn_pages(element, text)
             if element.get("break") != "no" or text.ends_in_hyphen():
                 text.separate("\n")
-        else:
-            gap = "\n" if name in _LINES else "\n\n" if name in _PARAGRAPHS or name in _BLOCKS else ""
+        elif name in _PARAGRAPHS or name in _BLOCKS:
+            gap = "\n" if name in _LINES else " " if name == "stage" and text.open else "\n\n"
             text.separate(gap)
             text.open += name in _PARAGRAPHS
             self._write_children(element, text)
             text.open -= name in _PARAGRAPHS
             text.separate(gap)
-            self._close(text)
+            text.close_paragraph()
+        else:
+            self._write_children(element, text)
 
     def _write_children(self, element: Element, text: _Text) -> None:
-        self._write(element.text, text)
+        _write(element.text, text)
         before: Element | None = None
         for child in element:
             if before is not None and not before.tail and _are_words(before, child):
                 text.separate(" ")
             self._walk(child, text)
-            self._write(child.tail, text)
+            _write(child.tail, text)
             before = child
 
-    def _write(self, content: str | None, text: _Text) -> None:
-        if not content:
-            return
-        words = _SPACES.sub(" ", content)
-        if words.startswith(" "):
-            text.separate(" ")
-        if words := words.strip(" "):
-            start = text.write(words)
-            if text is self._text:
-                self._begin_pages(start)
-        if content[-1] in " \t\r\n":
-            text.separate(" ")
-
-    def _close(self, text: _Text) -> None:
-        """Write the notes of a paragraph behind it."""
-        if text.open or not text.notes:
-            return
-        notes, text.notes = text.notes, []
-        for note in filter(None, notes):
-            text.separate("\n\n")
-            text.write(note)
-            text.separate("\n\n")
-
-    def _turn_pages(self, element: Element) -> None:
+    def _turn_pages(self, element: Element, text: _Text) -> None:
         for page in element.iter():
             if _name(page) == "pb":
-                self._count += 1
-                self._pages.append(page.get("n") or str(self._count))
+                self._pages += 1
+                text.pages.append(page.get("n", "").removeprefix("p.").strip() or str(self._pages))
 
-    def _begin_pages(self, start: int) -> None:
-        self._parts += (Part(PAGE, label, start) for label in self._pages)
-        self._pages.clear()
+
+def _write(content: str | None, text: _Text) -> None:
+    if not content:
+        return
+    words = _SPACES.sub(" ", content)
+    if words.startswith(" "):
+        text.separate(" ")
+    if words != " ":
+        text.write(words.strip(" "))
+    if words.endswith(" "):
+        text.separate(" ")
 
 
 def _are_words(first: Element, second: Element) -> bool:
@@ -247,6 +255,9 @@ def _texts(element: Element) -> Iterator[Element]:
 
 
 def _flat(element: Element) -> str:
+    """Return the text of an element of the header, without the numbers that identify a person or thing."""
+    for number in _named(element, "idno"):
+        number.text = ""
     return _SPACES.sub(" ", "".join(element.itertext())).strip()
 
 
@@ -324,4 +335,4 @@ def _in_order(blocks: Mapping[str, Sequence[str]], order: Iterable[str], *, join
     """Return the text of blocks in an order; those that it does not name come after it, as they stand in the file."""
     names = dict.fromkeys([*(name for name in order if name in blocks), *blocks])
     texts = ["\n".join(filter(None, blocks[name])) for name in names]
-    return "\n\n".join(without_line_breaks(text).replace("\n", " ") if join else text for text in texts if text)
+    return "\n\n".join(_JOINED.sub(" ", without_line_breaks(text)) if join else text for text in texts if text)
