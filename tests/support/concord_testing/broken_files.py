@@ -17,6 +17,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.readers.read_file import read_records
 from concord.pipeline.readers.reader import Reader
+from concord_testing import documents
 
 RECORDS = 40
 _MOST_RECORDS = 5000
@@ -28,6 +29,7 @@ class Sample:
 
     Attributes:
         shows_truncation: whether the format says where a file ends.
+        selects: whether it reads records of some kinds alone, and damage may make another kind of one.
         encoding: how it is read, as ``reader.encoding``.
     """
 
@@ -35,6 +37,7 @@ class Sample:
     format: str
     content: bytes
     shows_truncation: bool = False
+    selects: bool = False
     encoding: str = "utf-8"
 
     @property
@@ -65,9 +68,30 @@ def samples() -> Mapping[str, Sample]:
     for name, (format, content) in plain.items():
         found.append(Sample(f"{name}.gz", format, gzip.compress(content, mtime=0), shows_truncation=True))
         found.append(Sample(f"{name}.zst", format, zstd(content), shows_truncation=True))
+    found += archives(rows)
     found.append(Sample("a.parquet", "parquet", parquet(table), shows_truncation=True))
     found.append(Sample("a.arrow", "arrow", arrow_stream(table), shows_truncation=True))
     return {sample.name: sample for sample in found}
+
+
+def archives(rows: Sequence[Mapping[str, object]]) -> list[Sample]:
+    """Return files that hold a message, chapter, page or the like for each row."""
+    texts = [str(row["text"]) for row in rows]
+    pages = [f"<title>{number}</title><p>{text}</p>" for number, text in enumerate(texts)]
+    message = "Subject: {}\nContent-Type: text/plain; charset=utf-8\n\n{}\n"
+    messages = [message.format(number, text) for number, text in enumerate(texts)]
+    mbox = "".join(f"From ada@a.org Fri Jul  8 12:08:34 2011\n{mail}\n" for mail in messages).encode()
+    tei = "".join(f'<pb n="{number}"/><p>{text}</p>' for number, text in enumerate(texts))
+    records = [documents.warc_page(page.encode(), url=f"http://a.org/{n}") for n, page in enumerate(pages)]
+    return [
+        Sample("a.eml", "eml", messages[0].encode()),
+        Sample("a.mbox", "mbox", mbox),
+        Sample("a.mbox.gz", "mbox", gzip.compress(mbox, mtime=0), shows_truncation=True),
+        Sample("a.epub", "epub", documents.epub(*pages), shows_truncation=True),
+        Sample("a.xml", "tei", f"<TEI><text><body>{tei}</body></text></TEI>".encode(), shows_truncation=True),
+        Sample("a.warc", "warc", b"".join(records), selects=True),
+        Sample("a.warc.gz", "warc", b"".join(gzip.compress(record, mtime=0) for record in records)),
+    ]
 
 
 def _latin(content: bytes) -> bytes:
@@ -173,7 +197,7 @@ def damage_and_read(
         elif texts - whole:
             outcomes["changed"] += 1
         else:
-            assert kind == "truncate", (sample.name, seed, number)
+            assert kind == "truncate" or sample.selects, (sample.name, seed, number)
             assert not sample.shows_truncation, (sample.name, seed, number)
             outcomes["cut"] += 1
     return outcomes

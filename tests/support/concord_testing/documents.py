@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from zipfile import ZIP_DEFLATED, ZipFile
+from types import MappingProxyType
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 BROKEN_PAGE = None
 """A page that no program can read."""
@@ -97,3 +98,50 @@ def odt(body: str, **files: str) -> bytes:
     manifest = '<manifest xmlns="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"/>'
     others = {f"{name}.xml": xml for name, xml in files.items()}
     return zipped({"META-INF/manifest.xml": manifest, "content.xml": content, **others})
+
+
+def epub(*chapters: str | bytes | None, files: Mapping[str, str] = MappingProxyType({}), toc: str = "") -> bytes:
+    """Return a book whose chapters are pages of XHTML; None is one whose file is missing.
+
+    Args:
+        files: further files, or others in place of its own, by their paths.
+        toc: the table of contents, as links of XHTML to ``c1.xhtml`` and so on.
+    """
+    numbers = range(1, len(chapters) + 1)
+    items = "".join(f'<item id="c{n}" href="c{n}.xhtml" media-type="application/xhtml+xml"/>' for n in numbers)
+    spine = "".join(f'<itemref idref="c{n}"/>' for n in numbers)
+    package = (
+        '<package xmlns="http://www.idpf.org/2007/opf" xmlns:dc="http://purl.org/dc/elements/1.1/"><metadata>'
+        f"<dc:title>Letters &amp; Diaries</dc:title><dc:creator>Ada</dc:creator></metadata><manifest>{items}"
+        '<item id="nav" href="nav.xhtml" media-type="application/xhtml+xml" properties="nav"/></manifest>'
+        f"<spine>{spine}</spine></package>"
+    )
+    content: dict[str, str | bytes] = {
+        "META-INF/container.xml": '<container><rootfiles><rootfile full-path="in/a.opf"/></rootfiles></container>',
+        "in/a.opf": package,
+        "in/nav.xhtml": f'<html xmlns="http://www.w3.org/1999/xhtml"><body><nav>{toc}</nav></body></html>',
+        **{f"in/c{n}.xhtml": page for n, page in zip(numbers, chapters, strict=True) if page is not None},
+        **files,
+    }
+    sink = BytesIO()
+    with ZipFile(sink, "w", ZIP_DEFLATED) as archive:
+        for path, text in content.items():
+            # Without a date, so that the same book has the same bytes.
+            archive.writestr(ZipInfo(path), text, ZIP_DEFLATED)
+    return sink.getvalue()
+
+
+def warc_page(
+    page: bytes, *, media_type: str = "text/html", headers: str = "", status: str = "200 OK", url: str = "http://a.org/"
+) -> bytes:
+    """Return the record of a web archive for a page that a server has sent; ``headers`` are further ones of HTTP."""
+    http = f"HTTP/1.1 {status}\r\nContent-Type: {media_type}\r\n{headers}\r\n".encode() + page
+    return warc_record(
+        http, "response", f"WARC-Target-URI: {url}\r\nContent-Type: application/http;msgtype=response\r\n"
+    )
+
+
+def warc_record(block: bytes, kind: str, headers: str = "") -> bytes:
+    """Return a record of a web archive."""
+    named = f"WARC-Type: {kind}\r\nWARC-Date: 2021-05-08T10:00:00Z\r\n{headers}Content-Length: {len(block)}\r\n"
+    return f"WARC/1.0\r\n{named}\r\n".encode() + block + b"\r\n\r\n"

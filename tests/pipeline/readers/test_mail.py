@@ -1,0 +1,252 @@
+"""E-mail: the body is the raw text, headers become meta, and one bad message of a mailbox costs no other."""
+
+import base64
+import gzip
+import json
+import random
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import pytest
+from concord_testing.broken_files import read_all
+
+from concord.pipeline.config import ReaderConfig
+from concord.pipeline.documents import DeadLetter, Document
+from concord.pipeline.plan import Piece
+from concord.pipeline.readers.read_file import format_of, read_piece, read_text_at, scan_file
+
+HEADERS = b"From: ada@a.org\nSubject: Bridge\n"
+FROM = b"From ada@a.org Fri Jul  8 12:08:34 2011\n"
+
+
+def read(path: Path, content: bytes, **config: Any) -> list[Document | DeadLetter]:
+    path.write_bytes(content)
+    return read_all(path, format_of(path.name) or "", ReaderConfig(**config))
+
+
+def read_one(folder: Path, content: bytes, **config: Any) -> Document | DeadLetter:
+    (found,) = read(folder / "a.eml", content, **config)
+    return found
+
+
+def document(folder: Path, content: bytes, **config: Any) -> Document:
+    found = read_one(folder, content, **config)
+    assert isinstance(found, Document), found
+    return found
+
+
+def meta(found: Document | DeadLetter) -> dict[str, Any]:
+    assert isinstance(found, Document), found
+    values: dict[str, Any] = json.loads(found.meta or "{}")
+    return values
+
+
+def message(text: str | None = "Anna went.\n> Bob saw it.\n", html: str | None = None, **headers: str) -> EmailMessage:
+    made = EmailMessage()
+    for name, value in headers.items():
+        made[name] = value
+    if text is not None:
+        made.set_content(text)
+    if html is not None:
+        (made.add_alternative if text is not None else made.set_content)(html, subtype="html")
+    return made
+
+
+@pytest.mark.parametrize("name", ["a.eml", "a.EML.gz"])
+def test_body_is_the_text_and_headers_are_meta(tmp_path: Path, name: str) -> None:
+    mail = message(
+        Subject="Grüße aus Köln",
+        From="Zoë <zoe@a.org>",
+        To="bob@a.org, eve@a.org",
+        Date="Sat, 8 May 2021 10:00:00 +0200",
+    )
+    mail["Message-ID"] = "<1@a.org>"
+    content = mail.as_bytes().replace(b"\n", b"\r\n")
+
+    (found,) = read(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
+
+    assert isinstance(found, Document)
+    assert (found.doc_id, found.text, found.parts) == (name, "Anna went.\n> Bob saw it.\n", ())
+    assert meta(found) == {
+        "subject": "Grüße aus Köln",
+        "from": "Zoë <zoe@a.org>",
+        "to": "bob@a.org, eve@a.org",
+        "date": "2021-05-08T10:00:00+02:00",
+        "message_id": "<1@a.org>",
+    }
+    assert read_text_at(str(tmp_path / name), format="eml", position=0, config=ReaderConfig()) == found.text
+
+
+def test_plain_text_is_preferred_unless_it_is_blank(tmp_path: Path) -> None:
+    html = "<p>Anna <b>went</b>.</p>"
+
+    assert document(tmp_path, message("Anna.\n", html).as_bytes()).text == "Anna.\n"
+    assert document(tmp_path, message(" \n", html).as_bytes()).text == "Anna went."
+    assert document(tmp_path, message(None, html).as_bytes()).text == "Anna went."
+
+
+def test_shown_parts_follow_one_another_and_attachments_are_named_alone(tmp_path: Path) -> None:
+    mail = message("Anna.\n", "<p>Not shown.</p>")
+    mail.add_attachment(b"%PDF", maintype="application", subtype="pdf", filename="Übersicht.pdf")
+    mail.add_attachment(message("Forwarded.\n", Subject="Old"), disposition="inline")
+    mail.add_attachment("Attached.\n", filename="a.txt")
+    mail.add_attachment("Bob.\n", disposition="inline")
+
+    found = document(tmp_path, mail.as_bytes())
+
+    assert found.text == "Anna.\n\nForwarded.\n\nBob.\n"
+    assert meta(found)["attachments"] == ["Übersicht.pdf", "a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("charset", "written", "setting", "expected"),
+    [
+        ("iso-8859-1", "cp1252", "utf-8", "cp1252"),
+        ("koi8-r", "koi8-r", "utf-8", "koi8-r"),
+        ("us-ascii", "utf-8", "utf-8", "utf-8"),
+        ("iso-8859-1", "utf-8", "utf-8", "utf-8"),
+        ("x-unknown", "cp1252", "cp1252", "cp1252"),
+        ("", "cp1252", "auto", "cp1252"),
+    ],
+)
+def test_charset_is_the_one_that_the_part_states(
+    tmp_path: Path, charset: str, written: str, setting: str, expected: str
+) -> None:
+    text = "Вчера Анна" if written == "koi8-r" else "Zoë, Chloë, Noël and Citroën"
+    stated = f"Content-Type: text/plain; charset={charset}\n".encode() if charset else b""
+
+    found = document(tmp_path, HEADERS + stated + b"\n" + text.encode(written), encoding=setting)
+
+    assert (found.text, found.encoding) == (text, expected)
+
+
+def test_wrong_bytes_are_a_dead_letter_or_counted(tmp_path: Path) -> None:
+    content = HEADERS + b"Content-Type: text/plain; charset=utf-8\n\nZo\xeb met Anna."
+
+    strict, lenient = read_one(tmp_path, content), document(tmp_path, content, errors="replace")
+
+    assert isinstance(strict, DeadLetter)
+    assert strict.error == "invalid_utf8"
+    assert (lenient.text, lenient.replaced) == ("Zo\ufffd met Anna.", 1)
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("=?utf-8?B?WsOp?=", "Zé"),
+        ("=?utf-8?q?Zo=C3=AB_and?= Bob", "Zoë and Bob"),
+        ("=?utf-8?q?Zo=C3?=\n =?utf-8?q?=AB?=", "Zoë"),
+        ("=?iso-8859-1?q?Zo=EB?= =?koi8-r?b?8sHTyA==?=", "ZoëРасх"),
+        ("(=?utf-8?q?a?=)", "(a)"),
+        ("=?utf-8?b?A?=", "=?utf-8?b?A?="),
+        ("=?nothing?q?a=EB?=", "a\ufffd"),
+        ("Zoë\n  and Bob", "Zoë and Bob"),
+        ("=?a?q?b" * 20_000, "=?a?q?b" * 20_000),
+    ],
+)
+def test_headers_are_decoded_where_they_can_be(tmp_path: Path, header: str, expected: str) -> None:
+    assert meta(document(tmp_path, f"Subject: {header}\n\nAnna.".encode()))["subject"] == expected
+
+
+def test_undated_message_keeps_its_date_as_it_is_written(tmp_path: Path) -> None:
+    assert meta(document(tmp_path, b"Date: yesterday\n\nAnna."))["date"] == "yesterday"
+
+
+def nested(levels: int) -> bytes:
+    opened = "".join(f"Content-Type: multipart/mixed; boundary=b{number}\n\n--b{number}\n" for number in range(levels))
+    return HEADERS + opened.encode() + b"\nAnna.\n"
+
+
+LONG = b"Content-Type: text/plain; a=" + b'";' * 200_000
+REFUSED = {
+    "no headers": (b"Anna went.\nBob saw it.\n", "invalid_message"),
+    "binary": (bytes(range(256)) * 10, "invalid_message"),
+    "no parts": (HEADERS + b"Content-Type: multipart/mixed; boundary=x\n\n--y\nAnna.", "invalid_message"),
+    "base64": (HEADERS + b"Content-Transfer-Encoding: base64\n\nA", "invalid_base64"),
+    "encrypted": (HEADERS + b"Content-Type: application/pkcs7-mime\n\nAAAA", "encrypted"),
+    "nested": (nested(1500), "unreadable"),
+    "nested beside many lines": (nested(300) + b"\n" * 200_000, "message_too_complex"),
+    "long header": (HEADERS + LONG + b"\n\nAnna.", "message_too_complex"),
+    "long header in many lines": (HEADERS + LONG.replace(b";", b";\n ") + b"\n\nAnna.", "message_too_complex"),
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_message_or_would_take_long_is_a_dead_letter(tmp_path: Path, name: str) -> None:
+    content, error = REFUSED[name]
+
+    found = read_one(tmp_path, content)
+
+    assert isinstance(found, DeadLetter)
+    assert (found.error, found.doc_id) == (error, "a.eml")
+
+
+BOX = [
+    FROM + HEADERS + b"\nAnna went.\n>From Paris she came.\n\nFrom London, Bob.\n\n",
+    b"From - Sat May  8 10:00:00 2021\n" + HEADERS + b"Content-Type: text/plain; charset=utf-8\n\nZo\xeb.\n\n",
+    b"From eve@a.org\n" + HEADERS + b"\nEve saw\nFrom afar.\n",
+    FROM + HEADERS + b"\nno blank line before it\n",
+]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_mailbox_has_a_record_for_each_message(tmp_path: Path, suffix: str) -> None:
+    path, content = tmp_path / f"a.mbox{suffix}", b"".join(BOX)
+
+    found = read(path, gzip.compress(content) if suffix else content)
+
+    starts = [sum(map(len, BOX[:number])) for number in range(4)]
+    one, bad, three, four = found
+    assert isinstance(bad, DeadLetter)
+    assert (bad.position, bad.error) == (starts[1], "invalid_utf8")
+    assert f"byte {starts[1]}: " in bad.message
+    assert [record.doc_id for record in found] == [f"a.mbox{suffix}:{starts[0]}", None] + [
+        f"a.mbox{suffix}:{start}" for start in starts[2:]
+    ]
+    texts = [record.text for record in (one, three, four) if isinstance(record, Document)]
+    assert texts[0] == "Anna went.\nFrom Paris she came.\n\nFrom London, Bob.\n\n"
+    assert texts[1:] == ["Eve saw\nFrom afar.\n", "no blank line before it\n"]
+    assert meta(one) == {"from": "ada@a.org", "subject": "Bridge"}
+
+
+def test_pieces_of_a_mailbox_are_read_alone(tmp_path: Path) -> None:
+    path, config = tmp_path / "a.mbox", ReaderConfig()
+    whole = read(path, b"".join(BOX))
+    scanned = list(scan_file(str(path), format="mbox", name=path.name, config=config))
+
+    for record, expected in reversed([*zip(scanned, whole, strict=True)]):
+        piece = Piece(uri=str(path), format="mbox", start=record.position, end=record.end, records=1, name=path.name)
+        assert list(read_piece(piece, config)) == [expected]
+
+
+def test_id_of_a_message_may_be_a_header(tmp_path: Path) -> None:
+    found = read(tmp_path / "a.mbox", FROM + b"Message-ID: <1@a.org>\n\nAnna.\n", id_field="message_id")
+
+    assert [record.doc_id for record in found] == ["<1@a.org>"]
+
+
+def test_large_message_costs_itself_and_a_cut_one_the_rest(tmp_path: Path) -> None:
+    large = FROM + HEADERS + b"\n" + b"Anna went.\n" * 500 + b"\n"
+    content = BOX[0] + large + BOX[3]
+    _, lost, last = read(tmp_path / "a.mbox", content, max_record_bytes=1000)
+    assert isinstance(lost, DeadLetter)
+    assert (lost.error, lost.position) == ("record_too_large", len(BOX[0]))
+    assert isinstance(last, Document)
+
+    noise = base64.encodebytes(random.Random(0).randbytes(30_000))
+    cut = gzip.compress(BOX[0] + FROM + HEADERS + b"\n" + noise)[:-2000]
+    first, end = read(tmp_path / "a.mbox.gz", cut)
+    assert isinstance(first, Document)
+    assert isinstance(end, DeadLetter)
+    assert (end.error, end.position) == ("truncated_stream", len(BOX[0]))
+
+
+def test_what_comes_before_the_first_message_is_a_dead_letter(tmp_path: Path) -> None:
+    lost, found = read(tmp_path / "a.mbox", b"Anna went.\n\n" + BOX[0])
+
+    assert isinstance(lost, DeadLetter)
+    assert (lost.error, lost.position) == ("invalid_mbox", 0)
+    assert isinstance(found, Document)
+    assert read(tmp_path / "b.mbox", b"\n\n") == []
