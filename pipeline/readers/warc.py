@@ -123,10 +123,10 @@ class WarcStream:
     def _page(self, content: bytes, start: int) -> Record | None:
         """Return the document of a record, without its text where that is not needed; None for one that is no page."""
         with as_record_errors("record of a web archive"):
+            header, length = _header_of(content)
             record = _page_of(content)
             if record is None:
                 return None
-            header, length = _header_of(content)
             if length > len(content) - header or content[header + length :].strip():
                 raise RecordError(
                     "invalid_warc",
@@ -245,7 +245,8 @@ class _Whole(_Source):
                 taken = content
             else:
                 taken = too_large(self._most)
-        if (self._stream.seek(end) if self._size is None else self._size) < end:
+        reached = self._stream.seek(end)
+        if (reached if self._size is None else self._size) < end:
             self._raise_damage()
             raise RecordError("truncated_stream", f"the file ends within a record; {_ADVICE}")
         blank = self._stream.read(len(_BLANK))
@@ -303,14 +304,14 @@ class _Members(_Source):
                 raise unpacks_too_far(packed, most_unpacked(packed, self._config), loss=None)
             if is_wanted is not False and len(content) <= self._config.max_record_bytes:
                 content += unpacked
-            if is_wanted is None and len(content) >= _HEAD_BYTES:
+            if is_wanted is None and (decoder.eof or len(content) >= _HEAD_BYTES):
                 is_wanted = _is_wanted(bytes(content))
             chunk = decoder.unconsumed_tail or (b"" if decoder.eof else self._file.read(_CHUNK_BYTES))
             if not (chunk or unpacked or decoder.eof):
                 raise RecordError("truncated_stream", f"the file ends within a record; {_ADVICE}")
         end = self._file.tell() - len(decoder.unused_data)
         self._ahead = (end, decoder.unused_data)
-        if len(content) > self._config.max_record_bytes:
+        if is_wanted and len(content) > self._config.max_record_bytes:
             return too_large(self._config.max_record_bytes), end
         return bytes(content), end
 

@@ -1,12 +1,13 @@
 """Runs over files whose text is extracted: pages, lost pages, stored texts, and libraries of other releases."""
 
+import gzip
 from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from concord_testing import runs
-from concord_testing.documents import BROKEN_PAGE, lines, pdf
+from concord_testing.documents import BROKEN_PAGE, lines, pdf, warc_page
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.errors import InputError, PlanError
@@ -145,3 +146,18 @@ def test_doctor_names_the_extra_of_formats_that_it_cannot_read(monkeypatch: pyte
         "ok",
         "pdf is not read without pypdfium2: pip install 'concord-annotate[archives]'",
     )
+def test_records_of_an_archive_are_shared_by_shards(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    pages = [warc_page(f"<p>{text}</p>".encode()) for text in ("Anna went on.", "Bob saw the cat.", "Smith.")]
+    picture = warc_page(b"picture", media_type="image/png")
+    (folder / "a.warc.gz").write_bytes(b"".join(map(gzip.compress, [pages[0], picture, *pages[1:]])))
+    message = "From ada@a.org Sat May  8 10:00:00 2021\nSubject: Bridge\n\n{}\n"
+    (folder / "b.mbox").write_text("".join(message.format(text) for text in ("Anna went.", "Bob went on.")))
+
+    report = annotate(folder, planning={"shard_bytes": 1})
+
+    assert (report.read, report.annotated, len(OutputFolder(str(report.output)).plan().shards)) == (5, 5, 5)
+    texts = [row["raw_text"] for row in rows(report, "documents")]
+    assert texts == ["Anna went on.", "Bob saw the cat.", "Smith.", "Anna went.\n", "Bob went on.\n"]
+    assert annotate(folder, planning={"shard_bytes": 1}).changes.description == "no changes"

@@ -200,7 +200,7 @@ def entities(count: int) -> str:
     )
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[str | bytes, str]] = {
     "cut": (tei("Anna")[:-3], "invalid_xml"),
     "empty": ("", "invalid_xml"),
     "no XML": ("Anna went.", "invalid_xml"),

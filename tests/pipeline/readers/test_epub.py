@@ -1,0 +1,100 @@
+"""E-books: their chapters in order, as parts of one document; what cannot be read costs a chapter."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from concord_testing.broken_files import read_all
+from concord_testing.documents import epub
+
+from concord.pipeline.config import ReaderConfig
+from concord.pipeline.documents import DeadLetter, Document
+from concord.pipeline.readers import streams
+
+HEAD = '<?xml version="1.0"?><html xmlns="http://www.w3.org/1999/xhtml"><head>'
+ONE = f"{HEAD}<title/></head><body><h1>First</h1><p>Anna<br/>went.<a id='x'/></p></body></html>"
+TWO = f"{HEAD}<title>The bridge</title><script src='a.js'/></head><body><p>Bob.</p></body></html>"
+
+
+def read(path: Path, content: bytes, **config: Any) -> list[Document | DeadLetter]:
+    path.write_bytes(content)
+    return read_all(path, "epub", ReaderConfig(**config))
+
+
+def test_chapters_are_parts_named_by_the_contents(tmp_path: Path) -> None:
+    blank = f"{HEAD}<title>Cover</title></head><body><img src='a.png'/></body></html>"
+
+    (found,) = read(tmp_path / "a.epub", epub(blank, ONE, TWO, TWO, toc='<a href="c2.xhtml#x">Chapter  <b>1</b></a>'))
+
+    assert isinstance(found, Document)
+    assert found.text == "First\n\nAnna\nwent.\n\nBob.\n\nBob."
+    assert [(str(part), found.text[part.start :][:5]) for part in found.parts or ()] == [
+        ("Chapter 1", "First"),
+        ("The bridge", "Bob.\n"),
+        ("The bridge", "Bob."),
+    ]
+    assert json.loads(found.meta or "") == {"title": "Letters & Diaries", "author": "Ada"}
+
+
+def test_older_table_of_contents_is_read(tmp_path: Path) -> None:
+    ncx = (
+        '<ncx><navMap><navPoint><navLabel><text>Part I</text></navLabel><content src="c1.xhtml"/><navPoint><navLabel>'
+        '<text>The town</text></navLabel><content src="c2.xhtml#a"/></navPoint></navPoint></navMap></ncx>'
+    )
+    content = epub(ONE, TWO, files={"in/nav.xhtml": ncx})
+
+    (found,) = read(tmp_path / "a.epub", content)
+
+    assert isinstance(found, Document)
+    assert [str(part) for part in found.parts or ()] == ["Part I", "The town"]
+
+
+ENCRYPTED = '<encryption><CipherReference URI="in/c2.xhtml"/><CipherReference URI="in/a%20font.otf"/></encryption>'
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (epub(ONE, None, TWO), "unreadable"),
+        (epub(ONE, b"<p>Zo\xeb", TWO), "invalid_utf8"),
+        (epub(ONE, "<div>" * 20_000, TWO), "nested_too_deep"),
+        (epub(ONE, TWO, TWO, files={"META-INF/encryption.xml": ENCRYPTED}), "encrypted"),
+    ],
+)
+def test_chapter_that_cannot_be_read_costs_itself(tmp_path: Path, content: bytes, error: str) -> None:
+    found, lost = read(tmp_path / "a.epub", content)
+
+    assert isinstance(found, Document)
+    assert found.text == "First\n\nAnna\nwent.\n\nBob."
+    assert isinstance(lost, DeadLetter)
+    assert (lost.error, lost.position, "a.epub, chapter 2: " in lost.message) == (error, 2, True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        epub(ONE)[:-30],
+        b"no archive",
+        epub(files={"META-INF/container.xml": "<container/>"}),
+        epub(None),
+        epub(files={"in/a.opf": "<package>"}),
+        epub(ONE, files={"in/a.opf": '<!DOCTYPE p [<!ENTITY x SYSTEM "file:///etc/hostname">]><package>&x;</package>'}),
+    ],
+)
+def test_file_without_a_readable_chapter_is_a_dead_letter(tmp_path: Path, content: bytes) -> None:
+    (found,) = read(tmp_path / "a.epub", content)
+
+    assert isinstance(found, DeadLetter)
+    assert (found.doc_id, found.error) == ("a.epub", "unreadable")
+
+
+@pytest.mark.parametrize("names", [{"c1"}, {"c1", "c2"}])
+def test_bombs_are_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: set[str]) -> None:
+    monkeypatch.setattr(streams, "ALWAYS_UNPACKED_BYTES", 600_000 if len(names) > 1 else 200_000)
+    page = f"<p>{'a' * 500_000}"
+
+    found = read(tmp_path / "a.epub", epub(*[page] * len(names)))
+
+    assert [record.error for record in found if isinstance(record, DeadLetter)] == ["unpacks_too_far"]
