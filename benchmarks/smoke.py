@@ -110,8 +110,8 @@ ONE_PART = {"PARTS": ("ewt_uner",)}
 ONE_WINDOW = {"read_windows": lambda *_: [(TEXT, WINDOW)]}
 
 CASES: Mapping[str, Case] = {
-    "bench_archives": Case(options="--megabytes 0.2 --rounds 1"),
     "bench_annotator": Case(piece=lambda module, paths: module.draw(stored("annotator"), paths["out"] / "drawn.png")),
+    "bench_archives": Case(options="--megabytes 0.2 --rounds 1"),
     "bench_broken_files": Case(piece=lambda module, _: module.samples()),
     "bench_calibration": Case(options=f"{TO_FILE} {SMALL}", constants=ONE_PART),
     "bench_calibrators": Case(options=f"{TO_FILE} {SMALL}", constants={"PARTS": CORPORA, "FOLDS": 2, "DRAWS": 2}),

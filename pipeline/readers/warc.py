@@ -158,9 +158,12 @@ def _page_of(content: bytes) -> Any:
 
     record = WarcRecord.from_bytes(content)
     if record.record_type == WarcRecordType.response and record.is_http:
-        record.parse_http(auto_decode="none")
+        # In quirks mode lines may end in a line feed alone, as in ClueWeb.
+        record.parse_http(auto_decode="none", quirks_mode=True)
         status = record.http_headers.status_code
-        if status is not None and not 200 <= status < 300:
+        if status is None and record.http_headers.status_line:
+            raise RecordError("invalid_http", "expected a server's answer of HTTP, got something else")
+        if status is None or not 200 <= status < 300:
             return None
     elif record.record_type != WarcRecordType.resource:
         return None
@@ -181,7 +184,7 @@ def _payload(content: bytes, config: ReaderConfig) -> bytes:
     def read(auto_decode: Any) -> bytes:
         record = WarcRecord.from_bytes(content)
         if record.is_http:
-            record.parse_http(auto_decode=auto_decode)
+            record.parse_http(auto_decode=auto_decode, quirks_mode=True)
         page: bytes = record.reader.read(config.max_record_bytes + 1)
         return page
 
@@ -211,7 +214,7 @@ def _is_wanted(content: bytes) -> bool:
     """Tell whether the record with these first bytes is a page, or must be looked at to know what is wrong with it."""
     try:
         return _page_of(content) is not None
-    except OSError:
+    except (OSError, RecordError):
         return True
 
 

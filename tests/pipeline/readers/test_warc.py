@@ -216,6 +216,20 @@ def test_bombs_are_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert outcomes(read(tmp_path / "a.warc.gz", outer)) == ["Anna met Bob.", "unpacks_too_far", "Eve left."]
 
 
+def test_header_of_http_may_end_in_line_feeds(tmp_path: Path) -> None:
+    head, _, http = warc_page(PAGE).removesuffix(b"\r\n\r\n").partition(b"\r\n\r\n")
+    http = http.replace(b"\r\n", b"\n")
+    head = head.rpartition(b" ")[0] + b" %d\r\n\r\n" % len(http)
+
+    assert outcomes([read_one(tmp_path, head + http + b"\r\n\r\n")]) == ["Anna"]
+
+
+def test_answer_that_is_no_http_is_a_dead_letter(tmp_path: Path) -> None:
+    record = warc_record(PAGE, "response", "Content-Type: application/http\r\n")
+
+    assert outcomes(read(tmp_path / "a.warc", record + EVE)) == ["invalid_http", "Eve left."]
+
+
 @pytest.mark.parametrize("page", [b"<div>" * 20_000, b"\xff\xfe" * 10 + b"<p>\x81\xff"])
 def test_page_that_cannot_be_read_costs_no_other(tmp_path: Path, page: bytes) -> None:
     first, second = read(tmp_path / "a.warc", warc_page(page) + EVE)
