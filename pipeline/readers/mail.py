@@ -37,6 +37,8 @@ _UNKNOWN = (None, "ascii", "us-ascii", "unknown-8bit")
 """Charsets that say nothing of bytes beyond ASCII."""
 _ENCRYPTED = ("multipart/encrypted", "application/pkcs7-mime", "application/x-pkcs7-mime")
 
+_FOLDED = re.compile(rb"(?im)^content-type:[^\n]*(?:\n[ \t][^\n]*)+")
+
 # The email package takes time that grows with the square of these.
 _LONG = re.compile(rb"(?im)^content-(?:type|disposition):(?:[^\n]|\n[ \t]){10000}")
 _MOST_TESTS = 30_000_000
@@ -85,7 +87,8 @@ def read_mail(content: bytes, config: ReaderConfig) -> tuple[Decoded, dict[str, 
             "message_too_complex", "expected short headers and parts nested a few deep, got many more; remove it"
         )
     with as_record_errors("message"):
-        message = message_from_bytes(content.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n"))
+        content = content.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n")
+        message = message_from_bytes(_FOLDED.sub(_with_whole_boundary, content))
         if not message.keys():
             raise RecordError("invalid_message", "expected an e-mail with headers, got none; fix the file or remove it")
         attachments: list[str] = []
@@ -98,6 +101,11 @@ def read_mail(content: bytes, config: ReaderConfig) -> tuple[Decoded, dict[str, 
         if attachments:
             meta["attachments"] = attachments
         return first._replace(text=text, replaced=replaced), meta
+
+
+def _with_whole_boundary(header: re.Match[bytes]) -> bytes:
+    """Return a header in one line if it states a boundary, which the email package does not find in two."""
+    return re.sub(rb"\r?\n", b"", header[0]) if b"boundary" in header[0].lower() else header[0]
 
 
 def _shown(part: Message, attachments: list[str], config: ReaderConfig) -> Iterator[Message]:

@@ -149,6 +149,12 @@ def test_headers_are_decoded_where_they_can_be(tmp_path: Path, header: str, expe
     assert meta(document(tmp_path, f"Subject: {header}\n\nAnna.".encode()))["subject"] == expected
 
 
+def test_boundary_may_stand_in_two_lines(tmp_path: Path) -> None:
+    content = HEADERS + b'Content-Type: multipart/mixed; boundary="a\r\n b"\r\n\r\n--a b\r\n\r\nAnna.\r\n--a b--\r\n'
+
+    assert document(tmp_path, content).text == "Anna."
+
+
 def test_undated_message_keeps_its_date_as_it_is_written(tmp_path: Path) -> None:
     assert meta(document(tmp_path, b"Date: yesterday\n\nAnna."))["date"] == "yesterday"
 
