@@ -19,13 +19,7 @@ from concord.pipeline.readers.fields import Record
 from concord.pipeline.readers.html import read_page
 from concord.pipeline.readers.reader import RecordStream
 from concord.pipeline.readers.records import Loss, RecordError, too_large
-from concord.pipeline.readers.streams import (
-    most_unpacked,
-    open_stream,
-    read_at_most,
-    unpacks_too_far,
-    with_codecs,
-)
+from concord.pipeline.readers.streams import most_unpacked, open_stream, read_at_most, unpacks_too_far, with_codecs
 from concord.pipeline.storage.files import file_state, open_file
 
 _HEAD_BYTES = 1 << 16
@@ -55,11 +49,7 @@ class WarcReader(PositionedReader):
 
 
 class _Source(Protocol):
-    """A file of records, each of which begins at a position.
-
-    Attributes:
-        unit_share: what part of the file a position leaves behind it, per unit.
-    """
+    """A file of records, each of which begins at a position."""
 
     def take(self, position: int) -> tuple[bytes | RecordError, int] | None:
         """Return a record, or only its first bytes where it is no page, and its end; None at the end of the file.
@@ -107,7 +97,7 @@ class WarcStream:
                     end, is_found = self._source.find(start)
                     self.position = max(end, start + 1)
                     if not is_found and error.loss is None:
-                        error.loss = Loss(share=1 - start / self._size)
+                        error.loss = Loss(share=max(1 - start / self._size, 0.0))
                 return Record(start, self.position, error.with_traceback(None), self.position - start)
             if record is not None:
                 return record
