@@ -15,8 +15,8 @@ class ReaderConfig(Config):
     format: str = "auto"
     """text, html, jsonl, csv, tsv, parquet, arrow, pdf, docx, odt, rtf, epub, eml, mbox, tei (ALTO and PAGE XML
     as well), warc, or the reader of another package. auto goes by the file name: .txt, .html/.htm, .jsonl/.ndjson,
-    .csv, .tsv, .pdf, .docx, .odt, .rtf, .eml, .mbox, .xml/.tei, .warc, each also with .gz or .zst; .parquet; .arrow;
-    .epub."""
+    .csv, .tsv, .pdf, .docx, .odt, .rtf, .epub, .eml, .mbox, .xml/.tei, .warc, each also with .gz or .zst; .parquet;
+    .arrow."""
     id_field: str = "id"
     """The field or column that holds a document's id; where it is absent, the record's place is the id."""
     text_field: str = "text"

@@ -16,7 +16,7 @@ from concord.pipeline.readers.encodings import Decoded
 from concord.pipeline.readers.extracting import ExtractingReader, as_record_errors, extracted, read_member
 from concord.pipeline.readers.html import read_page
 from concord.pipeline.readers.records import Loss, RecordError
-from concord.pipeline.readers.streams import most_unpacked, unpacks_too_far
+from concord.pipeline.readers.streams import most_unpacked, unpacks_too_far, with_codecs
 
 CHAPTER = "chapter"
 
@@ -29,7 +29,7 @@ _META = {"title": "title", "author": "creator", "language": "language", "date": 
 class EpubReader(ExtractingReader):
     """Reads files of one book each."""
 
-    suffixes = (".epub",)
+    suffixes = with_codecs(".epub")
     libraries = ("resiliparse",)
     unit = "chapter"
 
