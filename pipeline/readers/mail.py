@@ -112,7 +112,7 @@ def _shown(part: Message, attachments: list[str], config: ReaderConfig) -> Itera
     """Yield the texts that a mail program shows, in order, and note the names of what it would attach."""
     kind = part.get_content_type()
     if part.get_content_disposition() == "attachment" or not (part.is_multipart() or kind in (_TEXT, _HTML)):
-        if kind.startswith("multipart/"):
+        if kind.startswith("multipart/") and not part.is_multipart():
             if not _content(part).strip():
                 return
             raise RecordError(
@@ -151,7 +151,10 @@ def _text(part: Message, config: ReaderConfig) -> Decoded:
     if part.get_content_type() == _HTML:
         decoded, _ = read_page(content, config, charset=label)
     else:
-        encoding = encoding_of(content, config.encoding, lambda: codec_of(label) if label else None)
+        stated = codec_of(label) if label else None
+        encoding = encoding_of(content, config.encoding, lambda: stated)
+        if encoding in ("utf-8", "auto") and stated is not None and stated.startswith(("utf-16", "utf-32", "utf-7")):
+            encoding = stated  # which ASCII could not state within the text
         decoded = decode(content, encoding=encoding, errors=config.errors)
     return decoded._replace(text=decoded.text.replace("\r\n", "\n"))
 
@@ -189,7 +192,10 @@ def _decoded(words: re.Match[str]) -> str:
 
 
 def _plain(value: str, encoding: str = "utf-8") -> str:
-    """Return a value of a header; the email package makes a surrogate of each of its bytes that is not ASCII."""
+    """Return a value of a header; the email package makes a surrogate of each byte that is not ASCII."""
+    with suppress(UnicodeEncodeError):
+        value.encode()
+        return value
     return value.encode("utf-8", "surrogateescape").decode(encoding, "replace")
 
 

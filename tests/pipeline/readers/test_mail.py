@@ -92,11 +92,14 @@ def test_shown_parts_follow_one_another_and_attachments_are_named_alone(tmp_path
     mail.add_attachment(message("Forwarded.\n", Subject="Old"), disposition="inline")
     mail.add_attachment("Attached.\n", filename="a.txt")
     mail.add_attachment("Bob.\n", disposition="inline")
+    bundle = message("Inner.\n", "<p>Inner.</p>")
+    bundle["Content-Disposition"] = "attachment; filename=bundle"
+    mail.attach(bundle)
 
     found = document(tmp_path, mail.as_bytes())
 
     assert found.text == "Anna.\n\nForwarded.\n\nBob.\n"
-    assert meta(found)["attachments"] == ["Übersicht.pdf", "a.txt"]
+    assert meta(found)["attachments"] == ["Übersicht.pdf", "a.txt", "bundle"]
 
 
 @pytest.mark.parametrize(
@@ -105,6 +108,8 @@ def test_shown_parts_follow_one_another_and_attachments_are_named_alone(tmp_path
         ("iso-8859-1", "cp1252", "utf-8", "cp1252"),
         ("koi8-r", "koi8-r", "utf-8", "koi8-r"),
         ("us-ascii", "utf-8", "utf-8", "utf-8"),
+        ("utf-7", "utf-7", "utf-8", "utf-7"),
+        ("utf-16le", "utf-16le", "auto", "utf-16-le"),
         ("iso-8859-1", "utf-8", "utf-8", "utf-8"),
         ("x-unknown", "cp1252", "cp1252", "cp1252"),
         ("", "cp1252", "auto", "cp1252"),
@@ -116,7 +121,9 @@ def test_charset_is_the_one_that_the_part_states(
     text = "Вчера Анна" if written == "koi8-r" else "Zoë, Chloë, Noël and Citroën"
     stated = f"Content-Type: text/plain; charset={charset}\n".encode() if charset else b""
 
-    found = document(tmp_path, HEADERS + stated + b"\n" + text.encode(written), encoding=setting)
+    body = b"Content-Transfer-Encoding: base64\n\n" + base64.encodebytes(text.encode(written))
+
+    found = document(tmp_path, HEADERS + stated + body, encoding=setting)
 
     assert (found.text, found.encoding) == (text, expected)
 
