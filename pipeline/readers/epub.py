@@ -54,7 +54,7 @@ class _Book:
         titles, encrypted = self._titles(where, items.values()), self._encrypted()
         chapters: list[tuple[str, str, str]] = []
         lost: dict[int, RecordError] = {}
-        for number, name in enumerate(_values(package, "itemref", "idref"), 1):
+        for number, name in enumerate(dict.fromkeys(_values(package, "itemref", "idref")), 1):
             item = items.get(name)
             if item is not None and item.get("media-type") not in _PAGES:
                 continue

@@ -143,8 +143,10 @@ class _Text:
 
     def close_paragraph(self) -> None:
         """Write the notes of a paragraph behind it, unless another one is open."""
-        while self.notes and not self.open:
-            note = self.notes.pop(0)
+        if self.open:
+            return
+        notes, self.notes = self.notes, []
+        for note in notes:
             if note.length:
                 self.separate("\n\n")
                 self.write(str(note), note.parts)

@@ -30,7 +30,7 @@ _READ_BYTES = 1 << 20
 _ADVICE = "fetch the file again and repeat the run"
 _VERSION = b"WARC/"
 _START = re.compile(rb"WARC/\d\.\d\r\n")
-_MEMBER = b"\x1f\x8b\x08"
+_MEMBER = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n")
 _BLANK = b"\r\n\r\n"
 _PAGES = ("text/html", "application/xhtml+xml")
@@ -223,7 +223,8 @@ class _Whole(_Source):
             line = self._stream.readline(_HEAD_BYTES)
             header += line if header or line.strip() else b""
             position += 0 if header else len(line)
-            if not line:
+            # Another record's first line is no header of this one.
+            if not line or (line != header and line.startswith(_VERSION)):
                 break
         if not header:
             self._raise_damage()
@@ -309,19 +310,17 @@ class _Members(_Source):
         return bytes(content), end
 
     def find(self, position: int) -> tuple[int, bool]:
-        position += 1
-        content = self._read_at(position)
-        while content:
-            start = content.find(_MEMBER)
-            if start < 0:
-                position += max(len(content) - len(_MEMBER) + 1, 1)
-            else:
-                position += start
-                if _begins_record(self._read_at(position)):
-                    return position, True
-                position += 1
-            content = self._read_at(position)
-        return position, False
+        offset, before = self._file.seek(position + 1), b""
+        self._ahead = (0, b"")
+        while chunk := self._file.read(_CHUNK_BYTES):
+            content = before + chunk
+            for start in (match.start() for match in _MEMBER.finditer(content)):
+                if _begins_record(content[start : start + _LEAST_BYTES]):
+                    return offset - len(before) + start, True
+            offset += len(chunk)
+            # Whatever begins there is looked at again, with what follows it.
+            before = content[-_LEAST_BYTES:]
+        return offset, False
 
     def close(self) -> None:
         self._file.close()

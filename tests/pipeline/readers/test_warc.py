@@ -171,6 +171,21 @@ def test_corrupt_member_costs_no_other(tmp_path: Path) -> None:
     ] * 3
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("noise", [b"\x1f\x8b\x08\x00" * 20_000, b"x" * 65_530, bytes(65_537) + b"x"])
+def test_next_member_is_found_behind_any_noise(tmp_path: Path, noise: bytes) -> None:
+    content = by_record([ANNA]) + b"x" + noise + by_record([EVE])
+
+    assert outcomes(read(tmp_path / "a.warc.gz", content)) == ["Anna met Bob.", "corrupt_stream", "Eve left."]
+
+
+@pytest.mark.timeout(20)
+def test_many_starts_of_records_take_no_long_time(tmp_path: Path) -> None:
+    found = outcomes(read(tmp_path / "a.warc", b"WARC/1.0\r\n" * 4_000 + EVE))
+
+    assert (set(found[:-1]), found[-1]) == ({"invalid_warc"}, "Eve left.")
+
+
 @pytest.mark.parametrize("name", WAYS)
 def test_file_that_is_cut_says_what_is_lost(tmp_path: Path, name: str) -> None:
     path, content = tmp_path / name, WAYS[name](RECORDS)
