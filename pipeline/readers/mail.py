@@ -162,9 +162,10 @@ def _text(part: Message, config: ReaderConfig) -> Decoded:
 def _meta(message: Message, config: ReaderConfig) -> dict[str, Any]:
     """Return the headers that become meta, decoded; an undecodable byte of theirs does not cost the message."""
     found: dict[str, list[str]] = {}
-    for name, value in message.raw_items():
-        found.setdefault(name.lower(), []).append(_header(str(value), config))
-    meta = {name: ", ".join(values) for name in _NAMES if (values := found.get(name.replace("_", "-")))}
+    for header, value in message.raw_items():
+        if (name := header.lower().replace("-", "_")) in _NAMES:
+            found.setdefault(name, []).append(_header(str(value), config))
+    meta = {name: ", ".join(values) for name, values in found.items()}
     with suppress(KeyError, ValueError, TypeError, IndexError, OverflowError):  # else it stays as it is written
         meta["date"] = parsedate_to_datetime(meta["date"]).isoformat()
     return meta
