@@ -77,13 +77,21 @@ def samples() -> Mapping[str, Sample]:
 def archives(rows: Sequence[Mapping[str, object]]) -> list[Sample]:
     """Return files that hold a message, chapter, page or the like for each row."""
     texts = [str(row["text"]) for row in rows]
+    latin = [text.replace("Łódź", "Málaga").replace("\n", " ") for text in texts]
     pages = [f"<title>{number}</title><p>{text}</p>" for number, text in enumerate(texts)]
     message = "Subject: {}\nContent-Type: text/plain; charset=utf-8\n\n{}\n"
     messages = [message.format(number, text) for number, text in enumerate(texts)]
     mbox = "".join(f"From ada@a.org Fri Jul  8 12:08:34 2011\n{mail}\n" for mail in messages).encode()
     tei = "".join(f'<pb n="{number}"/><p>{text}</p>' for number, text in enumerate(texts))
     records = [documents.warc_page(page.encode(), url=f"http://a.org/{n}") for n, page in enumerate(pages)]
+    paragraphs = "".join(f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>" for text in texts)
+    spoken = "".join(f"<text:p>{text}</text:p>" for text in texts)
+    written = "".join(f"{text}\\par\n" for text in texts).encode("ascii", "replace")
     return [
+        Sample("a.pdf", "pdf", documents.pdf(*([(72, 700, text)] for text in latin)), shows_truncation=True),
+        Sample("a.docx", "docx", documents.docx(paragraphs), shows_truncation=True),
+        Sample("a.odt", "odt", documents.odt(spoken), shows_truncation=True),
+        Sample("a.rtf", "rtf", b"{\\rtf1\\ansi " + written + b"}"),
         Sample("a.eml", "eml", messages[0].encode()),
         Sample("a.mbox", "mbox", mbox),
         Sample("a.mbox.gz", "mbox", gzip.compress(mbox, mtime=0), shows_truncation=True),
