@@ -146,6 +146,8 @@ def test_doctor_names_the_extra_of_formats_that_it_cannot_read(monkeypatch: pyte
         "ok",
         "pdf is not read without pypdfium2: pip install 'concord-annotate[archives]'",
     )
+
+
 def test_records_of_an_archive_are_shared_by_shards(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
