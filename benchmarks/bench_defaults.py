@@ -55,7 +55,7 @@ def main() -> None:
     for name in arguments.models:
         folder = Path("models/pretrained") / name
         tagger = load_tagger(folder)
-        english = name.startswith("entities_en")
+        english = name != "entities_bio"
         parts = [(corpus, split) for split in ("dev", "test") for corpus in SUITE] if english else [("bc5cdr", "test")]
         types = TYPES if english else {}
         scores: dict[str, dict[str, Any]] = {}

@@ -25,7 +25,7 @@ ODD = {
     "lone_surrogate": "A \ud800 lone one.",
     "right_to_left": "\u202eHello\u202c world \u05d0\u05d1.",
     "private_use": "\ue000 \U000f0000 \uffff",
-    "other_scripts": "\u0939\u093f\u0928\u094d\u0926\u0940 \u0938\u0940\u0916\u0947\u0902 \u0939\u092e: \u4e2d\u6587\u3002",
+    "other_scripts": "\u0939\u093f\u0928\u094d\u0926\u0940 \u0939\u092e: \u4e2d\u6587\u3002",
     "underscores": "_ _ is _ .",
     "long_token": "Sum: " + "0123456789abcdef" * 190 + " end.",
 }

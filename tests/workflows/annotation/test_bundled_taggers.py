@@ -11,8 +11,10 @@ from concord_testing.checkout import CHECKOUT
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import CALIBRATION_NAME
 from concord.models.confidence.calibration import Calibration
+from concord.models.labels.spans import decode_spans
 from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.workflows.cli.main import main
+from concord.workflows.corpora.corpora import read_documents
 from concord.workflows.corpora.provenance import read_provenance
 from concord.workflows.registry.resolve_tagger import BUNDLED_FOLDER, bundled_names
 
@@ -105,6 +107,30 @@ def test_entities_bio_annotates_the_sample_abstracts(tmp_path: Path) -> None:
     assert CliRunner().invoke(main, arguments).exit_code == 0
     found = {(row["text"], row["label"]) for row in pq.read_table(tmp_path / "out" / "entities").to_pylist()}
     assert {("warfarin", "Chemical"), ("cisplatin", "Chemical"), ("nephrotoxicity", "Disease")} <= found
+
+
+@pytest.mark.slow
+def test_entities_multi_annotates_twelve_languages_with_its_own_parser(tmp_path: Path) -> None:
+    arguments = ["annotate", str(EXAMPLES / "languages" / "languages.jsonl"), "-o", str(tmp_path / "out"), "--json"]
+    result = CliRunner().invoke(main, [*arguments, "--model", "entities_multi"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["annotated"] == 12
+    assert CliRunner().invoke(main, ["verify", str(tmp_path / "out")]).exit_code == 0
+    documents = pq.read_table(tmp_path / "out" / "documents").to_pylist()
+    assert all(row["parser"].startswith("stanza/parser_multi@") for row in documents)
+    assert [row["n_sentences"] for row in documents].count(10) >= 9
+    texts = {row["id"]: row["text"] for row in map(json.loads, (EXAMPLES / "languages" / "languages.jsonl").open())}
+    found = pq.read_table(tmp_path / "out" / "entities").to_pylist()
+    assert all(texts[row["doc_id"]][row["start_char"] : row["end_char"]] == row["text"] for row in found)
+    gold = read_documents([str(EXAMPLES / "languages" / "gold.conllu")], labels={})
+    for document in gold:
+        names = {
+            " ".join(one.words[span.start : span.end])
+            for one in document.sentences
+            for span in decode_spans(one.labels or (), "BIO")
+        }
+        told = {row["name"] for row in found if row["doc_id"] == document.name}
+        assert len(names & told) >= len(names) / 2, (document.name, names - told)
 
 
 @pytest.mark.parametrize("name", bundled_names())
