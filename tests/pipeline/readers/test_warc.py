@@ -98,6 +98,7 @@ PAGE = b"<p>Anna</p>"
         (PAGE, CHUNKED),
         (PAGE, "Content-Encoding: gzip\r\n"),
     ],
+    ids=["chunked", "gzip", "deflate", "brotli", "chunked gzip", "not chunked", "no gzip"],
 )
 def test_page_is_decoded_unless_it_is_stored_so(tmp_path: Path, page: bytes, headers: str) -> None:
     assert outcomes([read_one(tmp_path, warc_page(page, headers=headers))]) == ["Anna"]

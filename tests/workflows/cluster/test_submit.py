@@ -22,7 +22,6 @@ from concord.workflows.annotation.job import names_model, read_annotate_job
 from concord.workflows.cluster import package as packaging
 from concord.workflows.cluster.package import pack
 from concord.workflows.cluster.submit import default_id
-from concord.workflows.registry.resolve_tagger import bundled_names
 
 
 def test_the_package_holds_code_models_and_job() -> None:
@@ -81,15 +80,21 @@ def pretrained(content: bytes) -> set[str]:
     return {name.split("/")[3] for name in names if name.startswith("concord/models/pretrained/")}
 
 
-def test_the_package_has_bundled_taggers_or_the_bundled_encoder_and_is_below_the_limit(tiny_bundle: Path) -> None:
+def test_the_package_has_the_bundled_models_that_the_job_needs_and_is_below_the_limit(tiny_bundle: Path) -> None:
     values = {"input": "in", "output": "out"}
-    own = read_annotate_job(None, values={**values, "tagger.model": str(tiny_bundle)})
-    default = read_annotate_job(None, values=values)
-    for config, expected in ((default, set(bundled_names())), (own, {"encoder"})):
-        content, _ = pack(config)
-        assert pretrained(content) == {"parser_en", *expected}
+    needed: dict[str | None, set[str]] = {
+        None: {"entities_en", "entities_en_small"},
+        "entities_en": {"entities_en"},
+        "entities_multi": {"entities_multi", "encoder"},
+        str(tiny_bundle): {"encoder"},
+    }
+    for model, expected in needed.items():
+        content, _ = pack(read_annotate_job(None, values=values | ({"tagger.model": model} if model else {})))
+        assert pretrained(content) == {"parser_en", "parser_multi", *expected}
         assert len(content) < 0.9 * packaging.LARGEST_PACKAGE
-    assert pretrained(pack(default, completed=own)[0]) == {"parser_en", "encoder"}
+    default = read_annotate_job(None, values=values)
+    own = read_annotate_job(None, values={**values, "tagger.model": str(tiny_bundle)})
+    assert pretrained(pack(default, completed=own)[0]) == {"parser_en", "parser_multi", "encoder"}
 
 
 def test_submit_needs_either_a_job_or_a_submission_to_stop(tmp_path: Path) -> None:
