@@ -30,9 +30,14 @@ def language_of(text: str) -> Language | None:
     return Language(code, confidence) if confidence >= _SURE and code != _NOTHING_TO_READ else None
 
 
+def load_languages() -> None:
+    """Load the model, which the first text would wait for."""
+    _identifier()
+
+
 @cache
 def _identifier() -> "LanguageIdentifier":
-    # Its model takes most of a second to unpack, and it is for texts with values and names alone.
+    # Its model takes most of a second to unpack, and a single text in memory may not need it.
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter
 from concord.pipeline.errors import IntegrityError
+from concord.pipeline.names.language import load_languages
 from concord.pipeline.output.dead_letters import with_attempts
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.manifest import ShardReport, check_equation
@@ -55,6 +56,8 @@ class CommitStage:
         self._threshold = threshold
         self._keep_text = keep_text
         self._texts = texts
+        # The time limit of a shard begins when its worker is ready.
+        load_languages()
 
     def find_commit(self, shard: Shard) -> ShardReport | None:
         """Return the commit record of a shard that is done already, None if it is not."""

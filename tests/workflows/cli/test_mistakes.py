@@ -26,7 +26,7 @@ MISTAKES = {
     f"annotate texts -o ~nobody-of-this-name/o {MODEL}": "home of a user who does not exist",
     f"annotate texts -o o {MODEL} --set reader.text_field=body": "got only 'id', 'text'",
     f"annotate texts -o o {MODEL} --set reader.text_feld=body": "did you mean 'text_field'?",
-    f"annotate texts -o o {MODEL} --set reader.format=docx": "expected one of the formats text, jsonl",
+    f"annotate texts -o o {MODEL} --set reader.format=xls": "expected one of the formats text, jsonl",
     f"annotate texts -o o {MODEL} --set reader.encoding=klingon": "expected auto or an encoding that browsers",
     f"annotate texts -o o {MODEL} --set foo": "expected key=value, as in reader.text_field=body",
     f"annotate texts -o o {MODEL} --limit 0": "0 is not in the range x>=1",

@@ -47,7 +47,7 @@ def test_documents_are_listed_with_counts_and_facets(client: TestClient) -> None
     page = read(client, "/")
     assert "3 documents" in words(page)
     assert "1 dead letter" in words(page)
-    assert "On yard yard20 words5 entities2 changed0.60" in words(page)
+    assert "On yard yarden20 words5 entities2 changed0.60" in words(page)
     assert "2 documents of 3" in words(read(client, "/?label=LOC"))
     assert "1 document of 3" in words(read(client, "/?label=PER"))
     assert "0 documents" in words(read(client, "/?label=PER&band=3"))
