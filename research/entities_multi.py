@@ -22,21 +22,21 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import torch
 from torch import Tensor
 
 from concord.models.bundles.checkpoint import load_tagger, save_tagger
 from concord.models.data.passages import with_passages
 from concord.models.data.sentence import Sentence
-from concord.models.data.soft_labels import SoftLabels, allowed_labels
+from concord.models.data.soft_labels import allowed_labels
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.taggers.doc_uanet import DocUaNet
 from concord.models.taggers.two_stage.tagger import TwoStageTagger
-from concord.models.training.fit import FitConfig, fit
+from concord.models.training.fit import fit
 from concord.models.words.encoder_config import BUNDLED_NAME, EncoderConfig
 from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 from concord.workflows.corpora.corpora import read_documents
+from research.entities_en.__main__ import gold_targets, soft_targets, stage_two_config, with_soft_labels
 from research.entities_en.features import Features
 from research.entities_en.learning import Documents, learn, repeated
 from research.entities_en.prepared import Prepared, flat
@@ -55,17 +55,6 @@ _TEXT_WORDS = 150_000
 _LONGEST = 256
 _IN_PASSAGES = 0.67
 _RATE, _EPOCHS, _SENTENCES = 8e-4, 3, 64
-_STAGE_TWO = {
-    "epochs": 2,
-    "batch_sentences": 32,
-    "document_sentences": 64,
-    "clip_norm": 5.0,
-    "optimizers": {
-        "stage_one": {"kind": "adam", "learning_rate": 1e-6},
-        "stage_two": {"kind": "adam", "learning_rate": 8e-4, "schedule": "linear", "warmup": 0.05},
-    },
-}
-
 WORK = click.argument("work", type=click.Path(path_type=Path, exists=True, file_okay=False))
 
 
@@ -144,7 +133,9 @@ def train_stage_one(work: Path, start: Path) -> None:
     tagger = _with_characters(load_tagger(start), flat(_documents(corpora)))
     sentences = flat([*_documents(corpora), *texts])
     wanted = [_gold_targets(name, flat(documents), tagger.vocabulary) for name, documents in corpora.items()]
-    targets = Features(sentences, torch.cat([*wanted, _soft_targets(work, tagger.vocabulary, flat(texts))]))
+    targets = Features(
+        sentences, torch.cat([*wanted, soft_targets(flat(texts), tagger.vocabulary, _labels(work), "cpu")])
+    )
     features = Features(sentences, _mixed(work, [*_documents(corpora), *texts]))
     network = tagger.draft_network
 
@@ -191,7 +182,7 @@ def train_stage_two(work: Path, seed: int) -> None:
                 name, 1
             )
     tagger.draft_network.requires_grad_(False)
-    config = FitConfig.from_mapping({**_STAGE_TWO, "seed": seed})
+    config = stage_two_config(seed, rate=_RATE)
     dev = [*prepared.dev.values()]
     fit(tagger, [*taught, *_labelled(work, prepared.texts)], dev, config, work / f"stage-two-{seed}")
 
@@ -232,20 +223,17 @@ def _further(vocabulary: Vocabulary) -> list[str]:
 
 def _gold_targets(corpus: str, sentences: Sequence[Sentence], vocabulary: Vocabulary) -> Tensor:
     """Return 1 for each label that a word may have, shape ``(N, L)``, fp16."""
-    numbers = {name: number for number, name in enumerate(vocabulary.labels)}
-    own = torch.tensor([numbers[one] for s in sentences for one in vocabulary.scheme.from_gold(s.labels or ())])
-    rows = torch.nn.functional.one_hot(own, len(numbers)).half()
+    rows = gold_targets(sentences, vocabulary, "cpu").rows
     if corpus in LANGUAGES:
+        numbers = {name: number for number, name in enumerate(vocabulary.labels)}
         allowed = [numbers[one] for one in vocabulary.scheme.label_set(_further(vocabulary))]
-        rows[(own == numbers["O"]).nonzero(), torch.tensor(allowed)] = 1
+        rows[rows[:, numbers["O"]].nonzero(), torch.tensor(allowed)] = 1
     return rows
 
 
-def _soft_targets(work: Path, vocabulary: Vocabulary, sentences: Sequence[Sentence]) -> Tensor:
-    labels = torch.load(work / "labels.pt", weights_only=True)
-    rows = torch.zeros(sum(len(one.words) for one in sentences), len(vocabulary.labels), dtype=torch.half)
-    rows[labels["words"].long(), labels["labels"].long()] = labels["probabilities"]
-    return rows
+def _labels(work: Path) -> Mapping[str, Any]:
+    labels: Mapping[str, Any] = torch.load(work / "labels.pt", weights_only=True)
+    return labels
 
 
 def _mixed(work: Path, documents: Documents) -> Tensor:
@@ -270,21 +258,8 @@ def _passages(work: Path, documents: Documents) -> tuple[list[tuple[str, ...]], 
 
 def _labelled(work: Path, texts: Documents) -> list[list[Sentence]]:
     """Return texts of about ``_TEXT_WORDS`` words, drawn at random, with the probabilities of their labels."""
-    labels = torch.load(work / "labels.pt", weights_only=True)
-    words, numbers = labels["words"].numpy(), labels["labels"].numpy().astype(np.int16)
-    probabilities = labels["probabilities"].float().numpy()
-    starts = np.cumsum([0, *(len(sentence.words) for sentence in flat(texts))])
-    cuts = np.searchsorted(words, starts)
-    soft = iter(
-        SoftLabels(
-            names=tuple(labels["names"]),
-            words=(words[a:b] - start).astype(np.int32),
-            labels=numbers[a:b],
-            probabilities=probabilities[a:b],
-        )
-        for start, a, b in zip(starts, cuts, cuts[1:], strict=False)
-    )
-    taught = [[replace(sentence, soft=next(soft)) for sentence in document] for document in texts]
+    soft = iter(with_soft_labels(flat(texts), _labels(work)))
+    taught = [[next(soft) for _ in document] for document in texts]
     found: list[list[Sentence]] = []
     left = _TEXT_WORDS
     for document in random.Random(3).sample(taught, len(taught)):

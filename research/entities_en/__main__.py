@@ -57,16 +57,6 @@ _STAGE_ONE_EPOCHS = 2.0
 _KEPT_PROBABILITY = 0.01
 _TEACHERS = {"tuned": (TunedTeacher, 3), "frozen": (FrozenTeacher, 5)}
 """The kinds of teachers and how many epochs they train."""
-_STAGE_TWO = {
-    "epochs": 2,
-    "batch_sentences": 32,
-    "document_sentences": 64,
-    "clip_norm": 5.0,
-    "optimizers": {
-        "stage_one": {"kind": "adam", "learning_rate": 1e-6},
-        "stage_two": {"kind": "adam", "learning_rate": 6e-4, "schedule": "linear", "warmup": 0.05},
-    },
-}
 
 _SMALL = {
     "epochs": 1,
@@ -200,7 +190,7 @@ def train_small(work: Path, device: str) -> None:
     """Train entities_en_small on gold documents and labelled texts; write WORK/small/bundle."""
     prepared, tagger = Prepared.read(work), widened(EARLIER_SMALL, device)
     times = {name: _STAGE_ONE_EPOCHS * _TIMES.get(name, 1.0) for name in prepared.train}
-    texts = _with_soft_labels(flat(prepared.texts), _load(work / "labels.pt"))
+    texts = with_soft_labels(flat(prepared.texts), _load(work / "labels.pt"))
     documents = [[sentence] for sentence in [*repeated(prepared.train, times), *texts]]
     result = fit(tagger, documents, list(prepared.dev.values()), FitConfig.from_mapping(_SMALL), work / "small")
     click.echo(json.dumps({"small": result.best.dev_f1}))
@@ -221,7 +211,7 @@ def train_stage_two(work: Path, seed: int, device: str) -> None:
     documents = [
         document for name, corpus in prepared.train.items() for document in [*corpus] * int(_TIMES.get(name, 1))
     ]
-    config = FitConfig.from_mapping({**_STAGE_TWO, "seed": seed})
+    config = stage_two_config(seed, rate=6e-4)
     folder = work / f"stage-two-{seed}"
     fit(tagger, documents, list(prepared.dev.values()), config, folder)
     result = _dev_results(load_tagger(folder / "bundle", device=device), prepared)
@@ -255,10 +245,7 @@ def _dev_results(tagger: Any, prepared: Prepared) -> dict[str, Any]:
 def _to_learn(work: Path, prepared: Prepared, tagger: TwoStageTagger, device: str) -> tuple[Features, Features]:
     """Return what is to be learned and what is read of all words, those of the texts last."""
     gold, texts = prepared.sentences("train"), flat(prepared.texts)
-    labels = _load(work / "labels.pt")
-    size = sum(len(sentence.words) for sentence in texts)
-    soft = torch.zeros(size, len(tagger.vocabulary.labels), dtype=torch.half, device=device)
-    soft[labels["words"].long().to(device), labels["labels"].long().to(device)] = labels["probabilities"].to(device)
+    soft = soft_targets(texts, tagger.vocabulary, _load(work / "labels.pt"), device)
     targets = torch.cat([gold_targets(gold, tagger.vocabulary, device).rows, soft])
     rows = torch.cat([_load(work / f"encoder-{part}.pt").to(device) for part in ("train", "texts")])
     return Features([*gold, *texts], targets), Features([*gold, *texts], rows)
@@ -274,7 +261,7 @@ def _keep_states(work: Path, prepared: Prepared, tagger: TwoStageTagger) -> None
         kept.update((sentence.words, states.of(sentence)) for sentence in states.sentences)
 
 
-def _with_soft_labels(sentences: Sequence[Sentence], labels: Mapping[str, Any]) -> list[Sentence]:
+def with_soft_labels(sentences: Sequence[Sentence], labels: Mapping[str, Any]) -> list[Sentence]:
     """Return sentences with the labels of their words, which are numbered through all of them."""
     names, words = tuple(labels["names"]), labels["words"].numpy()
     numbers, probabilities = labels["labels"].numpy().astype(np.int16), labels["probabilities"].float().numpy()
@@ -341,6 +328,33 @@ def gold_targets(sentences: Sequence[Sentence], vocabulary: Vocabulary, device: 
     gold = [numbers[label] for one in sentences for label in vocabulary.scheme.from_gold(one.labels or ())]
     rows = nn.functional.one_hot(torch.tensor(gold, device=device), len(numbers)).half()
     return Features(sentences, rows)
+
+
+def soft_targets(
+    sentences: Sequence[Sentence], vocabulary: Vocabulary, labels: Mapping[str, Any], device: str
+) -> Tensor:
+    """Return the probabilities of the labels of sentences, whose words are numbered through, shape ``(N, L)``, fp16."""
+    size = sum(len(sentence.words) for sentence in sentences)
+    rows = torch.zeros(size, len(vocabulary.labels), dtype=torch.half, device=device)
+    rows[labels["words"].long().to(device), labels["labels"].long().to(device)] = labels["probabilities"].to(device)
+    return rows
+
+
+def stage_two_config(seed: int, *, rate: float) -> FitConfig:
+    """Return how stage two is trained on the drafts of stage one, which stays all but the same."""
+    return FitConfig.from_mapping(
+        {
+            "epochs": 2,
+            "seed": seed,
+            "batch_sentences": 32,
+            "document_sentences": 64,
+            "clip_norm": 5.0,
+            "optimizers": {
+                "stage_one": {"kind": "adam", "learning_rate": 1e-6},
+                "stage_two": {"kind": "adam", "learning_rate": rate, "schedule": "linear", "warmup": 0.05},
+            },
+        }
+    )
 
 
 def _load(path: Path) -> Any:

@@ -118,13 +118,16 @@ def _dead_letters(report: RunReport, config: AnnotateConfig, collection: Collect
     return f"{counted(report.dead_letters, 'dead letter')}{where}\n" + indented("\n".join(lines))
 
 
+def _texts_were(number: int) -> str:
+    return f"{number:,} {'text was' if number == 1 else 'texts were'}"
+
+
 def _guessed(manifest: Manifest) -> str:
     guessed = total_counts(manifest.shards).get(GUESSED_ENCODINGS, 0)
     if not guessed:
         return ""
-    were = "text was" if guessed == 1 else "texts were"
     return (
-        f"{guessed:,} {were} not UTF-8; encodings guessed (columns encoding and encoding_confidence of documents); "
+        f"{_texts_were(guessed)} not UTF-8; encodings guessed (columns encoding and encoding_confidence of documents); "
         "reader.encoding sets one"
     )
 
@@ -138,10 +141,9 @@ def _extracted(manifest: Manifest) -> str:
     extracted = total_counts(manifest.shards).get(EXTRACTED, 0)
     if not extracted:
         return ""
-    were = "text was" if extracted == 1 else "texts were"
     return (
-        f"{extracted:,} {were} extracted and stored, since offsets count in them (column raw_text of documents; parts "
-        "says where pages begin)"
+        f"{_texts_were(extracted)} extracted and stored, since offsets count in them (column raw_text of documents; "
+        "parts says where pages begin)"
     )
 
 
