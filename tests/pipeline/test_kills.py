@@ -13,6 +13,7 @@ import pytest
 from concord_testing import runs
 
 from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.names.language import load_languages
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.run_report import RunReport
@@ -181,6 +182,8 @@ def test_run_stops_when_the_disk_is_full_and_resumes_with_space(
     config = runs.job(source, tmp_path / "out")
 
     def run_with_little_space() -> None:
+        # It is unpacked on disk before the first shard.
+        load_languages()
         # Only parts of tokens are larger than this, as if the disk became full in the middle of a shard.
         resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
         runs.run_job(config)
