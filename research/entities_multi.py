@@ -32,16 +32,15 @@ from concord.models.data.soft_labels import allowed_labels
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.taggers.doc_uanet import DocUaNet
 from concord.models.taggers.two_stage.tagger import TwoStageTagger
-from concord.models.training.fit import fit
+from concord.models.training.fit import FitConfig, fit
 from concord.models.words.encoder_config import BUNDLED_NAME, EncoderConfig
 from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 from concord.workflows.corpora.corpora import read_documents
-from research.entities_en.__main__ import gold_targets, soft_targets, stage_two_config, with_soft_labels
+from research.entities_en.__main__ import gold_targets, soft_targets, with_soft_labels
 from research.entities_en.features import Features
-from research.entities_en.learning import Documents, learn, repeated
+from research.entities_en.learning import Documents, learn, like_lengths, repeated
 from research.entities_en.prepared import Prepared, flat
 from research.entities_en.silver import GOLD_TYPES
-from research.entities_en.student import like_lengths
 from research.parser_multi import contraction
 
 LANGUAGES = ("pt", "hr", "sr", "da", "sk", "sv")
@@ -55,6 +54,17 @@ _TEXT_WORDS = 150_000
 _LONGEST = 256
 _IN_PASSAGES = 0.67
 _RATE, _EPOCHS, _SENTENCES = 8e-4, 3, 64
+_STAGE_TWO = {
+    "epochs": 2,
+    "batch_sentences": 32,
+    "document_sentences": 64,
+    "clip_norm": 5.0,
+    "optimizers": {
+        # Its drafts stay all but the same.
+        "stage_one": {"kind": "adam", "learning_rate": 1e-6},
+        "stage_two": {"kind": "adam", "learning_rate": _RATE, "schedule": "linear", "warmup": 0.05},
+    },
+}
 WORK = click.argument("work", type=click.Path(path_type=Path, exists=True, file_okay=False))
 
 
@@ -182,7 +192,7 @@ def train_stage_two(work: Path, seed: int) -> None:
                 name, 1
             )
     tagger.draft_network.requires_grad_(False)
-    config = stage_two_config(seed, rate=_RATE)
+    config = FitConfig.from_mapping({**_STAGE_TWO, "seed": seed})
     dev = [*prepared.dev.values()]
     fit(tagger, [*taught, *_labelled(work, prepared.texts)], dev, config, work / f"stage-two-{seed}")
 

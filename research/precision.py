@@ -16,3 +16,8 @@ def trains_in_bf16(device: str) -> bool:
     except ConfigError:
         return False
     return True
+
+
+def autocast(device: str) -> torch.autocast:
+    """Return the context in which the trainings compute: in bfloat16 where the device can train in it."""
+    return torch.autocast(device, dtype=torch.bfloat16, enabled=trains_in_bf16(device))

@@ -24,11 +24,10 @@ import numpy as np
 from pydantic import Field
 
 from concord.models.adapters.base import AdaptedTagger
-from concord.models.bundles.manifest import read_saved
+from concord.models.bundles.manifest import needed_encoders, read_saved
 from concord.models.bundles.registry import tagger_class
 from concord.models.config import Config
 from concord.models.errors import ConfigError, ModelError
-from concord.models.words.encoder_config import BUNDLED_NAME
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.identity import ResolvedTagger, component_signature
@@ -260,8 +259,7 @@ def _requirements(bundle: Path) -> list[str]:
     """Return the requirements for serving, in the versions installed here; MLflow would take seconds to infer them."""
     saved = read_saved(bundle)
     tagger_type = tagger_class(saved.tagger)
-    encoder = saved.config.get("encoder")
-    libraries = [] if encoder is None or encoder.get("source") == BUNDLED_NAME else ["transformers"]
+    libraries = ["transformers"] if any(needed_encoders(bundle)) else []
     if issubclass(tagger_type, AdaptedTagger):
         libraries.append(tagger_type.library)
     names = [*_REQUIREMENTS, *libraries]

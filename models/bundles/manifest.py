@@ -1,15 +1,15 @@
 """What a saved tagger's folder holds, read without importing torch: its configuration and its digest."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from concord.models.config import Config
-from concord.models.errors import ModelError
+from concord.models.errors import ConfigError, ModelError
 from concord.models.regular_files import file_digest
-from concord.models.words.encoder_config import ENCODER_NAME, FormVectorConfig, encoder_available
+from concord.models.words.encoder_config import BUNDLED_NAME, ENCODER_NAME, EncoderConfig, FormVectorConfig
 
 FORMAT_VERSION = 1
 CONFIG_NAME = "tagger.json"
@@ -74,16 +74,28 @@ def with_own_encoder(config: Mapping[str, Any], folder: Path) -> Mapping[str, An
     return {**config, "encoder": read | {"source": str(folder / ENCODER_NAME)}}
 
 
-def lacks_form_encoder(folder: Path) -> bool:
-    """Return whether a saved tagger has form vectors whose encoder is not installed, and so uses its table alone."""
-    folders = [path for path in (folder, folder / FIRST_PASS_NAME) if (path / CONFIG_NAME).exists()]
-    return any(map(_lacks_form_encoder, (read_saved(path).config for path in folders)))
+def needed_encoders(folder: Path) -> Iterator[EncoderConfig]:
+    """Return the encoders of a saved tagger, its form vectors and its first pass, besides the bundled one.
 
+    Each of them needs the library transformers.
 
-def _lacks_form_encoder(config: Mapping[str, Any]) -> bool:
-    parts = [part for part in config.values() if isinstance(part, dict)]
-    values = [part["form_vectors"] for part in parts if part.get("form_vectors") is not None]
-    return any(not encoder_available(FormVectorConfig.from_mapping(value).encoder) for value in values)
+    Raises:
+        ModelError: if ``tagger.json`` is missing or broken, or the configuration of an encoder or of form vectors is.
+    """
+    config, where = with_own_encoder(read_saved(folder).config, folder), folder / CONFIG_NAME
+    encoders = []
+    try:
+        if (values := config.get("encoder")) is not None:
+            encoders.append(EncoderConfig.from_mapping(values, where=f"{where}: encoder"))
+        for name, part in config.items():
+            if isinstance(part, dict) and (values := part.get("form_vectors")) is not None:
+                vectors = FormVectorConfig.from_mapping(values, where=f"{where}: {name}.form_vectors")
+                encoders.append(vectors.encoder)
+    except ConfigError as error:
+        raise ModelError(str(error)) from error
+    yield from (encoder for encoder in encoders if encoder.source != BUNDLED_NAME)
+    if (folder / FIRST_PASS_NAME / CONFIG_NAME).exists():
+        yield from needed_encoders(folder / FIRST_PASS_NAME)
 
 
 def tagger_digest(folder: Path) -> str:

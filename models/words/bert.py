@@ -180,7 +180,7 @@ def _read_tokenizer(folder: Path) -> SubwordTokenizer | None:
         "strip_accents": config.get("strip_accents"),
         "lowercase": config.get("do_lower_case", True),
     }
-    from tokenizers import Tokenizer  # only the extra 'encoder' brings it
+    from tokenizers import Tokenizer  # only the extra 'hf' brings it
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()

@@ -182,7 +182,7 @@ def _checked_folder(config: EncoderConfig) -> Path:
     if config.sha256 is not None and (found := _weights_digest(folder)) != config.sha256:
         raise EncoderMissingError(f"encoder: expected {folder / WEIGHTS_NAME} with sha256 {config.sha256}, got {found}")
     if importlib.util.find_spec("transformers") is None:
-        raise EncoderMissingError("encoder: expected the library transformers; install it with the extra 'encoder'")
+        raise EncoderMissingError("encoder: expected the library transformers; install it with the extra 'hf'")
     return folder
 
 

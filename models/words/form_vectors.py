@@ -2,8 +2,7 @@
 
 Each distinct form is read once, alone, by the encoder; the mean of its subwords is projected by a PCA that is fitted on
 the forms of the training corpora. A vector depends on its form alone, to the last bit: not on what stands beside it or
-in its batch, nor on what was read before. So it may be kept, and those of frequent forms are saved with the tagger. It
-also works without the encoder; a form that is not among them then has no vector, and is known by its spelling alone.
+in its batch, nor on what was read before. So it may be kept, and those of frequent forms are saved with the tagger.
 """
 
 from collections import Counter
@@ -16,7 +15,7 @@ from typing_extensions import override
 
 from concord.models.data.batch import Forms
 from concord.models.errors import ConfigError
-from concord.models.words.encoder_config import FormVectorConfig, encoder_available
+from concord.models.words.encoder_config import FormVectorConfig
 from concord.models.words.frozen_encoder import load_encoder
 from concord.models.words.int8 import Int8Linear
 
@@ -25,7 +24,7 @@ _MOST_KEPT = 100_000
 
 
 class FormVectors(nn.Module):
-    """Returns the vectors of forms; what its table lacks is computed by the encoder, if installed.
+    """Returns the vectors of forms; what its table lacks is computed by the encoder.
 
     Nothing of it is trained. In training a share of the forms is hidden, so that the network learns to do without.
 
@@ -44,7 +43,6 @@ class FormVectors(nn.Module):
         super().__init__()
         self._config = config
         self._most_kept = most_kept
-        self._has_encoder = encoder_available(config.encoder)
         self._product: Int8Linear | None = None
         self._frequent: dict[str, Tensor] = {}
         self._kept: dict[str, Tensor] = {}
@@ -75,9 +73,7 @@ class FormVectors(nn.Module):
         self.mean = _half(states.mean(dim=0))
         variances, axes = torch.linalg.eigh((states - self.mean).double().T.cov(correction=0))
         largest = variances[-self._config.dimension :].flip(0)
-        projection = axes[:, -self._config.dimension :].flip(1) / largest.mean().sqrt()
-        # Contiguous, as it is once loaded: a product has other last bits where its factor lies otherwise in memory.
-        self.projection = _half(projection.float()).contiguous()
+        self.projection = _half((axes[:, -self._config.dimension :].flip(1) / largest.mean().sqrt()).float())
         self._product = None
         vectors = self._project(states)
         self._most_kept = max(self._most_kept, len(forms))
@@ -91,11 +87,11 @@ class FormVectors(nn.Module):
     @override
     @torch.no_grad()
     def forward(self, forms: Forms) -> Tensor:
-        """Return the vectors of words, shape ``(F, D)``; zeros for the padding and for forms that have none."""
+        """Return the vectors of words, shape ``(F, D)``; zeros for the padding."""
         frequent, none = self._frequent, torch.zeros(self._config.dimension)
         read = [self._spelling(word) for word in forms.rows]
         kept = self._compute([form for form in dict.fromkeys(read) if form and form not in frequent])
-        vectors = torch.stack([frequent.get(form, kept.get(form, none)) for form in read])
+        vectors = torch.stack([frequent[form] if form in frequent else kept[form] if form else none for form in read])
         if self.training:
             vectors[torch.rand(len(vectors)) < self._config.hidden] = 0
         return vectors.to(forms.numbers.device)
@@ -114,10 +110,10 @@ class FormVectors(nn.Module):
         return word if self._config.cased else word.lower()
 
     def _compute(self, forms: Sequence[str]) -> Mapping[str, Tensor]:
-        """Return vectors by form, among them those of these forms; only known ones where the encoder is missing."""
+        """Return vectors by form, among them those of these forms."""
         # A new table instead of an emptied one, which another thread may be reading.
         kept = self._kept
-        new = [form for form in forms if form not in kept] if self._has_encoder else []
+        new = [form for form in forms if form not in kept]
         if new and len(kept) + len(new) > self._most_kept:
             new, kept = list(forms), {}
         if new:
@@ -138,14 +134,10 @@ class FormVectors(nn.Module):
         return torch.cat([vectors for form in forms for vectors in encoder.features([(form,)])])
 
     def _project(self, states: Tensor) -> Tensor:
-        """Project states, ``(N, E)`` to ``(N, D)``, in int8 or row by row: float32 sums depend on their number."""
-        centred = states - self.mean.cpu()
-        if not self._config.cased:
-            projection = self.projection.cpu()
-            return torch.cat([row @ projection for row in centred.split(1)])
+        """Project states, ``(N, E)`` to ``(N, D)``; in int8, since float32 sums depend on the number of rows."""
         if self._product is None:
             self._product = Int8Linear(self.projection.cpu().T, torch.zeros(self._config.dimension))
-        return _half(self._product(centred))
+        return _half(self._product(states - self.mean.cpu()))
 
     def _index(self) -> None:
         spellings = bytes(self.spellings.tolist()).decode()

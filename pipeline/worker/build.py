@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from concord.models.bundles.manifest import lacks_form_encoder, tagger_digest
+from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ModelError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.plan import Plan
@@ -44,12 +44,6 @@ def build_worker(plan: Plan) -> "ShardWorker":
     folder = Path(plan.tagger_folder)
     if tagger_digest(folder) != plan.tagger.digest:
         raise ModelError(f"{folder}: not the tagger that the plan names: SHA-256 differs")
-    if lacks_form_encoder(folder) != plan.tagger.table_alone:
-        has, lacks = ("this worker", "the planner") if plan.tagger.table_alone else ("the planner", "this worker")
-        raise ModelError(
-            f"{folder}: {has} has the encoder of its form vectors and {lacks} lacks it; install it on all machines or "
-            "on none"
-        )
     tagger = load_tagger(folder, device=plan.config.tagger.device)
     config = plan.config
     terms = read_terms_for(tagger, config.tagger.terms, tags=config.parser.tags, digest=plan.tagger.terms)

@@ -1,23 +1,21 @@
-"""Train the bundled entities_en, step by step.
+"""Label English texts by teachers, and train the bundled entities_en_small on them, step by step.
 
 \b
     python -m research.entities_en.guideline CORPORA --without btc:signs --output MENDED
-    python -m research.entities_en.prepare WORK --corpora MENDED --sentences SOFT
+    python -m research.entities_en.prepare WORK --corpora MENDED --text TEXTS.jsonl (and others)
     python -m research.entities_en features WORK
-    python -m research.entities_en teacher WORK tuned 1      (and others: tuned 2, tuned 3, frozen 4, frozen 5)
+    python -m research.entities_en features WORK --blocks
+    python -m research.entities_en teacher WORK 2
+    python -m research.entities_en tagger WORK FOLDER (a tagger of the same labels, such as the bundled one before)
     python -m research.entities_en labels WORK
-    python -m research.entities_en stage-one WORK
-    python -m research.entities_en small WORK
-    python -m research.entities_en stage-two WORK 1 (and other seeds)
-    concord cascade, concord calibrate (conf/train/entities_en.yaml)
+    python -m research.entities_en small WORK START (a small tagger of the same labels, such as the bundled one before)
 
-WORK is a folder of what was made. SOFT is a soft corpus that `concord distil` wrote, by any tagger, of which only the
-sentences are read. All steps but the first two read nothing but WORK, the bundled tagger and the encoder, on a CPU or a
-GPU.
+WORK is a folder of what was made; ``research.entities_multi`` goes on from it. All steps but the first two read nothing
+but WORK and the bundled encoder, on a CPU or a GPU.
 """
 
 import json
-import time
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,41 +26,32 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from concord.models.bundles.checkpoint import load_tagger
-from concord.models.bundles.manifest import read_saved
-from concord.models.data.options import PredictOptions
+from concord.models.bundles.checkpoint import load_tagger, save_tagger
+from concord.models.bundles.manifest import tagger_digest
 from concord.models.data.sentence import Sentence
 from concord.models.data.soft_labels import SoftLabels
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.evaluation.threshold_sweep import REFINE_ALL, label_sequences, labels_at
+from concord.models.labels.schemes import BIOES
 from concord.models.labels.spans import decode_spans, encode_spans
-from concord.models.taggers.base import Tagger
-from concord.models.taggers.doc_uanet import DocUaNetConfig
-from concord.models.taggers.two_stage.tagger import TwoStageTagger
 from concord.models.training.fit import FitConfig, fit
-from concord.models.words.frozen_encoder import load_encoder
-from research.entities_en import student
-from research.entities_en.features import Features, encoder_states
-from research.entities_en.learning import by_document, f1, repeated, score, span_counts
+from concord.workflows.corpora.provenance import PROVENANCE_NAME, read_provenance, write_provenance
+from research.entities_en.features import Features, blocks, encoder_states
+from research.entities_en.learning import repeated, score
 from research.entities_en.prepared import Prepared, flat
 from research.entities_en.silver import GOLD_TYPES, TYPES, mend
-from research.entities_en.teachers import FrozenTeacher, TunedTeacher, predict, train
+from research.entities_en.teachers import FrozenTeacher, predict, train
 
-_PRETRAINED = Path(__file__).resolve().parents[2] / "models" / "pretrained"
-EARLIER, EARLIER_SMALL = _PRETRAINED / "entities_en", _PRETRAINED / "entities_en_small"
-_TIMES = {"ewt_uner": 1.5, "wikigold": 2.0, "btc": 1.5}
+_TIMES = {"ewt_uner": 1.5, "wikigold": 2.0, "btc": 1.5, "litbank_prop": 1.5}
 """How often an epoch reads a corpus."""
-_STAGE_ONE_EPOCHS = 2.0
-"""How often stage one reads the gold corpora, while it reads the labelled texts once."""
 _KEPT_PROBABILITY = 0.01
-_TEACHERS = {"tuned": (TunedTeacher, 3), "frozen": (FrozenTeacher, 5)}
-"""The kinds of teachers and how many epochs they train."""
+_TEACHER_EPOCHS = 4
 
 _SMALL = {
     "epochs": 1,
+    "seed": 1,
     "batch_sentences": 128,
     "clip_norm": 5.0,
-    "optimizers": {"tagger": {"kind": "adam", "learning_rate": 2e-3, "schedule": "linear", "warmup": 0.05}},
+    "optimizers": {"tagger": {"kind": "adam", "learning_rate": 5e-4, "schedule": "linear", "warmup": 0.02}},
 }
 
 WORK = click.argument("work", type=click.Path(path_type=Path, file_okay=False, exists=True))
@@ -77,56 +66,89 @@ def main() -> None:
 
 @main.command("features")
 @WORK
+@click.option("--part", "parts", type=click.Choice(["train", "dev", "texts"]), multiple=True, help="Else all.")
+@click.option("--blocks", "in_blocks", is_flag=True, help="The encoder reads blocks of a document's sentences at once.")
 @DEVICE
-def compute_features(work: Path, device: str) -> None:
+def compute_features(work: Path, parts: Sequence[str], in_blocks: bool, device: str) -> None:
     """Compute the encoder's states of all words."""
     prepared = Prepared.read(work)
-    for part in prepared.seen:
-        words = [sentence.words for sentence in prepared.sentences(part)]
-        torch.save(encoder_states(words, device), work / f"encoder-{part}.pt")
+    for part in parts or prepared.seen:
+        if in_blocks:
+            words = [block for document in prepared.documents(part) for block in blocks(document)]
+        else:
+            words = [sentence.words for sentence in prepared.sentences(part)]
+        torch.save(encoder_states(words, device), work / f"{'blocks' if in_blocks else 'encoder'}-{part}.pt")
 
 
 @main.command("teacher")
 @WORK
-@click.argument("kind", type=click.Choice(list(_TEACHERS)))
 @click.argument("seed", type=int)
 @DEVICE
-def train_teacher(work: Path, kind: str, seed: int, device: str) -> None:
-    """Train a teacher, and have it label the dev parts and the texts."""
+def train_teacher(work: Path, seed: int, device: str) -> None:
+    """Train a teacher over the states of blocks, and have it label the dev parts and the texts."""
     prepared = Prepared.read(work)
-    vocabulary = wide_vocabulary()
+    vocabulary = vocabulary_of(prepared)
     features = {}
     for part, seen in prepared.seen.items():
         rows = nn.functional.one_hot(seen.to(device).long(), prepared.labels).half()
-        if kind == "frozen":
-            rows = torch.cat([_load(work / f"encoder-{part}.pt").to(device), rows], dim=1)
+        rows = torch.cat([_load(work / f"blocks-{part}.pt").to(device), rows], dim=1)
         features[part] = Features(prepared.sentences(part), rows)
     torch.manual_seed(seed)
-    maker, epochs = _TEACHERS[kind]
     width = features["train"].rows.shape[1]
-    teacher = maker(vocabulary, width).to(device)
-    targets = gold_targets(features["train"].sentences, vocabulary, device)
+    teacher = FrozenTeacher(vocabulary, width).to(device)
     train(
         teacher,
         repeated(prepared.train, _TIMES),
-        targets,
+        gold_targets(features["train"].sentences, vocabulary, device),
         features["train"],
-        epochs=epochs,
+        epochs=_TEACHER_EPOCHS,
         seed=seed,
-        name=f"{kind} {seed}",
+        name=f"blocks {seed}",
     )
+    _keep_opinion(
+        work,
+        f"blocks-{seed}",
+        {part: predict(teacher, features[part].sentences, features[part]) for part in ("dev", "texts")},
+        prepared,
+    )
+
+
+@main.command("tagger")
+@WORK
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False, exists=True))
+def ask_tagger(work: Path, folder: Path) -> None:
+    """Have a tagger, as another teacher, label the dev parts and the texts; what it was trained on is recorded."""
+    prepared = Prepared.read(work)
+    provenance = read_provenance(work)
+    if provenance is None:
+        raise click.ClickException(f"expected {work / PROVENANCE_NAME}, which prepare writes")
+    write_provenance(work, provenance.taught_by(folder.name, tagger_digest(folder), read_provenance(folder)))
+    tagger = load_tagger(folder)
+    order = [tagger.vocabulary.labels.index(label) for label in vocabulary_of(prepared).labels]
+    found: dict[str, Tensor] = {}
     for part in ("dev", "texts"):
-        probabilities = predict(teacher, features[part].sentences, features[part])
-        torch.save(probabilities, work / f"teacher-{kind}-{seed}-{part}.pt")
-        if part == "dev":
-            click.echo(json.dumps({f"{kind} {seed}": score(probabilities.float(), prepared.dev, vocabulary)}))
+        tables = (
+            tagger.tabulate([document], keep="distributions", calibrated=False) for document in prepared.documents(part)
+        )
+        found[part] = torch.cat(
+            [table.distributions[:, order].half() for table in tables if table.distributions is not None]
+        )
+    _keep_opinion(work, folder.name, found, prepared)
+
+
+def _keep_opinion(work: Path, name: str, found: Mapping[str, Tensor], prepared: Prepared) -> None:
+    """Write a teacher's probabilities by part, and print its scores."""
+    for part, probabilities in found.items():
+        torch.save(probabilities, work / f"teacher-{name}-{part}.pt")
+    click.echo(json.dumps({name: score(found["dev"].float(), prepared.dev, vocabulary_of(prepared))}))
 
 
 @main.command("labels")
 @WORK
 def average_labels(work: Path) -> None:
     """Average the teachers' probabilities, mend those of the texts, and keep the large ones."""
-    prepared, vocabulary = Prepared.read(work), wide_vocabulary()
+    prepared = Prepared.read(work)
+    vocabulary = vocabulary_of(prepared)
     names = [path.name.removesuffix("-dev.pt") for path in sorted(work.glob("teacher-*-dev.pt"))]
     dev = sum(_load(work / f"{name}-dev.pt").float() for name in names) / len(names)
     click.echo(json.dumps({"teachers": names, "mean": score(dev, prepared.dev, vocabulary)}))
@@ -161,104 +183,24 @@ def mend_labels(probabilities: Tensor, sentences: Sequence[Sentence], vocabulary
         row += len(own)
 
 
-@main.command("stage-one")
-@WORK
-@DEVICE
-def train_stage_one(work: Path, device: str) -> None:
-    """Train stage one on gold documents and labelled texts, from the weights of the bundled tagger on."""
-    prepared, tagger = Prepared.read(work), wide_tagger(device)
-    targets, features = _to_learn(work, prepared, tagger, device)
-    torch.manual_seed(1)
-    times = {name: _STAGE_ONE_EPOCHS * _TIMES.get(name, 1.0) for name in prepared.train}
-    student.train_stage_one(
-        tagger.draft_network,
-        tagger,
-        [*repeated(prepared.train, times), *flat(prepared.texts)],
-        targets,
-        features,
-        rate=1.5e-3,
-        seed="1",
-        name="stage one",
-    )
-    torch.save({name: value.cpu() for name, value in tagger.draft_network.state_dict().items()}, work / "stage-one.pt")
-
-
 @main.command("small")
 @WORK
+@click.argument("start", type=click.Path(path_type=Path, file_okay=False, exists=True))
 @DEVICE
-def train_small(work: Path, device: str) -> None:
-    """Train entities_en_small on gold documents and labelled texts; write WORK/small/bundle."""
-    prepared, tagger = Prepared.read(work), widened(EARLIER_SMALL, device)
-    times = {name: _STAGE_ONE_EPOCHS * _TIMES.get(name, 1.0) for name in prepared.train}
+def train_small(work: Path, start: Path, device: str) -> None:
+    """Train a small tagger further on gold documents and labelled texts; write WORK/small/bundle."""
+    prepared, tagger = Prepared.read(work), load_tagger(start).move_to(device)
     texts = with_soft_labels(flat(prepared.texts), _load(work / "labels.pt"))
-    documents = [[sentence] for sentence in [*repeated(prepared.train, times), *texts]]
+    documents = [[sentence] for sentence in [*repeated(prepared.train, _TIMES), *texts]]
     result = fit(tagger, documents, list(prepared.dev.values()), FitConfig.from_mapping(_SMALL), work / "small")
+    _finish(work / "small" / "bundle", work)
     click.echo(json.dumps({"small": result.best.dev_f1}))
 
 
-@main.command("stage-two")
-@WORK
-@click.argument("seed", type=int)
-@DEVICE
-def train_stage_two(work: Path, seed: int, device: str) -> None:
-    """Train stage two on gold documents; write WORK/stage-two-SEED/bundle and result.json."""
-    prepared = Prepared.read(work)
-    started = time.monotonic()
-    tagger = wide_tagger(device)
-    tagger.draft_network.load_state_dict(_load(work / "stage-one.pt"))
-    tagger.draft_network.requires_grad_(False)
-    _keep_states(work, prepared, tagger)
-    documents = [
-        document for name, corpus in prepared.train.items() for document in [*corpus] * int(_TIMES.get(name, 1))
-    ]
-    config = stage_two_config(seed, rate=6e-4)
-    folder = work / f"stage-two-{seed}"
-    fit(tagger, documents, list(prepared.dev.values()), config, folder)
-    result = _dev_results(load_tagger(folder / "bundle", device=device), prepared)
-    result |= {"seed": seed, "seconds": round(time.monotonic() - started, 1)}
-    (folder / "result.json").write_text(json.dumps(result))
-    click.echo(json.dumps({key: value for key, value in result.items() if key != "counts"}))
-
-
-def _dev_results(tagger: Any, prepared: Prepared) -> dict[str, Any]:
-    """Return F1 on the dev parts of drafts, of final labels, and without slots, with counts by document."""
-    f1s: dict[str, dict[str, float]] = {}
-    counts: dict[str, dict[str, Any]] = {}
-    slots = tagger.memory_slots
-    for form, used in (("final", slots), ("no_slots", 0)):
-        tagger.set_memory_slots(used)
-        for name, documents in prepared.dev.items():
-            table = tagger.tabulate(documents, PredictOptions(threshold=REFINE_ALL))
-            columns = {form: labels_at(table, tagger.threshold)} | ({"drafts": table.draft} if used else {})
-            for column, numbers in columns.items():
-                guessed = by_document(label_sequences(numbers, documents, tagger.vocabulary), documents)
-                found = span_counts(guessed, documents, (*GOLD_TYPES, *TYPES))
-                f1s.setdefault(column, {})[name] = round(f1(torch.stack([found[kind] for kind in GOLD_TYPES])), 2)
-                counts.setdefault(column, {})[name] = {
-                    kind: (rows if kind in GOLD_TYPES else rows.sum(dim=0)).tolist() for kind, rows in found.items()
-                }
-    for scores in f1s.values():
-        scores["mean"] = round(sum(scores.values()) / len(scores), 2)
-    return {"threshold": tagger.threshold, **f1s, "counts": counts}
-
-
-def _to_learn(work: Path, prepared: Prepared, tagger: TwoStageTagger, device: str) -> tuple[Features, Features]:
-    """Return what is to be learned and what is read of all words, those of the texts last."""
-    gold, texts = prepared.sentences("train"), flat(prepared.texts)
-    soft = soft_targets(texts, tagger.vocabulary, _load(work / "labels.pt"), device)
-    targets = torch.cat([gold_targets(gold, tagger.vocabulary, device).rows, soft])
-    rows = torch.cat([_load(work / f"encoder-{part}.pt").to(device) for part in ("train", "texts")])
-    return Features([*gold, *texts], targets), Features([*gold, *texts], rows)
-
-
-def _keep_states(work: Path, prepared: Prepared, tagger: TwoStageTagger) -> None:
-    """Keep the encoder's states of gold sentences, which the training and its scores read."""
-    if tagger.config.encoder is None:
-        raise TypeError("expected a tagger with an encoder")
-    kept = load_encoder(tagger.config.encoder, tagger.device.type).kept
-    for part in ("train", "dev"):
-        states = Features(prepared.sentences(part), _load(work / f"encoder-{part}.pt").float())
-        kept.update((sentence.words, states.of(sentence)) for sentence in states.sentences)
+def _finish(bundle: Path, work: Path) -> None:
+    """Store a bundle's weights in 16 bits, with its provenance."""
+    save_tagger(load_tagger(bundle), bundle, half=True)
+    shutil.copy(work / PROVENANCE_NAME, bundle)
 
 
 def with_soft_labels(sentences: Sequence[Sentence], labels: Mapping[str, Any]) -> list[Sentence]:
@@ -281,45 +223,11 @@ def with_soft_labels(sentences: Sequence[Sentence], labels: Mapping[str, Any]) -
     ]
 
 
-def wide_vocabulary(earlier: Path = EARLIER) -> Vocabulary:
-    """Return a bundled tagger's vocabulary with the labels of all types."""
-    vocabulary = Vocabulary.from_mapping(read_saved(earlier).vocabulary)
-    return replace(vocabulary, labels=vocabulary.scheme.label_set({*GOLD_TYPES, *TYPES}))
-
-
-def wide_tagger(device: str) -> TwoStageTagger:
-    """Return the bundled tagger with the labels of all types."""
-    tagger = widened(EARLIER, device)
-    if not isinstance(tagger, TwoStageTagger):
-        raise TypeError(f"{EARLIER}: expected a tagger of two stages, got {type(tagger)}")
-    return tagger
-
-
-def widened(earlier: Path, device: str) -> Tagger:
-    """Return a bundled tagger with the labels of all types, without its first pass and its calibration.
-
-    What it has learned of a label stays; the weights of new labels are new.
-    """
-    bundled, vocabulary = load_tagger(earlier), wide_vocabulary(earlier)
-    config = bundled.config
-    if isinstance(config, DocUaNetConfig):
-        config = config.model_copy(update={"first_pass": None})
-    torch.manual_seed(36)
-    tagger = type(bundled)(config, vocabulary)
-    places = torch.tensor([vocabulary.labels.index(label) for label in bundled.vocabulary.labels])
-    state, known = tagger.state_dict(), bundled.state_dict()
-    tagger.load_state_dict({name: _widened(value, known.get(name), places) for name, value in state.items()})
-    tagger.eval().move_to(device)
-    return tagger
-
-
-def _widened(own: Tensor, earlier: Tensor | None, places: Tensor) -> Tensor:
-    """Return earlier weights; where there are more labels now, their rows are put in their places."""
-    if earlier is None or len(own) <= len(earlier):
-        return own if earlier is None else earlier
-    own = own.clone()
-    own[places] = earlier
-    return own
+def vocabulary_of(prepared: Prepared) -> Vocabulary:
+    """Return the vocabulary of the gold corpora."""
+    return Vocabulary.from_sentences(
+        prepared.sentences("train"), scheme=BIOES, lowercase=True, entity_types={*GOLD_TYPES, *TYPES}
+    )
 
 
 def gold_targets(sentences: Sequence[Sentence], vocabulary: Vocabulary, device: str) -> Features:
@@ -338,23 +246,6 @@ def soft_targets(
     rows = torch.zeros(size, len(vocabulary.labels), dtype=torch.half, device=device)
     rows[labels["words"].long().to(device), labels["labels"].long().to(device)] = labels["probabilities"].to(device)
     return rows
-
-
-def stage_two_config(seed: int, *, rate: float) -> FitConfig:
-    """Return how stage two is trained on the drafts of stage one, which stays all but the same."""
-    return FitConfig.from_mapping(
-        {
-            "epochs": 2,
-            "seed": seed,
-            "batch_sentences": 32,
-            "document_sentences": 64,
-            "clip_norm": 5.0,
-            "optimizers": {
-                "stage_one": {"kind": "adam", "learning_rate": 1e-6},
-                "stage_two": {"kind": "adam", "learning_rate": rate, "schedule": "linear", "warmup": 0.05},
-            },
-        }
-    )
 
 
 def _load(path: Path) -> Any:

@@ -1,15 +1,18 @@
 """What the trainings read of each word: rows of numbers, of which the frozen encoder's states are the widest."""
 
+import math
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
 from concord.models.data.sentence import Sentence
-from concord.models.words.encoder_config import EncoderConfig
+from concord.models.words.encoder_config import BUNDLED_NAME, EncoderConfig
 from concord.models.words.frozen_encoder import FrozenEncoder
 
 _AT_ONCE = 256
+_BLOCK_WORDS = 190
 _PASS_SUBWORDS = {"cpu": 512, "cuda": 4096}
 
 
@@ -39,13 +42,29 @@ class Features:
 
 
 def encoder_states(sentences: Sequence[Sequence[str]], device: str, config: EncoderConfig | None = None) -> Tensor:
-    """Return the states of an encoder, MiniLM, for each word, computed in bf16, shape ``(N, 384)``, fp16."""
-    encoder = FrozenEncoder(config or EncoderConfig(), device=device, pass_subwords=_PASS_SUBWORDS[device])
+    """Return the states of an encoder, by default the bundled one, for each word, shape ``(N, 384)``, fp16."""
+    chosen = config or EncoderConfig(source=BUNDLED_NAME)
+    encoder = FrozenEncoder(chosen, device=device, pass_subwords=_PASS_SUBWORDS[device])
     order = sorted(range(len(sentences)), key=lambda place: len(sentences[place]))
     found: list[Tensor] = [torch.empty(0)] * len(sentences)
-    with torch.autocast(device, dtype=torch.bfloat16):
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
         for start in range(0, len(order), _AT_ONCE):
             places = order[start : start + _AT_ONCE]
             for place, rows in zip(places, encoder.features([sentences[place] for place in places]), strict=True):
                 found[place] = rows.half()
     return torch.cat(found)
+
+
+def blocks(document: Sequence[Sentence]) -> list[tuple[str, ...]]:
+    """Return the words of a document's sentences in blocks of about equal size, which an encoder reads at once."""
+    words = sum(len(sentence.words) for sentence in document)
+    target = words / max(1, math.ceil(words / _BLOCK_WORDS))
+    found: list[list[Sequence[str]]] = [[]]
+    size = 0
+    for sentence in document:
+        if size and size + len(sentence.words) / 2 > target:
+            found.append([])
+            size = 0
+        found[-1].append(sentence.words)
+        size += len(sentence.words)
+    return [tuple(chain.from_iterable(block)) for block in found if block]

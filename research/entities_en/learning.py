@@ -1,4 +1,4 @@
-"""What the trainings share: batches of one length, the loop over them, and scores on the dev parts."""
+"""What the trainings share: batches of equal or like lengths, the loop over them, and scores on the dev parts."""
 
 import random
 import time
@@ -17,6 +17,7 @@ from research.entities_en.silver import GOLD_TYPES
 Documents = Sequence[Sequence[Sentence]]
 Batch = Sequence[Sentence]
 _LONGEST_BATCH = 48
+_BATCH_WORDS, _BATCH_SENTENCES, _SHUFFLED = 2000, 64, 8192
 
 
 def equal_lengths(sentences: Sequence[Sentence], *, words: int, draw: random.Random | None = None) -> list[Batch]:
@@ -33,6 +34,22 @@ def equal_lengths(sentences: Sequence[Sentence], *, words: int, draw: random.Ran
     if draw is not None:
         draw.shuffle(batches)
     return batches
+
+
+def like_lengths(sentences: Sequence[Sentence], draw: random.Random) -> list[Batch]:
+    """Return shuffled batches of sentences of like lengths."""
+    shuffled = draw.sample(sentences, len(sentences))
+    batches: list[Batch] = []
+    for start in range(0, len(shuffled), _SHUFFLED):
+        batch: list[Sentence] = []
+        for sentence in sorted(shuffled[start : start + _SHUFFLED], key=lambda sentence: len(sentence.words)):
+            if len(batch) == _BATCH_SENTENCES or (len(batch) + 1) * len(sentence.words) > _BATCH_WORDS:
+                batches.append(batch)
+                batch = []
+            batch.append(sentence)
+        batches.append(batch)
+    draw.shuffle(batches)
+    return [batch for batch in batches if batch]
 
 
 def repeated(corpora: Mapping[str, Documents], times: Mapping[str, float]) -> list[Sentence]:

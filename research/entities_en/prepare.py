@@ -3,11 +3,13 @@
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import click
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -15,9 +17,12 @@ from concord.models.data.sentence import Sentence
 from concord.models.labels.schemes import BIOES
 from concord.models.labels.spans import decode_spans
 from concord.models.training.batches import split_long
-from concord.pipeline.corpora.soft_corpus import read_soft_corpus
+from concord.pipeline.config import ParserConfig
 from concord.pipeline.corpora.write_corpus import write_gold
+from concord.pipeline.documents import Document
+from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.workflows.corpora.corpora import read_corpora, read_documents
+from concord.workflows.corpora.provenance import Provenance, Role, describe_part, write_provenance
 from research.entities_en.guideline import CORPORA, LABELS
 from research.entities_en.learning import Documents
 from research.entities_en.prepared import Prepared, flat
@@ -25,20 +30,26 @@ from research.entities_en.silver import add_silver
 from research.entities_en.spacy_labels import SpacyLabels
 
 _LONGEST = 256
-_LONGEST_DOCUMENT = 60_000
+_LONGEST_TEXT = 120_000
+_PER_CENT = {"percent", "%"}
+_BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+_CHECKED = (_BENCHMARKS / "hand_checked_en.json", _BENCHMARKS / "hand_checked_types_en.json")
 
 
 @click.command(help=__doc__)
 @click.argument("work", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--corpora", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
-@click.option("--sentences", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
-@click.option("--words", default=1_700_000, show_default=True, help="Words of open texts.")
-def main(work: Path, corpora: Path, sentences: Path, words: int) -> None:
-    """Write WORK/prepared.pt, and corpora in WORK/corpora; only the sentences of the soft corpus are read."""
+@click.option("--text", type=click.Path(path_type=Path, exists=True, dir_okay=False), multiple=True, required=True)
+@click.option("--words", default=400_000, show_default=True, help="Words of each file of open texts.")
+def main(work: Path, corpora: Path, text: Sequence[Path], words: int) -> None:
+    """Write WORK/prepared.pt, and corpora in WORK/corpora; texts are files of JSON lines."""
     work.mkdir(parents=True, exist_ok=True)
     spacy = SpacyLabels()
     parts = {part: _read(corpora, part) for part in ("train", "dev")}
-    texts = _draw(read_soft_corpus(sentences), words)
+    drawn = [found for path in text for found in _draw(path, words)]
+    write_provenance(work, _provenance(corpora, parts, text, drawn))
+    parts["train"] = {name: with_per_cent(documents) for name, documents in parts["train"].items()}
+    texts = with_per_cent(drawn)
     seen: dict[str, Tensor] = {}
     silver = {}
     for part, found in parts.items():
@@ -55,10 +66,29 @@ def main(work: Path, corpora: Path, sentences: Path, words: int) -> None:
     Prepared(train=silver["train"], dev=silver["dev"], texts=texts, seen=seen, labels=len(spacy.names)).save(work)
 
 
+def _provenance(
+    corpora: Path, parts: Mapping[str, Mapping[str, Documents]], text: Sequence[Path], texts: Documents
+) -> Provenance:
+    """Return what the taggers will have seen, of which nobody has replaced a word yet."""
+    roles: tuple[Role, ...] = ("train", "dev")
+    found = []
+    for role in roles:
+        paths = [str(_part(corpora / name, role)) for name in CORPORA]
+        documents = [document for corpus in parts[role].values() for document in corpus]
+        if role == "train":
+            paths, documents = [*paths, *map(str, text)], [*documents, *texts]
+        found.append(describe_part(role, paths, documents))
+    return Provenance(parts=found)
+
+
+def _part(corpus: Path, part: str) -> Path:
+    (path,) = corpus.glob(f"{part}.con*")
+    return path
+
+
 def write_with_silver(corpus: Path, part: str, spacy: SpacyLabels, folder: Path) -> None:
     """Write a part of a corpus with gold and silver labels, for `concord cascade` and `concord calibrate`."""
-    (path,) = corpus.glob(f"{part}.con*")
-    documents = read_documents([str(path)], labels=LABELS)
+    documents = read_documents([str(_part(corpus, part))], labels=LABELS)
     predicted = spacy.predict([sentence.words for document in documents for sentence in document.sentences])
     folder.mkdir(parents=True, exist_ok=True)
     write_gold(
@@ -98,7 +128,6 @@ def _read(folder: Path, part: str) -> dict[str, Documents]:
     """Return the documents of each corpus, without empty and without very long sentences."""
     found: dict[str, Documents] = {}
     for name in CORPORA:
-        (path,) = (folder / name).glob(f"{part}.con*")
         documents = [
             [
                 Sentence(words=piece.words, labels=piece.labels)
@@ -106,21 +135,53 @@ def _read(folder: Path, part: str) -> dict[str, Documents]:
                 if sentence.words
                 for piece in split_long(sentence, _LONGEST, BIOES)
             ]
-            for document in read_corpora([str(path)], labels=LABELS)
+            for document in read_corpora([str(_part(folder / name, part))], labels=LABELS)
         ]
         found[name] = [document for document in documents if document]
     return found
 
 
-def _draw(texts: Sequence[Sequence[Sentence]], words: int) -> list[list[Sentence]]:
-    """Return texts of so many words, none of them a very long one."""
+def with_per_cent(documents: Documents) -> list[list[Sentence]]:
+    """Return documents in whose sentences every second "percent" or "%" is "per cent", which few of them have."""
+    replaced = cycle([False, True])
+
+    def rewrite(sentence: Sentence) -> Sentence:
+        if not any(word in _PER_CENT for word in sentence.words):
+            return sentence
+        words: list[str] = []
+        labels: list[str] = []
+        for word, label in zip(sentence.words, sentence.labels or ["O"] * len(sentence.words), strict=True):
+            parts = ["per", "cent"] if word in _PER_CENT and label == "O" and next(replaced) else [word]
+            words += parts
+            labels += [label] * len(parts)
+        return Sentence(words=tuple(words), labels=None if sentence.labels is None else tuple(labels))
+
+    return [[rewrite(sentence) for sentence in document] for document in documents]
+
+
+def _draw(path: Path, words: int) -> list[list[Sentence]]:
+    """Return texts of so many words, drawn at random, none of them a very long one, nor one that is checked by hand."""
+    checked = {
+        (document["source"], document["id"])
+        for file in _CHECKED
+        for document in json.loads(file.read_text(encoding="utf-8"))["documents"]
+    }
+    source = path.name.partition(".")[0]
+    with pa.input_stream(str(path)) as stream:
+        lines = stream.read().decode().splitlines()
+    texts = [one["text"] for one in map(json.loads, lines) if (source, one["id"]) not in checked]
+    parser = StanzaParser(ParserConfig(trees=False, tags=False))
     found: list[list[Sentence]] = []
-    for text in random.Random(35).sample(texts, len(texts)):
-        kept = [Sentence(words=one.words) for one in text if 0 < len(one.words) <= _LONGEST]
-        size = sum(len(sentence.words) for sentence in kept)
-        if size <= _LONGEST_DOCUMENT and words > 0:
-            found.append(kept)
-            words -= size
+    for number, text in enumerate(random.Random(35).sample(texts, len(texts))):
+        if words <= 0:
+            break
+        if len(text) > _LONGEST_TEXT:
+            continue
+        document = Document(doc_id=str(number), text=text, source_uri=str(path), source_position=number)
+        (sentences,) = parser.split([document])
+        if isinstance(sentences, list):
+            found.append([Sentence(words=tuple(one)) for one in sentences if 0 < len(one) <= _LONGEST])
+            words -= sum(len(one.words) for one in found[-1])
     return found
 
 

@@ -33,9 +33,13 @@ class Prepared:
 
     def sentences(self, part: str) -> list[Sentence]:
         """Return the sentences of a part, in the order of its rows."""
+        return flat(self.documents(part))
+
+    def documents(self, part: str) -> list[Sequence[Sentence]]:
+        """Return the documents of a part, in the order of its rows."""
         if part == "texts":
-            return flat(self.texts)
-        return [sentence for documents in getattr(self, part).values() for sentence in flat(documents)]
+            return list(self.texts)
+        return [document for documents in getattr(self, part).values() for document in documents]
 
     def save(self, folder: Path) -> None:
         """Write the file."""

@@ -47,6 +47,8 @@ _NUMBER = re.compile(r"[-+−]?\d[\d.,]*")
 _AMOUNT = re.compile(r"[-−]?(US|A|C|NZ|HK)?[$£€¥]\d[\d.,]*")
 _SIGN = re.compile(r"[-−]?(US|A|C|NZ|HK)?[$£€¥]")
 _SHARE = re.compile(r"[-+−]?\d[\d.,]*%")
+# As in the headers of pages: "05-51226".
+_NUMBER_OF_A_CASE = re.compile(r"\d+(-\d{3,})+")
 _SCALES = {"thousand", "million", "billion", "trillion"}
 _NUMBER_OR_SCALE = re.compile(rf".*\d.*|{_COUNTED}", re.IGNORECASE)
 _PEOPLES = (WORDS["demonyms"] - WORDS["languages"]) | WORDS["faiths"]
@@ -57,6 +59,8 @@ def is_plausible(words: Sequence[str], kind: str) -> bool:
     """Return whether words hold what a name of the type must hold: a currency, a number, a word of time, a capital."""
     if kind == "NORP":
         return any(word[0].isupper() for word in words)
+    if kind == "CARDINAL" and all(_NUMBER_OF_A_CASE.fullmatch(word) for word in words):
+        return False
     return any(_PATTERNS[kind].fullmatch(word) for word in words)
 
 

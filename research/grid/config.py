@@ -155,6 +155,8 @@ class GridConfig(Config):
     """What the papers print: corpus -> key of a row -> figure."""
     missing: Mapping[str, str] = Field(default_factory=dict)
     """Corpora of the papers that are not available -> why."""
+    set_for: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Profile -> ``key=value`` for all its runs."""
     revisions: Mapping[str, RevisionConfig] = Field(default_factory=dict)
     """Tagger -> the revision of its code."""
     reproductions: tuple[ReproductionConfig, ...] = ()

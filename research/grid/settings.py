@@ -40,7 +40,7 @@ def settings_of(run: Run, grid: GridConfig) -> Settings:
 def overrides_of(run: Run, grid: GridConfig) -> list[str]:
     """Return the ``key=value`` that the grid sets for a run, in the order in which they apply."""
     corpus = grid.corpora[run.corpus]
-    return [*corpus.set, *corpus.set_for.get(run.row.tagger, ()), *run.row.set]
+    return [*grid.set_for.get(run.profile, ()), *corpus.set, *corpus.set_for.get(run.row.tagger, ()), *run.row.set]
 
 
 def changes(record: Record, run: Run, grid: GridConfig) -> list[str]:

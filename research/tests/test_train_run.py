@@ -93,7 +93,6 @@ def test_halves_are_scored_as_dev_and_test_and_another_corpus_in_its_place(tmp_p
     assert halved["best"]["dev_f1"] == whole["best"]["dev_f1"]
 
 
-@pytest.mark.encoder
 def test_cache_is_read_back_from_a_file_of_the_same_encoder_only(tmp_path: Path) -> None:
     config = EncoderConfig()
     first, second = FrozenEncoder(config), FrozenEncoder(config)

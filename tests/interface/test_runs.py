@@ -148,7 +148,7 @@ def test_settings_win_over_options_and_stay_as_they_are(source: Path, tmp_path: 
     job = tmp_path / "job.yaml"
     job.write_text(f"input: {source}\noutput: {tmp_path / 'out'}\nmax_dead_letters: 0.5\nlimit: 1\n")
     settings = {"tagger": {"model": MODEL}, "limit": None}
-    assert concord.annotate(job, model="entities_en", limit=2, settings=settings).documents.count_rows() == 3
+    assert concord.annotate(job, model="entities_multi", limit=2, settings=settings).documents.count_rows() == 3
     assert settings == {"tagger": {"model": MODEL}, "limit": None}
 
 
@@ -166,7 +166,6 @@ def test_an_open_run_outlives_the_next_run_for_the_grace_period(tmp_path: Path) 
         earlier.to_pandas()
 
 
-@pytest.mark.encoder
 @pytest.mark.parametrize("batch_size", [1, 64])
 def test_load_labels_texts_as_a_run_does(batch_size: int, tmp_path: Path) -> None:
     """The default tagger, with weight samples and a memory, over the sample collection and many short texts."""

@@ -225,7 +225,7 @@ def test_an_output_is_a_path_or_a_section(tmp_path: Path) -> None:
 def test_a_job_knows_whether_it_names_its_model() -> None:
     values = {"input": "x", "output": "y"}
     assert not names_model(read_annotate_job(None, values=values, overrides=["tagger.samples=2"]))
-    assert names_model(read_annotate_job(None, values=values, overrides=["tagger.model=entities_en"]))
+    assert names_model(read_annotate_job(None, values=values, overrides=["tagger.model=entities_multi"]))
 
 
 def test_overrides_take_precedence_over_options_and_options_over_the_file(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_a_tagger_that_reads_words_alone_is_served_without_trees(
     ("configured", "message"),
     [
         ({"parser": {"pakage": "x"}}, r"model_config: parser\.pakage: unknown key; did you mean 'package'"),
-        ({"tagger": {"model": "entities_en"}}, r"tagger\.model: expected no such key"),
+        ({"tagger": {"model": "entities_multi"}}, r"tagger\.model: expected no such key"),
     ],
 )
 def test_an_invalid_configuration_key_is_named(model_folder: Path, configured: dict[str, Any], message: str) -> None:

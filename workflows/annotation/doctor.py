@@ -45,8 +45,8 @@ def check_machine(output: OutputPath) -> Answer:
         *_machine(),
         *_torch(),
         _parser(),
-        _bundled_encoder(),
-        *_taggers(),
+        *_encoder(),
+        _tagger(),
         *_formats(),
         _store(output) if isinstance(output, StorePath) else _folder(output),
         *_environment(),
@@ -132,7 +132,7 @@ def _parser() -> Check:
     return Check("ok", "parser", f"{found.name} {found.digest[:12]}")
 
 
-def _bundled_encoder() -> Check:
+def _encoder() -> list[Check]:
     from concord.models.words.bundled_encoder import damaged_files
     from concord.models.words.encoder_config import BUNDLED_ENCODER, BUNDLED_NAME
 
@@ -140,32 +140,25 @@ def _bundled_encoder() -> Check:
         damaged = ", ".join(damaged_files())
     except (ConcordError, OSError, ValueError, KeyError) as error:
         damaged = str(error)
+    transformers = "not installed: encoders of your own and hf: taggers need it (the extra hf)"
+    if importlib.util.find_spec("transformers") is not None:
+        transformers = version("transformers")
     if damaged:
-        return Check("fail", "bundled encoder", f"damaged in {BUNDLED_ENCODER}: {damaged}", "install Concord again")
-    return Check("ok", "bundled encoder", BUNDLED_NAME)
+        encoder = Check("fail", "encoder", f"damaged in {BUNDLED_ENCODER}: {damaged}", "install Concord again")
+    else:
+        encoder = Check("ok", "encoder", BUNDLED_NAME)
+    return [encoder, Check("ok", "transformers", transformers)]
 
 
-def _taggers() -> list[Check]:
-    from concord.models.words.encoder_config import EncoderConfig, encoder_available
+def _tagger() -> Check:
     from concord.workflows.registry import resolve_tagger as taggers
 
     names = ", ".join(taggers.bundled_names()) or "none"
-    checks = []
-    if importlib.util.find_spec("transformers") is not None:
-        checks.append(Check("ok", "transformers", version("transformers")))
-    else:
-        found = "not installed; taggers with an encoder cannot run, not even with a fine-tuned one of their own"
-        checks.append(Check("warn", "transformers", found, taggers.INSTALL_TRANSFORMERS))
-    if encoder_available(EncoderConfig()):
-        checks.append(Check("ok", "encoder", EncoderConfig().source))
-    else:
-        found = f"not installed; {taggers.FALLBACK} is used instead of {taggers.DEFAULT}"
-        checks.append(Check("warn", "encoder", found, taggers.INSTALL_ENCODER))
     try:
-        tagger = taggers.find_tagger(taggers.DEFAULT, named=False)
+        tagger = taggers.find_tagger(taggers.DEFAULT)
     except ConcordError as error:
-        return [*checks, Check("fail", "tagger", f"bundled: {names}", str(error))]
-    return [*checks, Check("ok", "tagger", f"{tagger.name}; bundled: {names}")]
+        return Check("fail", "tagger", f"bundled: {names}", str(error))
+    return Check("ok", "tagger", f"{tagger.name}; bundled: {names}")
 
 
 def _formats() -> list[Check]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from concord.models.config import Config, OneRun
-from concord.models.errors import ConfigError
+from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.config import AnnotateConfig, OutputConfig, ParserConfig, TaggerRunConfig
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.job import ResolvedJob
@@ -17,7 +17,7 @@ from concord.pipeline.output.output_folder import CONFIG_NAME, OutputFolder
 from concord.pipeline.plan import Plan
 from concord.workflows.console import info
 from concord.workflows.job_paths import absolute, absolute_input, absolute_model, absolute_output, absolute_parser
-from concord.workflows.registry.resolve_tagger import FALLBACK, find_entity_tagger
+from concord.workflows.registry.resolve_tagger import find_entity_tagger
 from concord.workflows.yaml_values import flatten, nested, parse_override, read_yaml, set_value
 
 JOB_SUFFIXES = {".yaml", ".yml"}
@@ -74,10 +74,16 @@ def resolve_job(config: AnnotateConfig) -> ResolvedJob:
     if taken:
         settings = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in taken.items())
         info(f"Settings of the collection: {', '.join(settings)}")
-    tagger = find_job_tagger(config)
-    if tagger.name == FALLBACK and not names_model(config):
-        # Later runs keep to this tagger, whatever is installed then.
-        config = config.model_copy(update={"tagger": config.tagger.model_copy(update={"model": FALLBACK})})
+    try:
+        tagger = find_job_tagger(config)
+    except ModelError as error:
+        if "tagger.model" not in taken:
+            raise
+        raise ModelError(
+            f"{error}\n{config.tagger.model} is the tagger with which {config.output.path} was annotated last, since "
+            "the job names none. Name one in the job, as tagger.model: of the bundled taggers, `concord submit` sends "
+            "only the one that the job names, or that of an output which it sees."
+        ) from error
     return ResolvedJob.of(config, folder, tagger, taken=taken)
 
 
@@ -156,13 +162,13 @@ def annotate_config(
 
 
 def names_model(config: AnnotateConfig | TextConfig) -> bool:
-    """Return whether the job names its tagger; otherwise the default may be replaced by its fallback."""
+    """Return whether the job names its tagger."""
     return "model" in config.tagger.model_fields_set
 
 
 def find_job_tagger(config: AnnotateConfig | TextConfig) -> ResolvedTagger:
     """Find the tagger of a job; raises what ``find_entity_tagger`` raises."""
-    return find_entity_tagger(config.tagger.model, named=names_model(config))
+    return find_entity_tagger(config.tagger.model)
 
 
 def _absolute_components(config: AnnotateConfig | TextConfig) -> dict[str, Config]:

@@ -36,7 +36,7 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8265"
     "-o",
     help="Folder or URL of the annotated collection. An unfinished run in it is resumed, a finished one updated.",
 )
-@click.option("--model", "-m", help=f"{MODELS}.  [default: entities_en]")
+@click.option("--model", "-m", help=f"{MODELS}.  [default: entities_multi]")
 @click.option("--executor", type=click.Choice(["local", "ray"]), help="Where to run.  [default: local]")
 @click.option("--actors", type=POSITIVE, help="Number of Ray workers.  [default: 2]")
 @click.option(
@@ -88,7 +88,7 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
 
 @verb(example='concord tag "Ada met Charles in London."')
 @click.argument("text")
-@click.option("--model", "-m", help=f"{MODELS}.  [default: entities_en]")
+@click.option("--model", "-m", help=f"{MODELS}.  [default: entities_multi]")
 @device_option
 def tag(text: str, *, model: str | None, device: str) -> Answer:
     """Show the entities of one text.

@@ -90,7 +90,7 @@ def import_corrections(source: Path, output: "OutputPath", **options: Any) -> An
     return import_command(source, output, **options)
 
 
-@verb(example="concord learn out/news --model entities_en --no-rehearsal --dev examples/train/dev.conllu")
+@verb(example="concord learn out/news --model entities_multi --no-rehearsal --dev examples/train/dev.conllu")
 @click.argument("output", metavar="OUT", type=COLLECTION)
 @click.option("--model", required=True, help="What learns: models:/NAME@ALIAS, a folder, or a bundled tagger.")
 @click.option("--output", "-o", "folder", type=FOLDER, help="Folder of the run.  [default: runs/learn-<name>-<digest>]")

@@ -175,7 +175,7 @@ def distil(
     """Train a tagger on texts that other taggers label, beside its gold corpora.
 
     A --teacher is a folder, a bundled tagger, models:/NAME@ALIAS, hf:FOLDER or spacy:NAME. Those of the same types
-    label by the mean of their probabilities. --teacher entities_en --teacher spacy:en_core_web_sm=DATE,MONEY teaches
+    label by the mean of their probabilities. --teacher entities_multi --teacher spacy:en_core_web_sm=DATE,MONEY teaches
     types of two; where their entities overlap, that of the first counts.
 
     CONF.yaml and --set describe the student, as for 'concord train'. It learns the probabilities of the teachers, not
@@ -203,7 +203,7 @@ def distil(
     return distil_command(distillation)
 
 
-@verb(example="concord evaluate entities_en --data examples/train/dev.conllu")
+@verb(example="concord evaluate entities_multi --data examples/train/dev.conllu")
 @click.argument("model")
 @gold_options
 @click.option("--train", multiple=True, type=CORPUS, help="A training corpus, to score unseen names separately.")
@@ -231,9 +231,7 @@ def evaluate(model: str, *, samples: int | None, threshold: float | None, gate: 
     return evaluate_command(EvaluateJob(folder=find_tagger(model).folder, options=predict, **options))
 
 
-@verb(
-    example="concord compare entities_en_small entities_en --data examples/train/dev.conllu --output out/compare.html"
-)
+@verb(example="concord compare entities_en_small entities_multi --data examples/train/dev.conllu --output compare.html")
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @gold_options

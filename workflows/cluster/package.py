@@ -1,8 +1,7 @@
 """What is sent to a cluster: an archive of the code, bundled models and the resolved job; and what it will do.
 
-The bytes of the archive depend on nothing else. Of the bundled taggers it holds the job's, if it is one, and of the
-default the one that may take its place; the bundled encoder, where one of these may read it. Input, output and a model
-given as a folder are not part of it.
+The bytes of the archive depend on nothing else. It holds one of the bundled taggers at most, that of the job. Input,
+output and a model given as a folder are not part of it.
 """
 
 import hashlib
@@ -15,19 +14,17 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from concord.models.bundles.manifest import read_saved
 from concord.models.errors import ConcordError, ConfigError
-from concord.models.words.encoder_config import BUNDLED_ENCODER, BUNDLED_NAME
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.log import LOG_NAME
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.planning.inputs import find_inputs
 from concord.pipeline.storage.files import file_sha256, file_state
 from concord.pipeline.storage.urls import without_secrets
-from concord.workflows.annotation.job import find_job_tagger, names_model
+from concord.workflows.annotation.job import find_job_tagger
 from concord.workflows.registry.mlflow_client import tracking_uri
 from concord.workflows.registry.model_versions import is_reference, resolve
-from concord.workflows.registry.resolve_tagger import BUNDLED_FOLDER, FALLBACK, bundled_names
+from concord.workflows.registry.resolve_tagger import bundled_names
 
 PACKAGE = Path(__file__).absolute().parents[2]
 """The import package; in a checkout its subfolders are links, which must not be resolved."""
@@ -47,7 +44,7 @@ def pack(
     """Return the archive and the digest of the job in it.
 
     Args:
-        completed: the job with the settings of its collection, which say what tagger it will use.
+        completed: the job with the settings of its collection, which say what tagger and parser it will use.
 
     Raises:
         ConfigError: when it is larger than ``limit`` bytes, naming the largest files.
@@ -129,11 +126,7 @@ def _package_files(config: AnnotateConfig) -> list[Path]:
 
     The links of a checkout are followed.
     """
-    model, taggers = config.tagger.model, set(bundled_names())
-    used = ({model} | ({FALLBACK} if not names_model(config) else set())) & taggers
-    unused = taggers - used
-    if used and not any(_reads_bundled_encoder(name) for name in used):
-        unused.add(BUNDLED_ENCODER.name)
+    unused = set(bundled_names()) - {config.tagger.model}
     others = [PACKAGE / "models" / "pretrained" / name for name in unused]
     return sorted(
         Path(folder, name)
@@ -141,11 +134,6 @@ def _package_files(config: AnnotateConfig) -> list[Path]:
         for name in names
         if not name.endswith(".pyc") and not any(Path(folder).is_relative_to(other) for other in others)
     )
-
-
-def _reads_bundled_encoder(name: str) -> bool:
-    encoder = read_saved(BUNDLED_FOLDER / name).config.get("encoder") or {}
-    return bool(encoder.get("source") == BUNDLED_NAME)
 
 
 def _too_large(size: int, packed: dict[str, int], limit: int) -> str:

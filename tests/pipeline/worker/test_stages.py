@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 from concord_testing import fakes, runs
-from concord_testing.checkout import CHECKOUT
 
-from concord.models.bundles.manifest import tagger_digest
 from concord.models.data.options import DEFAULT_OPTIONS, PredictOptions
 from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
@@ -20,7 +18,6 @@ from concord.models.terms.term_matcher import TermMatcher, read_term
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import PlanError, ReconciliationError, StoreError
-from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import Signature
@@ -364,14 +361,6 @@ def test_worker_of_a_driver_that_was_overtaken_writes_nothing(tmp_path: Path) ->
     with pytest.raises(PlanError, match="another run has started generation 1"):
         worker.run(plan.shards[0])
     assert not (tmp_path / "out" / "_run" / "parts").exists()
-
-
-def test_build_worker_rejects_an_encoder_that_the_planner_lacked(tmp_path: Path) -> None:
-    bundle = CHECKOUT / "models/pretrained/entities_en_small"
-    identity = ComponentIdentity(name="bilstm_crf", digest=tagger_digest(bundle), table_alone=True)
-    plan = plan_for(tmp_path).model_copy(update={"tagger": identity, "tagger_folder": str(bundle)})
-    with pytest.raises(ModelError, match="this worker has the encoder of its form vectors and the planner lacks it"):
-        build_worker(plan)
 
 
 def test_build_worker_rejects_a_missing_tagger(tmp_path: Path) -> None:

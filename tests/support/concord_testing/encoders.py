@@ -14,7 +14,7 @@ def write_encoder(folder: Path, pieces: Iterable[str], *, labels: Sequence[str] 
         pieces: its subwords, lower-cased; those within a word begin with ``##``.
         labels: of a model of token classification; an encoder alone if None.
     """
-    transformers = pytest.importorskip("transformers", reason="needs the extra 'encoder'")
+    transformers = pytest.importorskip("transformers", reason="needs the extra 'hf'")
     known = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces]
     (folder / "vocab.txt").write_text("\n".join(known) + "\n", encoding="utf-8")
     transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)

@@ -102,7 +102,7 @@ def _plan(output: Path, shards: Sequence[Shard], parser: ParserConfig) -> Plan:
         schema_version=SCHEMA_VERSION,
         config=AnnotateConfig(input="/data/invented.jsonl", output=OutputConfig(path=str(output)), parser=parser),
         parser=ComponentIdentity(name="parser_en", digest="1" * 64),
-        tagger=ComponentIdentity(name="entities_en", version="3", digest="2" * 64),
+        tagger=ComponentIdentity(name="entities_multi", version="3", digest="2" * 64),
         tagger_folder=str(output.parent / "tagger"),
         threads=1,
         sources=(),

@@ -11,8 +11,6 @@ import pytest
 from concord_testing import runs
 from concord_testing.pages import ROOT, blocks_of, run_steps, steps_of
 
-from concord.models.words.encoder_config import EncoderConfig, encoder_available
-
 PAGE = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
 QUESTIONS = 10
 ROUNDING = 0.011
@@ -70,8 +68,6 @@ def test_the_page_asks_ten_questions_each_answered_twice() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.encoder
-@pytest.mark.skipif(not encoder_available(EncoderConfig()), reason="the encoder is not installed")
 def test_the_page_prints_the_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_steps(list(steps_of(PAGE)), tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -12,7 +12,6 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import CALIBRATION_NAME
 from concord.models.confidence.calibration import Calibration
 from concord.models.labels.spans import decode_spans
-from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import read_documents
 from concord.workflows.corpora.provenance import read_provenance
@@ -20,8 +19,6 @@ from concord.workflows.registry.resolve_tagger import BUNDLED_FOLDER, bundled_na
 
 EXAMPLES = CHECKOUT / "examples"
 NEWS = EXAMPLES / "news" / "news.jsonl"
-
-needs_encoder = pytest.mark.skipif(not encoder_available(EncoderConfig()), reason="the encoder is not installed")
 
 
 def annotate_news(output: Path, model: str, *options: str) -> dict[str, object]:
@@ -35,9 +32,9 @@ def annotate_news(output: Path, model: str, *options: str) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def annotated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
-    """Annotate the sample collection by entities_en; return the output and the answer of the command."""
-    output = tmp_path_factory.mktemp("entities_en") / "out"
-    return output, annotate_news(output, "entities_en")
+    """Annotate the sample collection by entities_multi; return the output and the answer of the command."""
+    output = tmp_path_factory.mktemp("entities_multi") / "out"
+    return output, annotate_news(output, "entities_multi")
 
 
 def texts_by_id() -> dict[str, str]:
@@ -52,9 +49,7 @@ def texts_by_id() -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.encoder
-@needs_encoder
-def test_entities_en_annotates_the_sample_collection(annotated: tuple[Path, dict[str, object]]) -> None:
+def test_entities_multi_annotates_the_sample_collection(annotated: tuple[Path, dict[str, object]]) -> None:
     output, values = annotated
     assert (values["read"], values["annotated"], values["dead_letters"]) == (14, 13, 1)
     assert CliRunner().invoke(main, ["verify", str(output)]).exit_code == 0
@@ -64,7 +59,7 @@ def test_entities_en_annotates_the_sample_collection(annotated: tuple[Path, dict
     found = {(row["text"], row["label"]) for row in entities}
     assert {("Paris", "LOC"), ("Washington", "LOC"), ("Baxter", "PER")} <= found
     tokens = pq.read_table(output / "tokens").to_pylist()
-    threshold = load_tagger(BUNDLED_FOLDER / "entities_en").threshold
+    threshold = load_tagger(BUNDLED_FOLDER / "entities_multi").threshold
     assert threshold is not None
     assert any(row["refined"] for row in tokens)
     assert any(row["ner"] != row["draft_ner"] for row in tokens)
@@ -73,14 +68,12 @@ def test_entities_en_annotates_the_sample_collection(annotated: tuple[Path, dict
 
 
 @pytest.mark.slow
-@pytest.mark.encoder
-@needs_encoder
 def test_labels_of_both_stages_depend_on_no_run_and_no_shard(
     annotated: tuple[Path, dict[str, object]], tmp_path: Path
 ) -> None:
     folders = [annotated[0], tmp_path / "again", tmp_path / "cut"]
-    annotate_news(folders[1], "entities_en")
-    annotate_news(folders[2], "entities_en", "--set", "planning.shard_bytes=1024")
+    annotate_news(folders[1], "entities_multi")
+    annotate_news(folders[2], "entities_multi", "--set", "planning.shard_bytes=1024")
     parts = [{path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.parquet")} for folder in folders]
     assert parts[0] == parts[1]
     assert len(parts[2]) > len(parts[0])
@@ -92,7 +85,7 @@ def test_labels_of_both_stages_depend_on_no_run_and_no_shard(
 
 
 @pytest.mark.slow
-def test_entities_en_small_annotates_the_sample_collection_without_an_encoder(tmp_path: Path) -> None:
+def test_entities_en_small_annotates_the_sample_collection_in_one_stage(tmp_path: Path) -> None:
     values = annotate_news(tmp_path / "out", "entities_en_small")
     assert (values["read"], values["annotated"], values["dead_letters"]) == (14, 13, 1)
     tokens = pq.read_table(tmp_path / "out" / "tokens", columns=["ner", "draft_ner", "refined"]).to_pylist()
@@ -100,8 +93,6 @@ def test_entities_en_small_annotates_the_sample_collection_without_an_encoder(tm
 
 
 @pytest.mark.slow
-@pytest.mark.encoder
-@needs_encoder
 def test_entities_bio_annotates_the_sample_abstracts(tmp_path: Path) -> None:
     arguments = ["annotate", str(EXAMPLES / "abstracts"), "-o", str(tmp_path / "out"), "--model", "entities_bio"]
     assert CliRunner().invoke(main, arguments).exit_code == 0
@@ -147,7 +138,7 @@ def test_bundled_taggers_are_calibrated_on_documents_they_were_not_trained_on(na
 
 
 def test_bundled_taggers_have_card_and_licence_and_stay_small() -> None:
-    assert set(bundled_names()) == {"entities_bio", "entities_en", "entities_en_small", "entities_multi"}
+    assert set(bundled_names()) == {"entities_bio", "entities_en_small", "entities_multi"}
     for name in bundled_names():
         licence = "Attribution 4.0" if name == "entities_bio" else "Attribution-ShareAlike 4.0"
         assert "Licence" in (BUNDLED_FOLDER / name / "README.md").read_text(encoding="utf-8")

@@ -11,12 +11,19 @@ from concord_testing import runs
 from concord_testing.command_line import concord_json
 
 from concord.models.config import Incidental, LabelNeutral, OneRun
+from concord.models.errors import ModelError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.output.dead_letters import DeadLetterFilter
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.run_report import RunReport
-from concord.workflows.annotation.job import job_values, last_config, read_annotate_job, with_settings_of_collection
+from concord.workflows.annotation.job import (
+    job_values,
+    last_config,
+    read_annotate_job,
+    resolve_job,
+    with_settings_of_collection,
+)
 from concord.workflows.yaml_values import flatten
 
 NEUTRAL = [
@@ -184,6 +191,16 @@ def test_a_job_file_says_what_it_names_and_leaves_the_rest_to_the_collection(sou
     config, taken = given(source, "output.keep=4", job=job)
     assert (config.tagger.threshold, config.output.keep, config.output.keep_text) == (0.3, 4, True)
     assert taken == {"output.keep_text": True}
+
+
+def test_a_tagger_of_the_collection_that_is_missing_is_to_be_named_in_the_job(source: Path) -> None:
+    run(source, "tagger.model=entities_bo")
+    values = {"input": str(source), "output": str(source.parent / "out")}
+    with pytest.raises(ModelError, match=r"\nentities_bo is the tagger .* Name one in the job") as caught:
+        resolve_job(read_annotate_job(None, values=values))
+    assert str(caught.value).startswith("entities_bo: expected ")
+    with pytest.raises(ModelError, match=r"^xyz: expected [^\n]*$"):
+        resolve_job(read_annotate_job(None, values={**values, "tagger.model": "xyz"}))
 
 
 def test_an_interrupted_run_is_taken_up_with_its_settings(source: Path) -> None:

@@ -304,12 +304,13 @@ def test_doctor_prints_a_line_per_check(tmp_path: Path, monkeypatch: pytest.Monk
     assert "-> " in concord("doctor", "--output", tmp_path).stdout
 
 
-def test_doctor_names_the_damaged_files_of_the_bundled_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor._bundled_encoder().state == "ok"
+def test_doctor_names_the_damaged_files_of_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, transformers = doctor._encoder()
+    assert (encoder.state, transformers.state) == ("ok", "ok")
     monkeypatch.setattr("concord.models.words.bundled_encoder.damaged_files", lambda: ["pieces.safetensors"])
-    found = doctor._bundled_encoder()
-    assert found.state == "fail"
-    assert "pieces.safetensors" in found.found
+    encoder, _ = doctor._encoder()
+    assert encoder.state == "fail"
+    assert "pieces.safetensors" in encoder.found
 
 
 @pytest.mark.parametrize(("load", "state"), [(0.0, "ok"), (1000.0, "warn")])

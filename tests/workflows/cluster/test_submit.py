@@ -22,6 +22,7 @@ from concord.workflows.annotation.job import names_model, read_annotate_job
 from concord.workflows.cluster import package as packaging
 from concord.workflows.cluster.package import pack
 from concord.workflows.cluster.submit import default_id
+from concord.workflows.registry.resolve_tagger import DEFAULT, bundled_names
 
 
 def test_the_package_holds_code_models_and_job() -> None:
@@ -82,15 +83,10 @@ def pretrained(content: bytes) -> set[str]:
 
 def test_the_package_has_the_bundled_models_that_the_job_needs_and_is_below_the_limit(tiny_bundle: Path) -> None:
     values = {"input": "in", "output": "out"}
-    needed: dict[str | None, set[str]] = {
-        None: {"entities_en", "entities_en_small"},
-        "entities_en": {"entities_en"},
-        "entities_multi": {"entities_multi", "encoder"},
-        str(tiny_bundle): {"encoder"},
-    }
-    for model, expected in needed.items():
+    for model in (None, *bundled_names(), str(tiny_bundle)):
         content, _ = pack(read_annotate_job(None, values=values | ({"tagger.model": model} if model else {})))
-        assert pretrained(content) == {"parser_en", "parser_multi", *expected}
+        taggers = {model or DEFAULT} & set(bundled_names())
+        assert pretrained(content) == {"parser_en", "parser_multi", "encoder", *taggers}
         assert len(content) < 0.9 * packaging.LARGEST_PACKAGE
     default = read_annotate_job(None, values=values)
     own = read_annotate_job(None, values={**values, "tagger.model": str(tiny_bundle)})

@@ -217,11 +217,10 @@ def test_a_new_type_is_learned_from_corrections(dated: Path, champion: str, tmp_
     assert values["rehearsed"][0]["lacks"] == ["DATE"]
 
 
-@pytest.mark.encoder
 def test_a_bundled_tagger_says_which_corpora_it_has_seen(output: Path) -> None:
-    result = concord("learn", output, "--model", "entities_en", "--labels", "DATE=")
+    result = concord("learn", output, "--model", "entities_multi", "--labels", "DATE=")
     assert result.exit_code == 2
-    provenance = read_provenance(find_tagger("entities_en").folder)
+    provenance = read_provenance(find_tagger("entities_multi").folder)
     assert provenance is not None
     for part in provenance.parts:
         if part.role != "calibration":

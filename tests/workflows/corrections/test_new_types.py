@@ -15,7 +15,7 @@ from concord_testing.command_line import concord
 from concord_testing.encoders import write_encoder
 
 from concord.models.bundles.checkpoint import load_tagger
-from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.registry.resolve_tagger import bundled_names, find_tagger
 from concord.workflows.view.correcting.correction_log import Change, CorrectionLog
 from concord.workflows.view.index.opened import OpenedCollection
 
@@ -167,9 +167,7 @@ def test_a_tagger_of_two_stages_learns_a_new_type(documents: Path, gold: Path, g
     assert "PRODUCT" in load_tagger(find_tagger("models:/names@champion").folder).entity_types
 
 
-@pytest.mark.parametrize(
-    "name", ["entities_en_small", "entities_bio", pytest.param("entities_en", marks=pytest.mark.encoder)]
-)
+@pytest.mark.parametrize("name", bundled_names())
 def test_bundled_taggers_learn_a_new_type(documents: Path, gold: Path, gate: Path, name: str) -> None:
     output = documents.parent / "out"
     done("annotate", documents, "-o", output, "-m", name, "--set", "output.keep_text=true")

@@ -160,7 +160,7 @@ def test_diff_finds_no_change_between_a_collection_and_itself(sides: tuple[Path,
 def test_diff_compares_taggers_parsers_and_settings(sides: tuple[Path, Path]) -> None:
     values = diff(*sides)
     (line,) = values["recipe"]
-    assert line.startswith("tagger: was 'entities_en@222")
+    assert line.startswith("tagger: was 'entities_multi@222")
     assert "is now 'other_tagger@333" in line
     assert values["first"]["calibration"] == ["none"]
     assert values["first"]["parser"] == values["second"]["parser"]

@@ -124,7 +124,7 @@ def test_the_shipped_gate_judges_by_the_sample_corpus(
     [
         ("tiny", 3, "models:/tiny/3: not in the registry .*; the newest versions of tiny: 2, 1; its aliases: none"),
         ("tony", 1, "models:/tony/1: not in the registry .*; did you mean 'tiny'\\? registered are: tiny"),
-        ("entities_en", 1, "models:/entities_en/1: not in the registry .*; registered are: tiny"),
+        ("entities_multi", 1, "models:/entities_multi/1: not in the registry .*; registered are: tiny"),
     ],
 )
 def test_what_is_not_in_the_registry_is_named_with_what_is(

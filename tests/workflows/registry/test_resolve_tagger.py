@@ -3,28 +3,32 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ModelError
-from concord.pipeline.identity import component_signature
 from concord.workflows.registry import resolve_tagger as taggers
 from concord.workflows.registry.mlflow_client import open_run
 from concord.workflows.registry.model_versions import register
-from concord.workflows.registry.resolve_tagger import DEFAULT, FALLBACK, bundled_names, find_tagger
+from concord.workflows.registry.resolve_tagger import DEFAULT, bundled_names, find_tagger
+
+
+def with_config(folder: Path, config: dict[str, Any]) -> Path:
+    """Change keys of the configuration of a saved tagger; return its folder."""
+    saved = json.loads((folder / "tagger.json").read_text())
+    saved["config"] |= config
+    (folder / "tagger.json").write_text(json.dumps(saved))
+    return folder
 
 
 @pytest.fixture
 def bundled(tmp_path: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder of bundled taggers whose default needs an encoder that does not exist."""
+    """Return a folder of bundled taggers."""
     folder = tmp_path / "pretrained"
-    for name in (DEFAULT, FALLBACK):
+    for name in (DEFAULT, "entities_bio"):
         shutil.copytree(tiny_bundle, folder / name)
-    path = folder / DEFAULT / "tagger.json"
-    saved = json.loads(path.read_text())
-    saved["config"]["encoder"] = {"source": "no_such_encoder"}
-    path.write_text(json.dumps(saved))
     monkeypatch.setattr(taggers, "BUNDLED_FOLDER", folder)
     return folder
 
@@ -34,16 +38,6 @@ def test_a_folder_is_named_after_its_tagger(tiny_bundle: Path, tmp_path: Path) -
     assert (found.name, found.version, found.digest) == ("bilstm_crf", None, tagger_digest(tiny_bundle))
     moved = shutil.copytree(tiny_bundle, tmp_path / "elsewhere")
     assert find_tagger(str(moved)).name == found.name
-
-
-def test_a_tagger_without_the_encoder_of_its_form_vectors_is_another_one(tiny_bundle: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "alone"))
-    saved = json.loads((folder / "tagger.json").read_text())
-    saved["config"]["representation"]["form_vectors"] = {"source": "no_such_encoder"}
-    (folder / "tagger.json").write_text(json.dumps(saved))
-    found = find_tagger(str(folder))
-    assert component_signature(found.identity) == f"bilstm_crf@{found.digest}+table"
-    assert not find_tagger(str(tiny_bundle)).table_alone
 
 
 def test_a_broken_folder_is_a_model_error(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -75,27 +69,11 @@ def test_a_registered_version_is_fetched_into_the_cache(store: Path, tiny_bundle
 
 
 @pytest.mark.usefixtures("bundled")
-def test_the_small_tagger_replaces_a_default_that_the_user_did_not_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert find_tagger(DEFAULT, named=False).name == FALLBACK
-    warned = capsys.readouterr().err
-    assert warned.count("\n") == 1
-    assert "no_such_encoder is not installed: using entities_en_small instead of entities_en" in warned
-    with pytest.raises(ModelError, match=r"no_such_encoder, which is not installed: pip install"):
-        find_tagger(DEFAULT)
-
-
-def test_a_missing_encoder_is_reported_when_there_is_no_small_tagger(bundled: Path) -> None:
-    shutil.rmtree(bundled / FALLBACK)
-    with pytest.raises(ModelError, match="no_such_encoder, which is not installed"):
-        find_tagger(DEFAULT, named=False)
-
-
-@pytest.mark.usefixtures("bundled")
 def test_an_unknown_name_suggests_the_nearest() -> None:
-    assert bundled_names() == (DEFAULT, FALLBACK)
-    with pytest.raises(ModelError, match="did you mean 'entities_en_small'"):
-        find_tagger("entities_small")
-    with pytest.raises(ModelError, match="bundled are entities_en, entities_en_small"):
+    assert bundled_names() == ("entities_bio", DEFAULT)
+    with pytest.raises(ModelError, match="did you mean 'entities_bio'"):
+        find_tagger("entity_bio")
+    with pytest.raises(ModelError, match="bundled are entities_bio, entities_multi"):
         find_tagger("xyz")
 
 
@@ -103,27 +81,58 @@ def test_a_tuned_encoder_needs_only_the_library(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(shutil.copytree(tiny_bundle, tmp_path / "tuned"))
-    saved = json.loads((folder / "tagger.json").read_text())
-    saved["config"]["encoder"] = {"source": "encoder", "tuned": True}
-    (folder / "tagger.json").write_text(json.dumps(saved))
+    with_config(folder, {"encoder": {"source": "encoder", "tuned": True}})
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "transformers" else None)
     assert find_tagger(str(folder)).digest == tagger_digest(folder)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r"bilstm_crf needs the library transformers.*: pip install '\.\[encoder\]'"):
+    with pytest.raises(
+        ModelError, match=r"^bilstm_crf: the library transformers is not installed: pip install '\.\[hf\]'$"
+    ):
         find_tagger(str(folder))
 
 
-def test_a_folder_whose_encoder_is_missing_is_refused(bundled: Path) -> None:
-    with pytest.raises(ModelError, match=r"bilstm_crf needs the encoder no_such_encoder, which is not installed"):
-        find_tagger(str(bundled / DEFAULT))
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"encoder": {"source": "no_such_encoder"}},
+        {"representation": {"form_vectors": {"encoder": {"source": "no_such_encoder"}}}},
+    ],
+)
+def test_a_folder_whose_encoder_is_missing_is_refused(
+    tiny_bundle: Path, tmp_path: Path, config: dict[str, Any]
+) -> None:
+    folder = with_config(Path(shutil.copytree(tiny_bundle, tmp_path / "missing")), config)
+    expected = (
+        "bilstm_crf: encoder.source: expected multilingual-e5-small, a folder or an installed package, "
+        "got 'no_such_encoder'"
+    )
+    with pytest.raises(ModelError) as caught:
+        find_tagger(str(folder))
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"encoder": {"last_layers": 0}}, r"tagger\.json: encoder: last_layers: .* got 0"),
+        (
+            {"representation": {"form_vectors": {"encoder": {"sources": "x"}}}},
+            r"tagger\.json: representation\.form_vectors: encoder\.sources: unknown key; did you mean 'source'",
+        ),
+        ({"representation": {"form_vectors": {"hidden": 1}}}, r"representation\.form_vectors: hidden: .* got 1"),
+        ({"representation": {"form_vectors": "yes"}}, r"representation\.form_vectors: .* got 'yes'"),
+    ],
+)
+def test_a_faulty_configuration_of_an_encoder_is_refused(
+    tiny_bundle: Path, tmp_path: Path, config: dict[str, Any], expected: str
+) -> None:
+    folder = with_config(Path(shutil.copytree(tiny_bundle, tmp_path / "faulty")), config)
+    with pytest.raises(ModelError, match=expected):
+        find_tagger(str(folder))
 
 
 def test_the_bundled_encoder_needs_nothing(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "bundled"))
-    saved = json.loads((folder / "tagger.json").read_text())
-    read = {"source": "multilingual-e5-small"}
-    saved["config"] |= {"encoder": read, "representation": {"form_vectors": {"encoder": read}}}
-    (folder / "tagger.json").write_text(json.dumps(saved))
+    config: dict[str, Any] = {"encoder": {}, "representation": {"form_vectors": {"encoder": {}}}}
+    folder = with_config(Path(shutil.copytree(tiny_bundle, tmp_path / "bundled")), config)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    found = find_tagger(str(folder))
-    assert (found.digest, found.table_alone) == (tagger_digest(folder), False)
+    assert find_tagger(str(folder)).digest == tagger_digest(folder)

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from concord.models.errors import ConfigError
-from concord.models.words.encoder_config import EncoderConfig, encoder_available
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.workflows.cli.main import main
@@ -25,12 +24,11 @@ def test_the_files_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert result.exit_code == 0, result.output
     values = json.loads(result.stdout)
     assert set(values["files"]) >= {"README.md", "train.yaml", "promote.yaml", "terms.jsonl", "texts/notes.jsonl"}
-    assert values["encoder"] is encoder_available(EncoderConfig())
     monkeypatch.chdir(folder)
     job = read_train_job(Path("train.yaml"))
     assert job.register_as == "my-labels"
     assert (job.data.folds, job.data.dev) == (5, None)
-    assert ("encoder" in job.model) is values["encoder"]
+    assert job.model["encoder"] == {"last_layers": 4}
     for path in [
         *job.data.paths("train"),
         *job.data.paths("test"),
@@ -53,7 +51,7 @@ def test_the_files_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_no_document_of_the_test_set_is_in_another(tmp_path: Path) -> None:
-    init_command(tmp_path / "new", ["A", "B", "C"], encoder=False)
+    init_command(tmp_path / "new", ["A", "B", "C"])
     sentences = {
         path.stem: {one.words for document in read_gold(path) for one in document}
         for path in (tmp_path / "new" / "corpora").iterdir()
@@ -79,7 +77,7 @@ def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_commands_work_in_order(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = init_command(store / "my-labels", ["DRUG", "DOSE"], encoder=False)
+    answer = init_command(store / "my-labels", ["DRUG", "DOSE"])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store / 'mlflow.db'}")
     # Beside other tests two threads wait for each other most of the time.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -20,7 +20,7 @@ from concord.models.bundles.manifest import read_saved, tagger_digest
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError, ModelError
 from concord.models.labels.schemes import BIO
-from concord.models.words.encoder_config import BUNDLED_NAME, BUNDLED_SHA256
+from concord.models.words.encoder_config import EncoderConfig
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
@@ -92,40 +92,18 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
     assert scored["scores"] == values["test"]["scores"]
 
 
-@pytest.mark.encoder
-def test_form_vectors_are_fitted_saved_and_found_again_without_the_encoder(train_file: Path, tmp_path: Path) -> None:
-    pretrained = small_encoder(tmp_path)
-    job = yaml.safe_load(train_file.read_text())
-    read = {"source": str(pretrained), "sha256": None, "last_layers": 2}
-    vectors = {"encoder": read, "dimension": 4, "table_forms": 9}
-    job["profiles"]["small"]["model"]["representation"] = {"form_vectors": vectors}
-    train_file.write_text(yaml.safe_dump(job))
-    result = concord("train", train_file, "--no-tracking", "-o", tmp_path / "run")
-    assert result.exit_code == 0, result.output
-    bundle = tmp_path / "run" / "bundle"
-    state = load_tagger(bundle).state_dict()
-    assert state["representation.form_vectors.table"].shape == (9, 4)
-    document = [Sentence(words=("The", "river", "of", "Zanzibar", "."))]
-    with_encoder = load_tagger(bundle).predict_documents([document])
-    assert load_tagger(bundle).predict_documents([document]) == with_encoder
-    shutil.rmtree(pretrained)
-    alone = load_tagger(bundle).predict_documents([document])
-    assert alone != with_encoder
-    assert len(alone[0][0].labels) == 5
-
-
 def test_the_bundled_encoder_is_read_in_training_and_afterwards(train_file: Path, tmp_path: Path) -> None:
     job = yaml.safe_load(train_file.read_text())
-    read = {"source": BUNDLED_NAME}
-    vectors = {"encoder": read, "dimension": 4, "table_forms": 9}
-    job["profiles"]["small"]["model"] |= {"encoder": read, "representation": {"form_vectors": vectors}}
+    vectors = {"dimension": 4, "table_forms": 9}
+    job["profiles"]["small"]["model"] |= {"encoder": {}, "representation": {"form_vectors": vectors}}
     train_file.write_text(yaml.safe_dump(job))
     result = concord("train", train_file, "--no-tracking", "-o", tmp_path / "run")
     assert result.exit_code == 0, result.output
     bundle = tmp_path / "run" / "bundle"
     saved = read_saved(bundle).config
     assert saved["encoder"] == saved["representation"]["form_vectors"]["encoder"]
-    assert (saved["encoder"]["sha256"], saved["encoder"]["precision"]) == (BUNDLED_SHA256, "int8")
+    assert EncoderConfig.from_mapping(saved["encoder"]) == EncoderConfig()
+    assert load_tagger(bundle).state_dict()["representation.form_vectors.table"].shape == (9, 4)
     # The encoder reads words that the table lacks.
     documents = [[Sentence(words=("The", "river", "of", word, "."))] for word in ("Zanzibar", "Quito")]
     found = load_tagger(bundle).predict_documents(documents)
