@@ -2,7 +2,7 @@
 
 Command: python benchmarks/bench_document_memory.py --corpora MENDED --models entities_en --summary SUMMARY
 
-Both stages read every sentence (gate 0). Strict F1 in percent, of drafts and final labels. In the oracle a name that is
+Strict F1 in percent, of drafts and final labels. In the oracle a name that is
 right once in its document is right everywhere in it. Co-Acc is the accuracy of words of names that occur again in their
 document. Unlabelled are occurrences of names of two and more words that their document labels elsewhere.
 """
@@ -17,7 +17,6 @@ from english_types import TYPES, scored
 from environment import environment
 
 from concord.models.bundles.checkpoint import load_tagger
-from concord.models.data.options import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.breakdown import co_occurrence_scores
 from concord.models.evaluation.consistency import count_unlabelled, name_labels
@@ -45,7 +44,7 @@ def load_two_stages(model: str) -> tuple[TwoStageTagger, str]:
 
 def predict(tagger: TwoStageTagger, documents: Documents) -> tuple[Labels, Labels]:
     """Return the final labels of all sentences, and the drafts."""
-    found = [one for document in tagger.predict_documents(documents, PredictOptions(gate=0.0)) for one in document]
+    found = [one for document in tagger.predict_documents(documents) for one in document]
     return scored([one.labels for one in found]), scored([one.draft_labels for one in found])
 
 

@@ -16,7 +16,7 @@ from concord.pipeline.storage.files import file_sha256
 if TYPE_CHECKING:
     from concord.models.taggers.base import Tagger
 
-_CALIBRATED = {"precision", "samples", "threshold", "gate", "terms"}
+_CALIBRATED = {"precision", "samples", "threshold", "terms"}
 """Settings of a tagger's run that decide which names it misses."""
 
 

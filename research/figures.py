@@ -203,10 +203,9 @@ class FigureData:
     def threshold(self) -> Values:
         """Measure score and share of refined words for each threshold, and count the words that become right or wrong.
 
-        A word's label is right when its position in a name is, too. A first pass is left out, since it leaves sentences
-        without stage two.
+        A word's label is right when its position in a name is, too.
         """
-        options = PredictOptions(batch_words=self._batch_words, threshold=REFINE_ALL, gate=0.0)
+        options = PredictOptions(batch_words=self._batch_words, threshold=REFINE_ALL)
         numbers = {label: number for number, label in enumerate(self.tagger.vocabulary.labels)}
         scored = torch.tensor([numbers[self._scored(label)] for label in numbers])
         table = self.tagger.tabulate(self.plain, options)

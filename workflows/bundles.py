@@ -74,12 +74,12 @@ def check_bundle(folder: Path) -> BundleManifest:
     return manifest
 
 
-def copy_bundle(source: Path, target: Path, *, leave_out: Sequence[str] = ()) -> list[str]:
-    """Copy the files of a bundle, but those that are left out, and return their paths; ModelError for a link.
+def copy_bundle(source: Path, target: Path) -> list[str]:
+    """Copy the files of a bundle and return their paths; ModelError for a link.
 
     The manifest of a registered version is none of them, because it lists its own files.
     """
-    files = sorted(path.relative_to(source).as_posix() for path in _data_files(source) if path.name not in leave_out)
+    files = sorted(path.relative_to(source).as_posix() for path in _data_files(source))
     for name in files:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / name, target / name)

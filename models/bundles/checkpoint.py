@@ -4,9 +4,7 @@ Nothing is pickled; ``manifest`` reads the rest of such a folder without torch.
 
 A tuned encoder is saved beside them in the folder `encoder`, a complete Hugging Face folder (weights, configuration,
 tokenizer), so loading the tagger needs no pretrained one. Of a frozen encoder only those weights are saved there, in
-fp16, that another training has tuned. A first pass is a saved
-tagger of its own, in the folder `first_pass`; the map of its states is among the weights of the tagger it belongs to.
-The files from which another library reads its model are in the folder `source`.
+fp16, that another training has tuned. The files from which another library reads its model are in the folder `source`.
 """
 
 import json
@@ -27,7 +25,6 @@ from concord.models.adapters.base import AdaptedConfig, AdaptedTagger
 from concord.models.bundles.manifest import (
     CALIBRATION_NAME,
     CONFIG_NAME,
-    FIRST_PASS_NAME,
     FORMAT_VERSION,
     SOURCE_NAME,
     WEIGHTS_NAME,
@@ -40,17 +37,12 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConcordError, ConfigError, ModelError
 from concord.models.regular_files import check_regular, file_digest
 from concord.models.taggers.base import Tagger
-from concord.models.taggers.two_stage.tagger import TwoStageTagger
 from concord.models.words import encoder_config
 from concord.models.words.encoder import read_difference
 from concord.models.words.encoder_config import ENCODER_NAME, EncoderConfig
 from concord.models.words.tuned_encoder import TunedEncoder
 
 _ENCODER_PREFIX = "tuned_encoder."
-_FIRST_PASS_PREFIX = "first_pass.tagger."
-_PREFIXES = (_ENCODER_PREFIX, _FIRST_PASS_PREFIX)
-"""Prefixes of weights that are saved in a folder of their own."""
-
 
 _DRAWS = frozenset({init.kaiming_uniform_, init.normal_, init.uniform_, Tensor.normal_, Tensor.uniform_})
 
@@ -90,9 +82,7 @@ def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
     if tagger.parser is not None:
         saved["parser"] = tagger.parser
     (folder / CONFIG_NAME).write_text(json.dumps(saved, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
-    if isinstance(tagger, TwoStageTagger) and tagger.first_pass is not None:
-        save_tagger(tagger.first_pass.tagger, folder / FIRST_PASS_NAME, half=half)
-    weights = {name: value for name, value in tagger.state_dict().items() if not name.startswith(_PREFIXES)}
+    weights = {name: value for name, value in tagger.state_dict().items() if not name.startswith(_ENCODER_PREFIX)}
     write_tensors(_stored(weights, half=half), folder / WEIGHTS_NAME)
     save_calibration(tagger.calibration, folder)
 
@@ -123,27 +113,15 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
     except (ConcordError, ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
         raise ModelError(f"{folder / CONFIG_NAME}: {error or type(error).__name__}") from error
     tagger.trees, tagger.parser = saved.trees, saved.parser
-    _load_first_pass(tagger, folder)
     try:
         weights = {name: value.float() for name, value in load_file(check_regular(folder / WEIGHTS_NAME)).items()}
-        loaded = {name: value for name, value in tagger.state_dict().items() if name.startswith(_PREFIXES)}
+        loaded = {name: value for name, value in tagger.state_dict().items() if name.startswith(_ENCODER_PREFIX)}
         tagger.load_state_dict(weights | loaded)
     except (OSError, SafetensorError, ValueError, RuntimeError, MemoryError) as error:
         raise ModelError(f"{folder / WEIGHTS_NAME}: {error or type(error).__name__}") from error
     calibration = folder / CALIBRATION_NAME
     tagger.calibration = Calibration.read_json(calibration) if calibration.exists() else None
     return tagger.eval().move_to(picked)
-
-
-def _load_first_pass(tagger: Tagger, folder: Path) -> None:
-    """Add the first pass that the configuration of a tagger names, without the map of its states."""
-    if not isinstance(tagger, TwoStageTagger) or tagger.gate is None:
-        return
-    first = load_tagger(folder / FIRST_PASS_NAME)
-    try:
-        tagger.add_first_pass(first, gate=tagger.gate)
-    except ConfigError as error:
-        raise ModelError(f"{folder / FIRST_PASS_NAME}: {error}") from error
 
 
 def pick_device(device: str, *, key: str = "device") -> Literal["cpu", "cuda"]:
@@ -168,11 +146,6 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, *, metadata: Mappin
     save_file(dict(tensors), staged, metadata=None if metadata is None else dict(metadata))
     staged.chmod(mode)
     staged.replace(path)
-
-
-def is_half(folder: Path) -> bool:
-    """Tell whether a saved tagger stores its weights in fp16."""
-    return all(value.dtype != torch.float32 for value in load_file(folder / WEIGHTS_NAME).values())
 
 
 def _save_encoder(tuned: TunedEncoder, folder: Path, *, half: bool) -> str:

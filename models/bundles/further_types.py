@@ -15,11 +15,10 @@ from concord.models.adapters.base import AdaptedTagger
 from concord.models.errors import ConfigError
 from concord.models.labels.spans import OUTSIDE, split_label
 from concord.models.taggers.base import Tagger
-from concord.models.taggers.two_stage.config import TwoStageConfig
 
 
 def with_types(tagger: Tagger, types: Iterable[str]) -> Tagger:
-    """Return a tagger of entities that also knows these types, without calibration and first pass.
+    """Return a tagger of entities that also knows these types, without calibration.
 
     The scores that it gives the old labels are unchanged, unless lower layers read the labels, as label attention and
     structured refinement do: what is read of the new ones changes them.
@@ -32,13 +31,11 @@ def with_types(tagger: Tagger, types: Iterable[str]) -> Tagger:
         raise ConfigError(
             f"{tagger.name}: expected no new types, since its labels are those of another library's model"
         )
-    # A first pass is not trained with the tagger, and would keep the new types from it.
-    config = tagger.config.model_copy(update={"first_pass": None} if isinstance(tagger.config, TwoStageConfig) else {})
     known = scheme.types(labels)
     vocabulary = replace(tagger.vocabulary, labels=scheme.label_set([*known, *types]))
-    wider = type(tagger)(config, vocabulary)
+    wider = type(tagger)(tagger.config, vocabulary)
     # Not the trained weights: a table that is fitted has its size only once it is loaded.
-    shapes = {name: value.shape for name, value in type(tagger)(config, tagger.vocabulary).state_dict().items()}
+    shapes = {name: value.shape for name, value in type(tagger)(tagger.config, tagger.vocabulary).state_dict().items()}
     weights, grown = tagger.state_dict(), {}
     for name, value in wider.state_dict().items():
         old, shape = shapes[name], value.shape

@@ -1,7 +1,7 @@
 """What a saved tagger's folder holds, read without importing torch: its configuration and its digest."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -14,9 +14,8 @@ from concord.models.words.encoder_config import BUNDLED_NAME, ENCODER_NAME, Enco
 FORMAT_VERSION = 1
 CONFIG_NAME = "tagger.json"
 WEIGHTS_NAME = "weights.safetensors"
-FIRST_PASS_NAME = "first_pass"
 SOURCE_NAME = "source"
-PARTS = (ENCODER_NAME, FIRST_PASS_NAME, SOURCE_NAME)
+PARTS = (ENCODER_NAME, SOURCE_NAME)
 """Folders that may be part of a saved tagger."""
 CALIBRATION_NAME = "calibration.json"
 BUNDLE_NAME = "bundle"
@@ -74,8 +73,8 @@ def with_own_encoder(config: Mapping[str, Any], folder: Path) -> Mapping[str, An
     return {**config, "encoder": read | {"source": str(folder / ENCODER_NAME)}}
 
 
-def needed_encoders(folder: Path) -> Iterator[EncoderConfig]:
-    """Return the encoders of a saved tagger, its form vectors and its first pass, besides the bundled one.
+def needed_encoders(folder: Path) -> list[EncoderConfig]:
+    """Return the encoders of a saved tagger and of its form vectors, besides the bundled one.
 
     Each of them needs the library transformers.
 
@@ -93,15 +92,13 @@ def needed_encoders(folder: Path) -> Iterator[EncoderConfig]:
                 encoders.append(vectors.encoder)
     except ConfigError as error:
         raise ModelError(str(error)) from error
-    yield from (encoder for encoder in encoders if encoder.source != BUNDLED_NAME)
-    if (folder / FIRST_PASS_NAME / CONFIG_NAME).exists():
-        yield from needed_encoders(folder / FIRST_PASS_NAME)
+    return [encoder for encoder in encoders if encoder.source != BUNDLED_NAME]
 
 
 def tagger_digest(folder: Path) -> str:
     """Return the sha256, in hex, over the files of a saved tagger; raise ModelError if one is missing.
 
-    It covers the tuned encoder, the first pass and the calibration: a tagger with other probabilities is another one.
+    It covers the tuned encoder and the calibration: a tagger with other probabilities is another one.
     """
     digest = hashlib.sha256()
     for name in (CONFIG_NAME, WEIGHTS_NAME):

@@ -25,9 +25,6 @@ class PredictOptions(Config):
     """Monte-Carlo weight samples M; the tagger's own number if null."""
     threshold: float | None = None
     """Uncertainty in nats above which stage two decides; the tagger's own threshold if null."""
-    gate: float | None = Field(default=None, ge=0)
-    """Entropy in nats from which a word sends its sentence from the first pass of a tagger that has one to the encoder
-    and both stages; the tagger's own gate if null, and all sentences if 0."""
 
 
 DEFAULT_OPTIONS = PredictOptions()

@@ -64,17 +64,13 @@ class BiLstmTagger(OneStageTagger):
         self.lstm = build_bilstm(config.lstm, self.representation.output_dimension)
         self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
 
-    def read(self, batch: Batch) -> Tensor:
-        """Return the LSTM's states, shape ``(B, T, H)``."""
-        return read_words(self.lstm, batch, self.representation, self.encoder_features(batch))
-
     @abstractmethod
     def decode(self, states: Tensor, batch: Batch) -> LabelDistribution:
         """Return the distribution over the label sequences of a batch, whose states are ``(B, T, H)``."""
 
     @override
     def distribution(self, batch: Batch) -> LabelDistribution:
-        return self.decode(self.read(batch), batch)
+        return self.decode(read_words(self.lstm, batch, self.representation, self.encoder_features(batch)), batch)
 
 
 class BiLstmCnnConfig(TaggerConfig):

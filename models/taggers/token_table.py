@@ -64,8 +64,6 @@ class TokenTable:
     """Nats, shape ``(N,)``, float32."""
     refined: Tensor
     """True where stage two decided, shape ``(N,)``, bool."""
-    first: Tensor
-    """True where the first pass decided, shape ``(N,)``, bool."""
     span: Tensor
     """At the first word of an entity, and of each part of an entity that crosses the seam of two windows, the
     probability of that part; 1 elsewhere. The probability of an entity is the product over its words. Shape ``(N,)``,
@@ -96,7 +94,6 @@ class TokenTable:
             margin=torch.zeros(words),
             uncertainty=torch.zeros(words),
             refined=torch.zeros(words, dtype=torch.bool),
-            first=torch.zeros(words, dtype=torch.bool),
             span=torch.ones(words),
             calibration=calibration,
             scored=scored,
@@ -128,13 +125,6 @@ class TokenTable:
         self.margin[words.rows] = words.take(top_two_margin(probabilities))
         self.uncertainty[words.rows] = words.take(uncertainty)
         self._write_probabilities(words, labels, probabilities)
-
-    def clear(self, windows: Iterable[Window]) -> None:
-        """Undo what the first pass wrote for the kept words of windows, which other stages then write."""
-        for window in windows:
-            rows = slice(window.first + window.keep[0], window.first + window.keep[1])
-            self.span[rows] = 1.0
-            self.first[rows] = False
 
     def write_refined(self, words: KeptWords, stage_two: Refined) -> None:
         """Overwrite the labels that stage two replaced; the margin becomes the smaller one of both stages."""

@@ -87,7 +87,7 @@ def _part(corpus: Path, part: str) -> Path:
 
 
 def write_with_silver(corpus: Path, part: str, spacy: SpacyLabels, folder: Path) -> None:
-    """Write a part of a corpus with gold and silver labels, for `concord cascade` and `concord calibrate`."""
+    """Write a part of a corpus with gold and silver labels, for `concord calibrate`."""
     documents = read_documents([str(_part(corpus, part))], labels=LABELS)
     predicted = spacy.predict([sentence.words for document in documents for sentence in document.sentences])
     folder.mkdir(parents=True, exist_ok=True)

@@ -47,9 +47,7 @@ def test_bundles_with_other_things_in_place_of_files_are_refused(
 
 
 @pytest.mark.parametrize("kind", ["dangling_link", "loop", "link_to_device", "fifo"])
-@pytest.mark.parametrize(
-    "name", ["encoder/config.json", "encoder/tokenizer.json", "first_pass/tagger.json", "encoder/deep/er"]
-)
+@pytest.mark.parametrize("name", ["encoder/config.json", "encoder/tokenizer.json", "encoder/deep/er"])
 def test_whatever_is_no_file_within_a_bundle_is_named(bundle: Path, tmp_path: Path, name: str, kind: str) -> None:
     hostile.replace(bundle / name, kind, tmp_path)
     with pytest.raises(ModelError, match=f"{name}: expected a file of a saved tagger"):
@@ -80,9 +78,7 @@ def test_other_values_in_a_bundle_are_named(bundle: Path, changes: dict[str, Any
         load_tagger(bundle)
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "calibration.json", "tagger.json", "encoder", "encoder/notes.txt", "first_pass/encoder"]
-)
+@pytest.mark.parametrize("name", ["README.md", "calibration.json", "tagger.json", "encoder", "encoder/notes.txt"])
 def test_links_of_a_bundle_are_not_copied_into_the_registry(bundle: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "key.txt").write_text("secret")

@@ -42,7 +42,7 @@ SECTIONS = {
     ),
     "Registry": (registry.bundle, registry.promote, registry.rollback, registry.registry),
     "Clusters": (collections.submit,),
-    "Research": (taggers.parse, taggers.cascade),
+    "Research": (taggers.parse,),
 }
 
 

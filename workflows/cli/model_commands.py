@@ -210,12 +210,7 @@ def distil(
 @compute_options
 @click.option("--samples", type=POSITIVE, help="Number of weight samples.  [default: the tagger's own]")
 @click.option("--threshold", type=float, help="Nats above which stage two decides.  [default: the tagger's own]")
-@click.option(
-    "--gate",
-    type=click.FloatRange(min=0),
-    help="Nats from which a sentence is read by both stages, 0 for all.  [default: the tagger's own]",
-)
-def evaluate(model: str, *, samples: int | None, threshold: float | None, gate: float | None, **options: Any) -> Answer:
+def evaluate(model: str, *, samples: int | None, threshold: float | None, **options: Any) -> Answer:
     """Score a tagger on gold corpora.
 
     MODEL is a folder, a bundled tagger, models:/NAME@ALIAS, spacy:NAME or hf:FOLDER.
@@ -227,7 +222,7 @@ def evaluate(model: str, *, samples: int | None, threshold: float | None, gate: 
     from concord.workflows.evaluation.evaluate import EvaluateJob, evaluate_command
     from concord.workflows.registry.resolve_tagger import find_tagger
 
-    predict = PredictOptions(samples=samples, threshold=threshold, gate=gate)
+    predict = PredictOptions(samples=samples, threshold=threshold)
     return evaluate_command(EvaluateJob(folder=find_tagger(model).folder, options=predict, **options))
 
 
@@ -342,41 +337,3 @@ def calibrate(**options: Any) -> Answer:
     from concord.workflows.training.calibrate import CalibrateJob, calibrate_command
 
     return calibrate_command(CalibrateJob(**options))
-
-
-@verb(
-    example="concord cascade runs/mine/bundle runs/first/bundle --data my/dev.conllu --train my/train.conllu "
-    "--output runs/fast"
-)
-@click.argument("model", metavar="TAGGER")
-@click.argument("first", metavar="FIRST")
-@gold_options
-@click.option("--output", "-o", required=True, type=FOLDER, help="Folder for the new bundle.")
-@click.option(
-    "--train",
-    required=True,
-    multiple=True,
-    type=CORPUS,
-    help="A corpus on which the two are fitted to each other; its labels are not used.",
-)
-@click.option("--gate", type=click.FloatRange(min=0), help="Nats.  [default: chosen on --data]")
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(min=0),
-    default=0.3,
-    show_default=True,
-    help="Points of F1 that the gate may cost on each corpus of --data.",
-)
-@compute_options
-def cascade(**options: Any) -> Answer:
-    """Add a fast first pass to a tagger of two stages.
-
-    TAGGER (uanet or doc_uanet) and FIRST (bilstm_softmax or bilstm_crf, without an encoder) are folders, bundled
-    taggers, or models:/NAME@ALIAS. FIRST reads every sentence; TAGGER's encoder and stages read those in which it is
-    unsure of a word. A FIRST that was trained on texts that TAGGER annotated is sure more often.
-
-    Each corpus of --data is scored at several gates; the largest within --tolerance on all of them is chosen.
-    """
-    from concord.workflows.training.cascade import CascadeJob, cascade_command
-
-    return cascade_command(CascadeJob(**options))

@@ -17,13 +17,11 @@ from typing import Any
 
 import yaml
 
-from concord.models.bundles.checkpoint import load_tagger, save_tagger
+from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import read_saved
 from concord.models.errors import ConfigError
 from concord.models.taggers.base import Tagger
-from concord.models.taggers.two_stage.tagger import TwoStageTagger
 from concord.models.training.fit import FitConfig
-from concord.models.training.fit_first_pass import fit_map
 from concord.models.training.optim import OptimizerConfig
 from concord.pipeline.corpora.conllu import PARSER_KEY
 from concord.pipeline.corpora.read_corpus import GoldDocument
@@ -340,11 +338,8 @@ def _learn(
             f"{', '.join(sorted(unscored))}: no entity of this type in {short_names(data.paths('dev'))}; what is found "
             "there of it counts as wrong, and the last epoch is kept. Name a corpus that has some by --dev"
         )
-    if training.further_types and isinstance(tagger, TwoStageTagger) and tagger.first_pass is not None:
-        warn("the first pass does not know the new types, and is left out: 'concord cascade' adds another.")
     with stages.tracked() as run:
         fitted = stages.fit(run)
-        _fit_first_pass(job, data, fitted.bundle)
         _calibrate(job, tagger, data, fitted.bundle)
         comparison = _compare(job, champion, data, fitted.bundle, folder)
         result = stages.score(fitted)
@@ -377,15 +372,6 @@ def _learn(
 def _without_trees(document: GoldDocument) -> GoldDocument:
     sentences = (replace(sentence, tags=None, heads=None, relations=None) for sentence in document.sentences)
     return replace(document, sentences=tuple(sentences))
-
-
-def _fit_first_pass(job: LearnJob, data: DataConfig, bundle: Path) -> None:
-    """Fit the map from a first pass, which is not trained, to the trained stages."""
-    learned = load_tagger(bundle, device=job.device)
-    if isinstance(learned, TwoStageTagger) and learned.first_pass is not None:
-        warn("the first pass is not trained: the sentences that it is sure of keep their labels ('concord cascade').")
-        fit_map(learned, learned.first_pass, read_corpora(data.paths("train"), labels={}))
-        save_tagger(learned, bundle)
 
 
 def _calibrate(job: LearnJob, tagger: Tagger, data: DataConfig, bundle: Path) -> None:

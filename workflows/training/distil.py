@@ -1,8 +1,8 @@
 """Train a tagger on the label probabilities that teachers give to open texts, beside its own gold corpora.
 
 The labels are written as a soft corpus, one shard after the other, and are then one more training corpus of the
-student. The probabilities are the mean of the teachers', as they come from their networks: without calibration, and
-with both stages for every sentence, whatever their gates. A teacher without probabilities is sure of its labels.
+student. The probabilities are the mean of the teachers', as they come from their networks, without calibration. A
+teacher without probabilities is sure of its labels.
 
 Teachers may teach different types: ``NAME=TYPE,TYPE`` teaches these alone. Where an entity of one overlaps that of
 another, the one named first is taken.
@@ -65,7 +65,6 @@ LABELS_NAME = "labels"
 # Of an English text, some 40,000 words.
 _SHARD_CHARACTERS = 200_000
 _BATCH_WORDS = 4096
-_GATE = 0.0
 
 _Item = Document | Sequence[Sentence]
 """A text, or a document that is split into sentences of words already."""
@@ -218,7 +217,7 @@ def _describe_labelling(
         raise ConfigError(f"teachers: expected probabilities in one label scheme, got {', '.join(sorted(schemes))}")
     scheme = next(iter(schemes.values()), taggers[0].vocabulary.scheme)
     reader = job.reader.model_dump(mode="json", exclude={"max_record_bytes", "max_unpack_ratio"})
-    settings = {"gate": _GATE, "shard_characters": _SHARD_CHARACTERS, "reader": reader if texts.files else {}}
+    settings = {"shard_characters": _SHARD_CHARACTERS, "reader": reader if texts.files else {}}
     return Labelling(
         teachers=[teacher.identity for teacher in resolved],
         texts=[CorpusFile.of(path) for path in [*(file.path for file in texts.files), *texts.corpora]],
@@ -333,7 +332,7 @@ def _taught(
     probabilities, uncertainty = torch.zeros(words, len(numbers)), torch.zeros(words)
     for teacher in group.taggers:
         keep: Literal["labels", "distributions"] = "distributions" if teacher.has_scores else "labels"
-        table = teacher.tabulate(documents, PredictOptions(batch_words=_BATCH_WORDS, gate=_GATE), keep=keep)
+        table = teacher.tabulate(documents, PredictOptions(batch_words=_BATCH_WORDS), keep=keep)
         known = teacher.vocabulary
         names = [name if known.scheme.types([name]) <= group.types else OUTSIDE for name in known.labels]
         if table.distributions is not None:

@@ -34,13 +34,6 @@ class MemoryConfig(Config):
     code the memory holds them detached, so that only the sentence's own drafts train it. Labels are the same."""
 
 
-class FirstPassConfig(Config):
-    """The first pass of a tagger whose folder has one (`concord cascade`)."""
-
-    gate: float = Field(default=0.2, ge=0)
-    """Nats; a sentence with a word of this entropy or more is read by the encoder and both stages. With 0 all are."""
-
-
 class TwoStageConfig(TaggerConfig):
     """The configuration that UANet and Doc-UANet share."""
 
@@ -74,8 +67,6 @@ class TwoStageConfig(TaggerConfig):
     """The decoder of stage two. A CRF decodes the whole sentence, and uncertain words take its labels."""
     threshold: float = 0.35
     """Nats; a word of higher uncertainty takes stage two's label. Training chooses the value on the dev set."""
-    first_pass: FirstPassConfig | None = None
-    """None for a tagger without a first pass, as training leaves it."""
 
     @property
     def document_memory(self) -> MemoryConfig | None:

@@ -31,10 +31,9 @@ from concord.models.layers.one_sequence import weights_key
 from concord.models.layers.variational_lstm import LstmSample
 from concord.models.taggers.base import Call, Tagger
 from concord.models.taggers.token_table import KeptWords, TokenTable
-from concord.models.taggers.two_stage.config import FirstPassConfig, TwoStageConfig
+from concord.models.taggers.two_stage.config import TwoStageConfig
 from concord.models.taggers.two_stage.document_memory import DocumentMemory, number_words, word_rows
 from concord.models.taggers.two_stage.draft_network import DraftNetwork
-from concord.models.taggers.two_stage.first_pass import FirstPass, windows_with_missed_names
 from concord.models.taggers.two_stage.refine_network import RefineNetwork
 from concord.models.terms.contradictions import find_contradictions, leave_matches_to_stage_two
 
@@ -55,7 +54,6 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
         )
         self.refine_network = RefineNetwork(config, vocabulary, self.encoder_width)
         self._drawn: tuple[object, Sequence[LstmSample]] | None = None
-        self.first_pass: FirstPass | None = None
 
     @property
     @override
@@ -85,33 +83,6 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
         if memory is None or slots < 0:
             raise ValueError(f"set_memory_slots: expected 0 or more and a tagger with a memory, got {slots}")
         self._reconfigure(memory=memory.model_copy(update={"slots": slots}))
-
-    def add_first_pass(self, tagger: Tagger, *, gate: float) -> FirstPass:
-        """Label sentences of less entropy than the gate, in nats, by another tagger; return the first pass.
-
-        Its map to stage one's states is not fitted yet. The tagger may not need an encoder.
-
-        Raises:
-            ConfigError: when the tagger cannot be a first pass of this one.
-        """
-        self.first_pass = FirstPass(tagger, labels=self.vocabulary.labels, hidden=2 * self.config.lstm.hidden)
-        self.set_gate(gate)
-        return self.first_pass
-
-    def set_gate(self, gate: float) -> None:
-        """Set the gate of the first pass, in nats; it is saved with the tagger."""
-        self._reconfigure(first_pass=FirstPassConfig(gate=gate))
-
-    @property
-    def gate(self) -> float | None:
-        """Nats from which a word sends its sentence past the first pass; None for a tagger without one."""
-        return None if self.config.first_pass is None else self.config.first_pass.gate
-
-    @override
-    def move_to(self, device: str) -> Tagger:
-        if self.first_pass is not None:
-            self.first_pass.tagger.move_to(device)
-        return super().move_to(device)
 
     @override
     def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
@@ -165,7 +136,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
 
     @override
     def fill(self, table: TokenTable, windows: Sequence[Window], call: Call) -> None:
-        """Draft the windows that no first pass is sure of, remember all, and refine those with an uncertain word."""
+        """Draft and remember all windows, and refine those with an uncertain word."""
         threshold = call.options.threshold
         work = _Work(
             table=table,
@@ -174,42 +145,8 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             memory=self._empty_memory(table.documents),
             on_batch=call.on_batch,
         )
-        unsure, sure = self._pass_first(work, windows)
-        uncertain = self._draft_and_remember(work, unsure)
-        if sure and self.vocabulary.scheme.has_entities:
-            missed = windows_with_missed_names(table, drafted=unsure, passed=sure)
-            table.clear(missed)
-            uncertain += self._draft_and_remember(work, missed)
+        uncertain = self._draft_and_remember(work, windows)
         self._refine(work, uncertain, words=sum(len(window.sentence.words) for window in windows))
-
-    def _pass_first(self, work: "_Work", windows: Sequence[Window]) -> tuple[Sequence[Window], list[Window]]:
-        """Label the windows that the first pass is sure of; return those for both stages, and those."""
-        options, table, memory = work.options, work.table, work.memory
-        first, gate = self.first_pass, self.gate if options.gate is None else options.gate
-        if first is None or not gate:
-            return windows, []
-        unsure: list[Window] = []
-        passed: list[Window] = []
-        words = sum(len(window.sentence.words) for window in windows)
-        for part, batch in first.tagger.batches(windows, batch_words=options.batch_words):
-            if work.on_batch is not None:
-                work.on_batch(0, words)
-            with self._small_networks(options.precision):
-                output = first(batch)
-            labels, is_sure = output.distribution.mode(), output.is_sure(batch, gate)
-            for contradiction in find_contradictions(batch, labels, self.vocabulary):
-                is_sure[contradiction.sentence] = False
-            sure = KeptWords.of(part, batch.mask.shape[1]).where(is_sure[:, None].expand_as(batch.mask))
-            table.write_labels(sure, labels, probabilities=output.marginals, uncertainty=output.uncertainty)
-            table.first[sure.rows] = True
-            sentences = is_sure.nonzero()[:, 0].tolist()
-            table.write_spans(part, labels, self.vocabulary, output.distribution.span_probability, sentences=sentences)
-            if memory is not None:
-                states = first.to_stage_one(output.states.flatten(0, 1)[sure.cells])
-                memory.write(sure.rows, states, output.marginals.flatten(0, 1)[sure.cells])
-            for window, passes in zip(part, is_sure.tolist(), strict=True):
-                (passed if passes else unsure).append(window)
-        return unsure, passed
 
     def _draft_and_remember(self, work: "_Work", windows: Sequence[Window]) -> list["_UncertainWindow"]:
         """Draft windows, store them in the memory, and return those that stage two must read."""
@@ -269,10 +206,6 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
     def _small_networks(self, precision: Precision) -> AbstractContextManager[Any]:
         """Return the context in which all but the encoder computes: on a CPU bfloat16 would slow it down."""
         return self.autocast("fp32" if self.device.type == "cpu" else precision)
-
-    def draft_states(self, batch: Batch) -> Tensor:
-        """Return stage one's mean states over the weight samples, as the memory stores them, ``(B, T, 2 * hidden)``."""
-        return self._draft(batch, self.encoder_features(batch), samples=None).hidden
 
     def _draft(self, batch: Batch, features: Tensor | None, *, samples: int | None) -> Draft:
         """Draft a batch with weight samples for every sentence if their number is given, else as configured."""

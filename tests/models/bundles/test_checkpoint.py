@@ -12,7 +12,6 @@ import torch
 from concord.models.bundles.checkpoint import load_tagger, pick_device, save_tagger
 from concord.models.bundles.manifest import (
     CONFIG_NAME,
-    FIRST_PASS_NAME,
     WEIGHTS_NAME,
     needed_encoders,
     read_saved,
@@ -243,10 +242,8 @@ def test_pick_device_refuses_cuda_where_there_is_none(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.encoder
-def test_encoders_of_a_saved_tagger_and_its_first_pass_are_found(
-    build: Build, encoder_values: Mapping[str, Any], tmp_path: Path
-) -> None:
+def test_encoders_of_a_saved_tagger_are_found(build: Build, encoder_values: Mapping[str, Any], tmp_path: Path) -> None:
     save_tagger(build("bilstm_crf", encoder={}), tmp_path)
-    assert list(needed_encoders(tmp_path)) == []
-    save_tagger(build("bilstm_crf", encoder=encoder_values), tmp_path / FIRST_PASS_NAME)
+    assert needed_encoders(tmp_path) == []
+    save_tagger(build("bilstm_crf", encoder=encoder_values), tmp_path)
     assert [encoder.source for encoder in needed_encoders(tmp_path)] == [encoder_values["source"]]

@@ -139,15 +139,6 @@ def test_a_wider_tagger_loads_as_it_was_saved(build: Build, documents: Documents
     assert loaded.predict_documents(documents) == wider.predict_documents(documents)
 
 
-def test_a_first_pass_that_does_not_know_a_new_type_is_left_out(build: Build) -> None:
-    tagger = build("uanet")
-    assert isinstance(tagger, TwoStageTagger)
-    tagger.add_first_pass(build("bilstm_softmax"), gate=0.1)
-    wider = with_types(tagger, ["DATE"])
-    assert isinstance(wider, TwoStageTagger)
-    assert (wider.first_pass, wider.gate) == (None, None)
-
-
 def test_a_tagger_without_types_gets_its_first_ones(build: Build) -> None:
     empty = Vocabulary.from_sentences([Sentence(words=("Ada", "slept"), labels=("O", "O"))], scheme=BIO)
     wider = with_types(build("bilstm_crf", vocabulary=empty, scheme="BIO"), ["PER", "LOC"])

@@ -94,17 +94,6 @@ def test_labels_with_terms_depend_on_no_batch(name: str, build: Build, random_do
     assert together == alone
 
 
-def test_a_sure_first_pass_does_not_keep_a_contradicted_sentence(build: Build, random_documents: Draw) -> None:
-    tagger, documents = build("uanet"), random_documents(0, documents=4)
-    tagger.add_first_pass(build("bilstm_softmax", seed=2), gate=99.0)
-    assert bool(tagger.tabulate(documents).first.all())
-    marked = contradicting(tagger, documents)
-    table = tagger.tabulate(marked)
-    first = iter(table.first.tolist())
-    for sentence in chain.from_iterable(marked):
-        assert {next(first) for _ in sentence.words} <= {sentence.terms is None}
-
-
 def draft_of(probabilities: torch.Tensor) -> Draft:
     shape = probabilities.shape
     return Draft(

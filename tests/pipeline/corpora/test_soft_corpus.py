@@ -28,7 +28,7 @@ LABELLING = Labelling(
     tokenizer=None,
     scheme="BIO",
     labels=list(NAMES),
-    settings={"gate": 0},
+    settings={"shard_characters": 9},
 )
 DOCUMENTS = [
     [Sentence(words=("Ada", "met", "Ada")), Sentence(words=("Yes",))],

@@ -347,7 +347,7 @@ def test_recipe_difference_names_what_decides_the_rows(folder: Path) -> None:
 
 ROW_CHANGES: dict[str, dict[str, Any]] = {
     "parser": {"language": "de", "sentence_cap": 20, "trees": False, "tags": False},
-    "tagger": {"precision": "bf16", "samples": 3, "threshold": 0.1, "gate": 0.1},
+    "tagger": {"precision": "bf16", "samples": 3, "threshold": 0.1},
     "output": {"candidates": True},
 }
 NOT_DECIDING = {

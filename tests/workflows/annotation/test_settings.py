@@ -42,7 +42,7 @@ NEUTRAL = [
     "reader.main_content=true",
     "reader.max_record_bytes=1000",
 ]
-DECIDING = ["tagger.samples=3", "tagger.threshold=0.2", "tagger.gate=0.1", "tagger.precision=bf16"]
+DECIDING = ["tagger.samples=3", "tagger.threshold=0.2", "tagger.precision=bf16"]
 ONE_RUN = [
     "limit=3",
     "max_removed=1",

@@ -61,7 +61,7 @@ def test_the_choice_is_that_of_the_collection_and_another_parses_again(source: P
     annotate(source, output, "--no-trees")
     again = annotate(source, output)
     assert (again["annotated"], again["taken"]) == (0, {"parser.trees": False})
-    tagged = annotate(source, output, "--set", "tagger.gate=0.1")
+    tagged = annotate(source, output, "--set", "tagger.threshold=0.1")
     assert (tagged["changes"]["again"], tagged["changes"]["parsed"]) == (3, 3)
     assert pq.read_table(output / "tokens")["head"].null_count == tagged["counts"]["tokens"]
     preview = command("annotate", source, "-o", output, "--dry-run", "--trees", "--set", "parser.tags=false")

@@ -33,7 +33,7 @@ SECTIONS = {
     "Taggers": ("init", "prepare", "train", "distil", "evaluate", "compare", "calibrate"),
     "Registry": ("bundle", "promote", "rollback", "registry"),
     "Clusters": ("submit",),
-    "Research": ("parse", "cascade"),
+    "Research": ("parse",),
 }
 
 GROUPS = {
@@ -323,9 +323,7 @@ def test_doctor_looks_at_the_load(monkeypatch: pytest.MonkeyPatch, load: float, 
     assert f"{load:.1f}" in check.found
 
 
-@pytest.mark.parametrize(
-    "verb", ["annotate", "train", "distil", "evaluate", "compare", "calibrate", "cascade", "promote"]
-)
+@pytest.mark.parametrize("verb", ["annotate", "train", "distil", "evaluate", "compare", "calibrate", "promote"])
 def test_verbs_that_compute_take_a_number_of_threads(verb: str) -> None:
     assert "--threads" in concord(verb, "--help").stdout
 
