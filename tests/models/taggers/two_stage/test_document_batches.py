@@ -159,6 +159,16 @@ def test_batch_size_changes_labels_only_at_near_ties(tagger: Any, random_documen
         assert_same_but_for_near_ties(wide, narrow, threshold)
 
 
+def test_bf16_leaves_all_but_the_encoder_in_fp32_on_a_cpu(tagger: Any, random_documents: Draw) -> None:
+    documents = random_documents(4, documents=2)
+    exact, rough = (
+        tagger.tabulate(documents, PredictOptions(threshold=-1.0, precision=precision))
+        for precision in ("fp32", "bf16")
+    )
+    assert torch.equal(exact.probability, rough.probability)
+    assert torch.equal(exact.uncertainty, rough.uncertainty)
+
+
 def test_tagging_is_reproducible_whatever_the_global_random_state(tagger: Any, random_documents: Draw) -> None:
     documents = random_documents(7, documents=4)
     torch.manual_seed(1)
