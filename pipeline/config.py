@@ -68,8 +68,9 @@ class ParserConfig(Config):
     """The dependency parser."""
 
     package: Annotated[str, Incidental] = "parser_en"
-    """`parser_en` is the bundled compact package, `spacy:NAME_OR_FOLDER` a spaCy pipeline in whatever language; any
-    other name is a Stanza package installed for `language`."""
+    """`parser_en` is the bundled compact package; `parser_multi` reads documents in English with it, and finds words in
+    those of other languages; `spacy:NAME_OR_FOLDER` is a spaCy pipeline in whatever language; any other name is a
+    Stanza package installed for `language`."""
     language: str = "en"
     directory: Annotated[str | None, Incidental] = None
     """The folder of Stanza's packages; Stanza's default if null. Nothing is ever downloaded."""

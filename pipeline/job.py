@@ -11,6 +11,7 @@ from concord.pipeline.config import AnnotateConfig, ParserConfig, TaggerRunConfi
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger, component_signature
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.parsing.resolve_parser import makes_trees, parser_for, parser_identity
+from concord.pipeline.parsing.stanza_packages import EMBEDDED_PACKAGE, MULTILINGUAL_PACKAGE
 from concord.pipeline.storage.files import file_sha256
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _check_guarantee(config: AnnotateConfig, folder: Path) -> None:
 
 
 def check_trees(tagger: "ResolvedTagger | Tagger", parser: ParserConfig, signature: str, *, accept: bool) -> None:
-    """Raise ModelError if a tagger reads trees, and the parser makes none or is another than it learned from.
+    """Raise ModelError if a tagger reads trees, and a document may have none or those of another parser.
 
     With ``accept``, another parser is allowed; ``signature`` is that of this one.
     """
@@ -100,6 +101,12 @@ def check_trees(tagger: "ResolvedTagger | Tagger", parser: ParserConfig, signatu
         raise ModelError(
             f"tagger.model: {name} reads dependency trees, and this run makes none (parser.trees: false); set "
             "parser.trees=true (--trees), or choose a tagger that reads words alone, such as entities_multi"
+        )
+    if trees is not None and parser.package == MULTILINGUAL_PACKAGE:
+        raise ModelError(
+            f"tagger.model: {name} reads dependency trees, and {MULTILINGUAL_PACKAGE} makes them for documents in "
+            f"English alone; set parser.package={EMBEDDED_PACKAGE} if all are in English, or choose a tagger that reads "
+            "words alone, such as entities_en"
         )
     if not accept and trees not in (None, signature):
         raise ModelError(

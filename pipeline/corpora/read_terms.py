@@ -30,12 +30,12 @@ def read_terms_for(
     """Read the list of terms that a tagger is run with; None without one.
 
     Args:
-        tags: whether the words will have parts of speech.
+        tags: whether all words will have parts of speech.
         digest: the SHA-256 that the file has according to the plan of a run.
 
     Raises:
         InputError: as ``read_terms``; when the file is another one, has labels that the tagger does not know, or asks
-            for parts of speech that the words will not have.
+            for parts of speech that not all words will have.
     """
     if path is None:
         return None
@@ -49,8 +49,9 @@ def read_terms_for(
         )
     if terms.needs_tags and not tags:
         raise InputError(
-            f"{path}: a pattern asks for parts of speech (POS), and this run makes none (parser.tags: false); leave it "
-            "out, or set parser.tags=true"
+            f"{path}: a pattern asks for parts of speech (POS), which not all words of this run have (parser.tags: "
+            "false, or parser.package: parser_multi); leave it out, or set parser.tags=true and, for texts in English, "
+            "parser.package=parser_en"
         )
     return terms
 

@@ -1,6 +1,6 @@
 """The language of a text, by py3langid, which carries its model: about 140 languages."""
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -26,7 +26,13 @@ def language_of(text: str) -> Language | None:
     if len(text) > 3 * _SAMPLE:
         middle = len(text) // 2
         text = " ".join((text[:_SAMPLE], text[middle : middle + _SAMPLE], text[-_SAMPLE:]))
-    code, confidence = _identifier().classify(text)
+    return _classify(text)
+
+
+# A document is asked about when it is parsed, and again when its rows are made.
+@lru_cache(maxsize=1_024)
+def _classify(sample: str) -> Language | None:
+    code, confidence = _identifier().classify(sample)
     return Language(code, confidence) if confidence >= _SURE and code != _NOTHING_TO_READ else None
 
 

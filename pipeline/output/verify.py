@@ -250,13 +250,14 @@ def _token_problems(tables: Mapping[str, pa.Table]) -> Iterator[str]:
         return
     if not np.array_equal(_numbers(tokens, "token_id"), _counting_up(lengths, first=1)):
         yield "token_id does not count from 1 in each sentence"
-    headless = tokens["head"].null_count
-    if headless not in (0, tokens.num_rows):
-        yield "some words have a head, and others none"
-    elif not headless:
-        heads = _numbers(tokens, "head")
-        if (heads < 0).any() or (heads > np.repeat(lengths, lengths)).any():
-            yield "a head is not in its sentence"
+    # A parser may make trees in some languages only.
+    has_head = _integers(tokens["head"].is_valid().cast(pa.int64()))
+    headed = np.bincount(np.repeat(np.arange(len(counts)), counts), has_head, len(counts))
+    if ((headed > 0) & (headed < counts)).any():
+        yield "some words of a document have a head, and others none"
+    heads = _integers(tokens["head"].fill_null(0))
+    if (heads < 0).any() or (heads > np.repeat(lengths, lengths)).any():
+        yield "a head is not in its sentence"
     starts, ends = _numbers(tokens, "start_char"), _numbers(tokens, "end_char")
     if (starts < 0).any() or (ends <= starts).any() or (ends > np.repeat(_numbers(documents, "n_chars"), counts)).any():
         yield "offsets leave the document"

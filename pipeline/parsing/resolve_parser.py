@@ -1,4 +1,7 @@
-"""Find the parser that a configuration names: a Stanza package, or a spaCy pipeline by ``spacy:NAME_OR_FOLDER``."""
+"""Find the parser that a configuration names: a Stanza package, or a spaCy pipeline by ``spacy:NAME_OR_FOLDER``.
+
+``parser_multi`` is two packages: its own, and ``parser_en`` for documents in English.
+"""
 
 import json
 from hashlib import sha256
@@ -10,10 +13,18 @@ from concord.models.adapters.libraries import find_spacy_pipeline, load_spacy_pi
 from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import ComponentIdentity
-from concord.pipeline.parsing.stanza_packages import PARSING_VERSION, find_package, identity_of
+from concord.pipeline.names.language import ENGLISH
+from concord.pipeline.parsing.stanza_packages import (
+    EMBEDDED_PACKAGE,
+    MULTILINGUAL_PACKAGE,
+    PARSING_VERSION,
+    find_package,
+    identity_of,
+)
 from concord.pipeline.storage.files import file_sha256
 
 if TYPE_CHECKING:
+    from concord.pipeline.parsing.language_parser import LanguageParser
     from concord.pipeline.parsing.parser import Parser
 
 SPACY = "spacy:"
@@ -28,19 +39,23 @@ def parser_identity(config: ParserConfig) -> ComponentIdentity:
     """
     if config.package.startswith(SPACY):
         return _find_spacy(config)[1]
-    return identity_of(config, find_package(config))
+    identity = identity_of(config, find_package(config))
+    if config.package != MULTILINGUAL_PACKAGE:
+        return identity
+    english = _for_english(config)
+    # The model of languages decides which of the two packages reads a document.
+    decisive = [identity.digest, identity_of(english, find_package(english)).digest, version("py3langid")]
+    return identity.model_copy(update={"digest": sha256(json.dumps(decisive).encode()).hexdigest()})
 
 
 def parser_for(tagger: str | None, config: ParserConfig) -> ParserConfig:
     """Return the configuration with the bundled parser that a tagger wants, if it wants one and the job names none."""
     if tagger is None or "package" in config.model_fields_set:
         return config
-    # It finds words alone. A job that asks for trees is told so by ``find_package``.
-    absent = {"trees", "tags"} - config.model_fields_set
-    return config.model_copy(update={"package": tagger, **dict.fromkeys(absent, False)})
+    return config.model_copy(update={"package": tagger})
 
 
-def load_parser(config: ParserConfig) -> "Parser":
+def load_parser(config: ParserConfig) -> "Parser | LanguageParser":
     """Load the parser that a configuration names.
 
     Raises:
@@ -54,7 +69,18 @@ def load_parser(config: ParserConfig) -> "Parser":
         return SpacyParser(config, folder, identity=identity)
     from concord.pipeline.parsing.stanza_parser import StanzaParser
 
-    return StanzaParser(config)
+    parser = StanzaParser(config)
+    if config.package != MULTILINGUAL_PACKAGE:
+        return parser
+    from concord.pipeline.parsing.language_parser import LanguageParser
+
+    english = StanzaParser(_for_english(config))
+    return LanguageParser(english=english, others=parser, identity=parser_identity(config))
+
+
+def tags_all(config: ParserConfig) -> bool:
+    """Return whether words have tags in documents of every language, if the parser has a network for them."""
+    return config.tags and config.package != MULTILINGUAL_PACKAGE
 
 
 def makes_trees(config: ParserConfig) -> bool:
@@ -63,6 +89,11 @@ def makes_trees(config: ParserConfig) -> bool:
         return config.trees
     nlp = load_spacy_pipeline(_find_spacy(config)[0])
     return any("token.dep" in nlp.get_pipe_meta(name).assigns for name in nlp.pipe_names)
+
+
+def _for_english(config: ParserConfig) -> ParserConfig:
+    """Return the configuration of the parser that reads the English documents of ``parser_multi``."""
+    return config.model_copy(update={"package": EMBEDDED_PACKAGE, "language": ENGLISH})
 
 
 def _find_spacy(config: ParserConfig) -> tuple[Path, ComponentIdentity]:

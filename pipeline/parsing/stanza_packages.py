@@ -15,7 +15,7 @@ from concord.pipeline.storage.files import file_sha256
 
 EMBEDDED_PACKAGE, MULTILINGUAL_PACKAGE = EMBEDDED_PACKAGES = "parser_en", "parser_multi"
 PARSING_VERSION = 3
-"""To be raised whenever the modules of this folder would give other words for the same weights."""
+"""To be raised whenever the modules of this folder, or ``language_of``, would give other words for the same weights."""
 
 _EMBEDDED_FOLDERS = Path(__file__).resolve().parents[2] / "models" / "pretrained"
 _MULTILINGUAL = "multilingual"
@@ -34,7 +34,11 @@ class StanzaPackage:
 
 
 def find_package(config: ParserConfig) -> StanzaPackage:
-    """Find the package that a configuration names; ModelError if it is not installed."""
+    """Find the package that a configuration names, that of many languages without trees and tags.
+
+    Raises:
+        ModelError: when it is not installed.
+    """
     if config.package == EMBEDDED_PACKAGE:
         if config.language != "en":
             raise ModelError(f"parser.package: {EMBEDDED_PACKAGE} is for language 'en', not {config.language!r}")
@@ -42,11 +46,6 @@ def find_package(config: ParserConfig) -> StanzaPackage:
             _EMBEDDED_FOLDERS / config.package, language="en", name="default", processors=_processors(config)
         )
     if config.package == MULTILINGUAL_PACKAGE:
-        if config.trees or config.tags:
-            raise ModelError(
-                f"parser.package: {MULTILINGUAL_PACKAGE} finds sentences and words, got parser.trees or parser.tags: "
-                "set both to false, or choose a package for the language of the texts"
-            )
         folder = _EMBEDDED_FOLDERS / config.package
         return _read_package(folder, language=_MULTILINGUAL, name="default", processors=["tokenize"])
     folder = Path(config.directory or _default_directory())

@@ -50,7 +50,7 @@ class StanzaParser(Parser):
         if obstacle is not None:
             logger.warning("Parsing without shortcuts, at a fraction of the speed: %s", obstacle)
         is_fast = shortcuts == "auto" and obstacle is None
-        fast = FastStanza if config.tags else FastTokenizer
+        fast = FastStanza if "pos" in package.processors else FastTokenizer
         self._stanza = fast(nlp) if is_fast else PlainStanza(nlp)
 
     @override

@@ -48,7 +48,7 @@ class Arc:
 class Tree:
     """A drawing; ``text_y`` and ``tag_y`` are the baselines of words and parts of speech.
 
-    There are no arcs if the texts were annotated without trees.
+    There are no arcs if the document was annotated without trees.
     """
 
     width: int

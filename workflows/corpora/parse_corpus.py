@@ -89,6 +89,11 @@ def parse_command(config: ParseConfig) -> Answer:
                 "trees of a parser; choose another name"
             )
     loaded = load_parser(config.parser)
+    if not isinstance(loaded, Parser):
+        raise ModelError(
+            f"parser.package: expected a parser that finds trees in every sentence, got {config.parser.package}, which "
+            "does in English documents alone; name one for the language of the corpus, such as parser_en"
+        )
     started = time.monotonic()
     gold = [GoldDocument(name="", sentences=tuple(document), lines=()) for document in documents]
     write_gold(output, gold, form="conllu", header=header, analyses=_parse(loaded, sentences, config.parser))

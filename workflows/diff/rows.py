@@ -107,7 +107,7 @@ class ShardRows:
         return first, np.maximum(np.searchsorted(self.starts, ends, side="left"), first + 1)
 
     def head_starts(self) -> pa.Array:
-        """Return the offset of each word's head; -1 for a root, -2 in a run without trees."""
+        """Return the offset of each word's head; -1 for a root, -2 in a document without trees."""
         heads = pc.fill_null(self.tokens["head"], -1).to_numpy()
         rows = np.arange(len(heads))
         of_head = np.where(heads > 0, rows - self.tokens["token_id"].to_numpy() + heads, rows)

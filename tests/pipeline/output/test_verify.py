@@ -136,7 +136,7 @@ def with_column(name: str, change: Callable[[list[object]], list[object]]) -> Ca
         ("tokens", with_column("end_char", lambda ends: [ends[1], *ends[1:]]), "overlap"),
         ("tokens", with_column("text", lambda texts: ["longer text", *texts[1:]]), "not as long as"),
         ("tokens", with_column("head", lambda heads: [99, *heads[1:]]), "head is not in its sentence"),
-        ("tokens", with_column("head", lambda heads: [None, *heads[1:]]), "some words have a head, and others none"),
+        ("tokens", with_column("head", lambda heads: [None, *heads[1:]]), "some words of a document have a head"),
         ("tokens", with_column("token_id", lambda ids: [7, *ids[1:]]), "does not count from 1"),
         ("entities", with_column("entity_id", lambda ids: [5, *ids[1:]]), "does not count from 0"),
         ("entities", with_column("source", lambda sources: ["candidate", *sources[1:]]), "candidates are not the last"),

@@ -1,16 +1,19 @@
-"""The bundled parser for languages that write spaces: sentences and words, and how a job comes to it."""
+"""The bundled parser for languages that write spaces: words of all, trees of English, and how a job comes to it."""
 
 from collections.abc import Sequence
 
 import pytest
 
-from concord.models.errors import ModelError
+from concord.models.data.options import OnBatch
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
-from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity
+from concord.pipeline.parsing import resolve_parser
+from concord.pipeline.parsing.language_parser import LanguageParser
+from concord.pipeline.parsing.parser import Parser
+from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity, tags_all
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 
-WORDS_ALONE = ParserConfig(package="parser_multi", trees=False, tags=False)
+MULTI = ParserConfig(package="parser_multi")
 SENTENCES = {
     "pt": ["A ponte abriu em 1886.", "O arquiteto, porém, morreu antes da inauguração do viaduto."],
     "hr": ["Grad je na rijeci.", "Most su obnovili 2004. godine, a gradonačelnica ga je otvorila."],
@@ -25,21 +28,26 @@ SENTENCES = {
 
 
 @pytest.fixture(scope="module")
-def parser() -> StanzaParser:
-    return StanzaParser(WORDS_ALONE)
+def parser() -> LanguageParser:
+    parser = load_parser(MULTI)
+    assert isinstance(parser, LanguageParser)
+    return parser
 
 
-def parse(parser: StanzaParser, texts: Sequence[str]) -> list[ParsedDocument]:
-    documents = [Document(doc_id=str(n), text=text, source_uri="m", source_position=n) for n, text in enumerate(texts)]
+def documents_of(texts: Sequence[str]) -> list[Document]:
+    return [Document(doc_id=str(n), text=text, source_uri="m", source_position=n) for n, text in enumerate(texts)]
+
+
+def parse(parser: Parser | LanguageParser, texts: Sequence[str]) -> list[ParsedDocument]:
     found = []
-    for outcome in parser.parse(documents):
+    for outcome in parser.parse(documents_of(texts)):
         assert isinstance(outcome, ParsedDocument)
         found.append(outcome)
     return found
 
 
 @pytest.mark.parametrize("language", SENTENCES)
-def test_sentences_and_words_have_true_offsets(parser: StanzaParser, language: str) -> None:
+def test_sentences_and_words_have_true_offsets(parser: LanguageParser, language: str) -> None:
     text = " ".join(SENTENCES[language])
     [document] = parse(parser, [text])
     assert [text[one.words[0].start_char : one.words[-1].end_char] for one in document.sentences] == SENTENCES[language]
@@ -50,41 +58,115 @@ def test_sentences_and_words_have_true_offsets(parser: StanzaParser, language: s
     assert all(word.head is None and word.upos is None and word.lemma is None for word in words)
 
 
-def test_a_document_does_not_depend_on_the_others_of_a_batch(parser: StanzaParser) -> None:
+def test_a_document_does_not_depend_on_the_others_of_a_batch(parser: LanguageParser) -> None:
     texts = [" ".join(sentences) for sentences in SENTENCES.values()]
     together = parse(parser, texts)
     alone = [parse(parser, [text])[0] for text in texts]
     assert [one.sentences for one in together] == [one.sentences for one in alone]
 
 
-def test_words_broken_at_the_end_of_a_line_are_one(parser: StanzaParser) -> None:
+def test_words_broken_at_the_end_of_a_line_are_one(parser: LanguageParser) -> None:
     [document] = parse(parser, ["Borg-\nmästaren sade ingenting.\nBron är öppen."])
     assert document.sentences[0].words[0].word == "Borgmästaren"
 
 
-def test_words_of_several_scripts_stand_in_one_text(parser: StanzaParser) -> None:
+def test_words_of_several_scripts_stand_in_one_text(parser: LanguageParser) -> None:
     text = "Влада је рекла: Regeringen har beslutat. שלום עולם."
     [document] = parse(parser, [text])
     words = [word.text for one in document.sentences for word in one.words]
     assert {"Влада", "Regeringen", "beslutat", "שלום", "עולם"} <= set(words)
 
 
-def test_text_without_spaces_is_a_dead_letter(parser: StanzaParser) -> None:
+def test_text_without_spaces_is_a_dead_letter(parser: LanguageParser) -> None:
     [outcome] = parser.parse([Document(doc_id="1", text="東京は日本の首都です。", source_uri="m", source_position=0)])
     assert isinstance(outcome, DeadLetter)
     assert outcome.error == "no_spaces"
 
 
-@pytest.mark.parametrize("trees", [True, False])
-def test_trees_and_tags_are_refused(trees: bool) -> None:
-    with pytest.raises(ModelError, match=r"parser_multi finds sentences and words.*set both to false"):
-        parser_identity(ParserConfig(package="parser_multi", trees=trees))
+ENGLISH = "The ferry couldn't leave on Tuesday. Nobody in the town knew why the mayor had closed the bridge."
+UNSURE = "Oslo 2004."
+TEXTS = [
+    " ".join(SENTENCES["pt"]),
+    ENGLISH,
+    "",
+    "東京は日本の首都です。",
+    UNSURE,
+    ENGLISH[:36],
+    " ".join(SENTENCES["el"]),
+]
+IN_ENGLISH = [1, 5]
+
+
+@pytest.mark.parametrize(("trees", "tags"), [(True, True), (False, True), (False, False)])
+def test_english_is_read_as_by_parser_en_and_all_else_as_by_the_tokenizer(trees: bool, tags: bool) -> None:
+    config = MULTI.model_copy(update={"trees": trees, "tags": tags, "sentence_cap": 10})
+    parser, tokenizer = load_parser(config), StanzaParser(config)
+    english = StanzaParser(config.model_copy(update={"package": "parser_en"}))
+    documents = documents_of(TEXTS)
+    together = parser.parse(documents)
+    assert together == [parser.parse([document])[0] for document in documents]
+    for number, document in enumerate(documents):
+        expected = english if number in IN_ENGLISH else tokenizer
+        assert [together[number]] == expected.parse([document])
+        assert parser.split([document]) == expected.split([document])
+    assert parser.split(documents) == [parser.split([document])[0] for document in documents]
+    words = [
+        {(word.head is None, word.upos is None, word.lemma is None) for one in document.sentences for word in one.words}
+        for document in together
+        if isinstance(document, ParsedDocument)
+    ]
+    whole, alone = {(not trees, not tags, not tags)}, {(True, True, True)}
+    assert words == [alone, whole, set(), alone, whole, alone]
+
+
+def test_the_documents_of_a_call_are_one_batch_of_each_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[list[str]] = []
+
+    def record(parser: Parser, documents: Sequence[Document], *, on_batch: OnBatch | None = None) -> list[DeadLetter]:
+        calls.append([document.text for document in documents])
+        return [DeadLetter.for_document(document, stage="parse", error="x", message="") for document in documents]
+
+    parser = load_parser(MULTI.model_copy(update={"trees": False, "tags": False}))
+    monkeypatch.setattr(StanzaParser, "parse", record)
+    found = parser.parse(documents_of(TEXTS))
+    assert [one.position for one in found if isinstance(one, DeadLetter)] == [*range(len(TEXTS))]
+    assert sorted(map(len, calls)) == [len(IN_ENGLISH), len(TEXTS) - len(IN_ENGLISH)]
+    parser.parse(documents_of([ENGLISH]))
+    assert calls[2:] == [[ENGLISH]]
+
+
+def test_words_that_are_told_as_done_never_become_fewer(parser: LanguageParser) -> None:
+    told: list[tuple[int, int]] = []
+    parser.parse(documents_of(TEXTS), on_batch=lambda done, words: told.append((done, words)))
+    shares = [done / max(1, words) for done, words in told]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+
+
+def test_the_identity_covers_both_packages_and_the_model_of_languages(
+    parser: LanguageParser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def identity(**settings: object) -> str:
+        return parser_identity(MULTI.model_copy(update=settings)).digest
+
+    assert parser.identity == parser_identity(MULTI)
+    assert parser.identity.name == "stanza/parser_multi"
+    found = [identity(), identity(trees=False), identity(trees=False, tags=False), identity(sentence_cap=50)]
+    found += [parser_identity(ParserConfig()).digest, StanzaParser(MULTI).identity.digest]
+    monkeypatch.setattr(resolve_parser, "version", lambda name: "another" if name == "py3langid" else "")
+    assert len({*found, identity()}) == 7
 
 
 def test_the_parser_of_a_tagger_is_taken_where_the_job_names_none() -> None:
-    assert parser_for("parser_multi", ParserConfig()) == WORDS_ALONE
+    assert parser_for("parser_multi", ParserConfig()) == MULTI
     named = ParserConfig(package="parser_en")
     assert parser_for("parser_multi", named) is named
     assert parser_for(None, ParserConfig()) == ParserConfig()
-    with pytest.raises(ModelError, match="set both to false"):
-        load_parser(parser_for("parser_multi", ParserConfig(trees=True)))
+
+
+def test_not_all_words_have_tags() -> None:
+    assert [tags_all(config) for config in (MULTI, ParserConfig(), ParserConfig(trees=False, tags=False))] == [
+        False,
+        True,
+        False,
+    ]

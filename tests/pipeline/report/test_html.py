@@ -108,7 +108,7 @@ def test_report_without_trees_says_so(finish_run: FinishRun) -> None:
     content = stores.local(write_report(OutputFolder(finish_run(NEWS, left_out=["trees", "tags"])))).read_text(
         encoding="utf-8"
     )
-    assert content.count("No tree: the texts were annotated without trees") == 5
+    assert content.count("No tree: this document was annotated without trees") == 5
     assert "words by <b>parser_en" in content
     assert "Open a sentence" not in content
 

@@ -89,7 +89,7 @@ def test_a_name_shows_all_its_places_in_the_document(client: TestClient) -> None
 def test_a_collection_without_trees_says_so_where_one_would_be(tmp_path: Path) -> None:
     output = finished_runs.write_run(tmp_path / "out", viewing.NEWS, left_out=["trees", "tags"])
     client = viewing.open_client(output, tmp_path / "cache")
-    assert "No tree: the texts were annotated without trees" in read(client, "/document?id=yard&tree=2")
+    assert "No tree: this document was annotated without trees" in read(client, "/document?id=yard&tree=2")
     assert "No tree" not in read(client, "/document?id=yard")
     assert "yard" in read(client, "/search?q=runs&by=lemma")
 
