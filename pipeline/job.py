@@ -105,8 +105,8 @@ def check_trees(tagger: "ResolvedTagger | Tagger", parser: ParserConfig, signatu
     if trees is not None and parser.package == MULTILINGUAL_PACKAGE:
         raise ModelError(
             f"tagger.model: {name} reads dependency trees, and {MULTILINGUAL_PACKAGE} makes them for documents in "
-            f"English alone; set parser.package={EMBEDDED_PACKAGE} if all are in English, or choose a tagger that reads "
-            "words alone, such as entities_en"
+            f"English alone; set parser.package={EMBEDDED_PACKAGE} if all are in English, or choose a tagger that "
+            "reads words alone, such as entities_en"
         )
     if not accept and trees not in (None, signature):
         raise ModelError(

@@ -52,8 +52,8 @@ class TokenRow(NamedTuple):
     """A word: a row of the table tokens, whose columns ``concord schema tokens`` describes.
 
     Offsets are code points of the raw text, half-open; ``token_id`` is 1-based and ``head`` 0 for the root, or None in
-    a document without trees. ``ner`` is the final label in BIO2 with its probability, ``draft_ner`` that of stage one with
-    its ``uncertainty`` in nats, and ``refined`` says whether stage two gave the label.
+    a document without trees. ``ner`` is the final label in BIO2 with its probability, ``draft_ner`` that of stage one
+    with its ``uncertainty`` in nats, and ``refined`` says whether stage two gave the label.
     """
 
     token_id: int

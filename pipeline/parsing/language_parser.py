@@ -4,50 +4,59 @@ Each document is read by one of two parsers, as if that one were alone. Which on
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import TypeAlias, TypeVar
+
+from typing_extensions import override
 
 from concord.models.data.options import OnBatch
+from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.names.language import ENGLISH, language_of, load_languages
 from concord.pipeline.parsing.parser import Parser
+from concord.pipeline.parsing.stanza_parser import StanzaParser
 
 ResultT = TypeVar("ResultT")
+_Read: TypeAlias = Callable[[Sequence[Document]], list[ResultT]]
 
 
-class LanguageParser:
-    """One parser for documents that are English for sure, and one for all others."""
+class LanguageParser(StanzaParser):
+    """A tokenizer for many languages that leaves documents to another parser if they are English for sure.
 
-    def __init__(self, *, english: Parser, others: Parser, identity: ComponentIdentity) -> None:
+    Sentences given as words are of no document, and left to nobody.
+    """
+
+    def __init__(self, config: ParserConfig, *, english: Parser, identity: ComponentIdentity) -> None:
+        super().__init__(config)
         self.identity = identity
-        """As ``parser_identity`` returns it."""
         self._english = english
-        self._others = others
         load_languages()
 
+    @override
     def parse(
         self, documents: Sequence[Document], *, on_batch: OnBatch | None = None
     ) -> list[ParsedDocument | DeadLetter]:
-        """Parse documents as ``Parser.parse`` does; words of English documents alone are told to ``on_batch``."""
-        return self._read(documents, lambda parser, chosen: parser.parse(chosen, on_batch=on_batch))
+        others, english = (partial(parse, on_batch=on_batch) for parse in (super().parse, self._english.parse))
+        return _read_by_language(documents, others=others, english=english)
 
+    @override
     def split(self, documents: Sequence[Document]) -> list[list[tuple[str, ...]] | DeadLetter]:
-        """Split documents into sentences of words, as ``Parser.split`` does."""
-        return self._read(documents, lambda parser, chosen: parser.split(chosen))
+        return _read_by_language(documents, others=super().split, english=self._english.split)
 
-    def _read(
-        self, documents: Sequence[Document], read: Callable[[Parser, Sequence[Document]], list[ResultT]]
-    ) -> list[ResultT]:
-        """Read the documents of each parser in one call, and return the results in the order of the documents."""
-        english = [_is_english(document.text) for document in documents]
 
-        def results(parser: Parser, *, of: bool) -> list[ResultT]:
-            chosen = [document for document, is_english in zip(documents, english, strict=True) if is_english is of]
-            return read(parser, chosen) if chosen else []
-
-        # Others tell no words, and so never take back how much of a batch is done.
-        others, whole = iter(results(self._others, of=False)), iter(results(self._english, of=True))
-        return [next(whole if is_english else others) for is_english in english]
+def _read_by_language(
+    documents: Sequence[Document], *, others: _Read[ResultT], english: _Read[ResultT]
+) -> list[ResultT]:
+    """Read the documents of each parser in one call, and return the results in the order of the documents."""
+    is_english = [_is_english(document.text) for document in documents]
+    # English comes last, since what is told as done must not become less: of others no words are told.
+    results = {
+        chosen: iter(read([document for document, one in zip(documents, is_english, strict=True) if one is chosen]))
+        for chosen, read in ((False, others), (True, english))
+        if chosen in is_english
+    }
+    return [next(results[one]) for one in is_english]
 
 
 def _is_english(text: str) -> bool:

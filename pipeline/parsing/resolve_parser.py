@@ -24,7 +24,6 @@ from concord.pipeline.parsing.stanza_packages import (
 from concord.pipeline.storage.files import file_sha256
 
 if TYPE_CHECKING:
-    from concord.pipeline.parsing.language_parser import LanguageParser
     from concord.pipeline.parsing.parser import Parser
 
 SPACY = "spacy:"
@@ -55,7 +54,7 @@ def parser_for(tagger: str | None, config: ParserConfig) -> ParserConfig:
     return config.model_copy(update={"package": tagger})
 
 
-def load_parser(config: ParserConfig) -> "Parser | LanguageParser":
+def load_parser(config: ParserConfig) -> "Parser":
     """Load the parser that a configuration names.
 
     Raises:
@@ -69,13 +68,11 @@ def load_parser(config: ParserConfig) -> "Parser | LanguageParser":
         return SpacyParser(config, folder, identity=identity)
     from concord.pipeline.parsing.stanza_parser import StanzaParser
 
-    parser = StanzaParser(config)
     if config.package != MULTILINGUAL_PACKAGE:
-        return parser
+        return StanzaParser(config)
     from concord.pipeline.parsing.language_parser import LanguageParser
 
-    english = StanzaParser(_for_english(config))
-    return LanguageParser(english=english, others=parser, identity=parser_identity(config))
+    return LanguageParser(config, english=StanzaParser(_for_english(config)), identity=parser_identity(config))
 
 
 def tags_all(config: ParserConfig) -> bool:

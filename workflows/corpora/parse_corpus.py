@@ -89,11 +89,6 @@ def parse_command(config: ParseConfig) -> Answer:
                 "trees of a parser; choose another name"
             )
     loaded = load_parser(config.parser)
-    if not isinstance(loaded, Parser):
-        raise ModelError(
-            f"parser.package: expected a parser that finds trees in every sentence, got {config.parser.package}, which "
-            "does in English documents alone; name one for the language of the corpus, such as parser_en"
-        )
     started = time.monotonic()
     gold = [GoldDocument(name="", sentences=tuple(document), lines=()) for document in documents]
     write_gold(output, gold, form="conllu", header=header, analyses=_parse(loaded, sentences, config.parser))
@@ -111,6 +106,9 @@ def _parse(parser: Parser, sentences: list[tuple[str, ...]], config: ParserConfi
         for start in range(0, len(sentences), _SENTENCES_A_CALL):
             analyses += parser.parse_words(sentences[start : start + _SENTENCES_A_CALL])
             if any(word.head is None for word in analyses[start]):
-                raise ModelError(f"parser.package: expected a parser that finds trees, got {config.package}")
+                raise ModelError(
+                    f"parser.package: expected a parser that finds trees in any sentence, got {config.package}; name "
+                    "one for the language of the corpus, such as parser_en"
+                )
             bar.update(len(analyses) - bar.n)
     return analyses

@@ -8,7 +8,6 @@ from concord.models.data.options import OnBatch
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.parsing import resolve_parser
-from concord.pipeline.parsing.language_parser import LanguageParser
 from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity, tags_all
 from concord.pipeline.parsing.stanza_parser import StanzaParser
@@ -28,17 +27,15 @@ SENTENCES = {
 
 
 @pytest.fixture(scope="module")
-def parser() -> LanguageParser:
-    parser = load_parser(MULTI)
-    assert isinstance(parser, LanguageParser)
-    return parser
+def parser() -> Parser:
+    return load_parser(MULTI)
 
 
 def documents_of(texts: Sequence[str]) -> list[Document]:
     return [Document(doc_id=str(n), text=text, source_uri="m", source_position=n) for n, text in enumerate(texts)]
 
 
-def parse(parser: Parser | LanguageParser, texts: Sequence[str]) -> list[ParsedDocument]:
+def parse(parser: Parser, texts: Sequence[str]) -> list[ParsedDocument]:
     found = []
     for outcome in parser.parse(documents_of(texts)):
         assert isinstance(outcome, ParsedDocument)
@@ -47,7 +44,7 @@ def parse(parser: Parser | LanguageParser, texts: Sequence[str]) -> list[ParsedD
 
 
 @pytest.mark.parametrize("language", SENTENCES)
-def test_sentences_and_words_have_true_offsets(parser: LanguageParser, language: str) -> None:
+def test_sentences_and_words_have_true_offsets(parser: Parser, language: str) -> None:
     text = " ".join(SENTENCES[language])
     [document] = parse(parser, [text])
     assert [text[one.words[0].start_char : one.words[-1].end_char] for one in document.sentences] == SENTENCES[language]
@@ -58,26 +55,26 @@ def test_sentences_and_words_have_true_offsets(parser: LanguageParser, language:
     assert all(word.head is None and word.upos is None and word.lemma is None for word in words)
 
 
-def test_a_document_does_not_depend_on_the_others_of_a_batch(parser: LanguageParser) -> None:
+def test_a_document_does_not_depend_on_the_others_of_a_batch(parser: Parser) -> None:
     texts = [" ".join(sentences) for sentences in SENTENCES.values()]
     together = parse(parser, texts)
     alone = [parse(parser, [text])[0] for text in texts]
     assert [one.sentences for one in together] == [one.sentences for one in alone]
 
 
-def test_words_broken_at_the_end_of_a_line_are_one(parser: LanguageParser) -> None:
+def test_words_broken_at_the_end_of_a_line_are_one(parser: Parser) -> None:
     [document] = parse(parser, ["Borg-\nmästaren sade ingenting.\nBron är öppen."])
     assert document.sentences[0].words[0].word == "Borgmästaren"
 
 
-def test_words_of_several_scripts_stand_in_one_text(parser: LanguageParser) -> None:
+def test_words_of_several_scripts_stand_in_one_text(parser: Parser) -> None:
     text = "Влада је рекла: Regeringen har beslutat. שלום עולם."
     [document] = parse(parser, [text])
     words = [word.text for one in document.sentences for word in one.words]
     assert {"Влада", "Regeringen", "beslutat", "שלום", "עולם"} <= set(words)
 
 
-def test_text_without_spaces_is_a_dead_letter(parser: LanguageParser) -> None:
+def test_text_without_spaces_is_a_dead_letter(parser: Parser) -> None:
     [outcome] = parser.parse([Document(doc_id="1", text="東京は日本の首都です。", source_uri="m", source_position=0)])
     assert isinstance(outcome, DeadLetter)
     assert outcome.error == "no_spaces"
@@ -135,7 +132,7 @@ def test_the_documents_of_a_call_are_one_batch_of_each_parser(monkeypatch: pytes
     assert calls[2:] == [[ENGLISH]]
 
 
-def test_words_that_are_told_as_done_never_become_fewer(parser: LanguageParser) -> None:
+def test_words_that_are_told_as_done_never_become_fewer(parser: Parser) -> None:
     told: list[tuple[int, int]] = []
     parser.parse(documents_of(TEXTS), on_batch=lambda done, words: told.append((done, words)))
     shares = [done / max(1, words) for done, words in told]
@@ -144,7 +141,7 @@ def test_words_that_are_told_as_done_never_become_fewer(parser: LanguageParser) 
 
 
 def test_the_identity_covers_both_packages_and_the_model_of_languages(
-    parser: LanguageParser, monkeypatch: pytest.MonkeyPatch
+    parser: Parser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def identity(**settings: object) -> str:
         return parser_identity(MULTI.model_copy(update=settings)).digest
