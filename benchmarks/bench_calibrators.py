@@ -206,7 +206,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpora", type=Path, required=True)
     parser.add_argument("--summary", type=Path, required=True)
-    parser.add_argument("--models", nargs="+", default=["entities_en", "entities_en_small"])
+    parser.add_argument("--models", nargs="+", default=["entities_multi", "entities_en_small"])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     report: dict[str, object] = environment("bench_calibrators.py")

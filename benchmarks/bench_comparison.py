@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--summary", type=Path, required=True)
     parser.add_argument("--first", default="entities_en_small")
-    parser.add_argument("--second", default="entities_en")
+    parser.add_argument("--second", default="entities_multi")
     parser.add_argument(
         "--null-trials",
         type=int,

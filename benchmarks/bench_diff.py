@@ -2,7 +2,7 @@
 
 Command: python benchmarks/bench_diff.py out/small out/large > benchmarks/results/diff_cpu_202611.json
 
-The folders are two finished runs over one input, such as those of entities_en_small and entities_en. Copies have
+The folders are two finished runs over one input, such as those of entities_en_small and entities_multi. Copies have
 other ids and their own parts. Each comparison is a separate process; start-up is part of the seconds.
 """
 

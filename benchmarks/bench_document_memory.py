@@ -1,6 +1,6 @@
 """Measure what a document memory adds: the same weights with its slots and without, beside an oracle.
 
-Command: python benchmarks/bench_document_memory.py --corpora MENDED --models entities_en --summary SUMMARY
+Command: python benchmarks/bench_document_memory.py --corpora MENDED --models entities_multi --summary SUMMARY
 
 Strict F1 in percent, of drafts and final labels. In the oracle a name that is
 right once in its document is right everywhere in it. Co-Acc is the accuracy of words of names that occur again in their
@@ -130,7 +130,7 @@ def main() -> None:
     """Measure each tagger on each part, and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpora", type=Path, required=True)
-    parser.add_argument("--models", nargs="+", default=["entities_en"])
+    parser.add_argument("--models", nargs="+", default=["entities_multi"])
     parser.add_argument("--parts", nargs="+", default=["dev"])
     parser.add_argument("--summary", type=Path)
     arguments = parser.parse_args()

@@ -162,7 +162,7 @@ def main() -> None:
     """Measure every corpus and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpora", type=Path, required=True, help="folder of the gold corpora")
-    parser.add_argument("--model", default="entities_en")
+    parser.add_argument("--model", default="entities_multi")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--summary", type=Path)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)

@@ -105,7 +105,7 @@ def main() -> None:
     """Run, compare, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", type=Path, nargs="+", required=True)
-    parser.add_argument("--model", default="entities_en")
+    parser.add_argument("--model", default="entities_multi")
     parser.add_argument("--documents", type=int, default=300)
     parser.add_argument("--words", type=int, default=150, help="words of a document")
     parser.add_argument("--shard-bytes", type=int, default=30_000)

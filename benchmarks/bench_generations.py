@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=150)
     parser.add_argument("--shard-bytes", type=int, default=20_000)
     parser.add_argument("--model", default="entities_en_small")
-    parser.add_argument("--next-model", default="entities_en")
+    parser.add_argument("--next-model", default="entities_multi")
     arguments = parser.parse_args()
     print(json.dumps({**environment(Path(__file__).name), **measure(arguments)}, indent=1))
 

@@ -51,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpora", type=Path, required=True)
     parser.add_argument("--summary", type=Path, required=True)
-    parser.add_argument("--model", default="entities_en")
+    parser.add_argument("--model", default="entities_multi")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     folder = Path("models/pretrained") / arguments.model

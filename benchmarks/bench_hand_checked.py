@@ -152,7 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--summary", type=Path, required=True)
-    parser.add_argument("--models", nargs="+", default=["entities_en"], help="names or folders of bundles")
+    parser.add_argument("--models", nargs="+", default=["entities_multi"], help="names or folders of bundles")
     parser.add_argument("--mistakes", action="store_true", help="print the wrong and missed names as well")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -30,7 +30,7 @@ from concord.workflows.corpora.corpora import read_gold_for
 
 REPEATS = 5
 MENTIONS = 1_000_000
-MODEL = "entities_en"
+MODEL = "entities_multi"
 FOUND_TYPES = ("PER", "LOC", "ORG")
 
 

@@ -162,7 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpora", type=Path, required=True)
     parser.add_argument("--summary", type=Path, required=True)
-    parser.add_argument("--models", nargs="+", default=["entities_multi", "entities_en"])
+    parser.add_argument("--models", nargs="+", default=["entities_multi"])
     parser.add_argument("--languages", nargs="+", default=LANGUAGES)
     parser.add_argument("--part", default="test")
     arguments = parser.parse_args()

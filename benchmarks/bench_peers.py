@@ -58,14 +58,14 @@ ONE_THREAD = {
     "HF_HUB_OFFLINE": "1",
 }
 TITLES = {
-    "entities_en": "Concord entities_en",
+    "entities_multi": "Concord entities_multi",
     "entities_en_small": "Concord entities_en_small",
     SPACY: "spaCy en_core_web_sm",
 }
 DRAWN = {"trees": ("with trees", None, "right"), "entities": ("entities only", "white", "left")}
 """The levels in the picture: what their points are called, how they are filled, and where the names are."""
 OPTIONAL = [key for key, peer in PEERS.items() if peer.system not in TITLES]
-COUNTING = "entities_en/trees"
+COUNTING = "entities_multi/trees"
 """The peer whose words are counted."""
 PASSAGE_WORDS = 1_000
 

@@ -212,7 +212,7 @@ def _near_ties(texts: list[str], model: Path) -> list[bool]:
 def main() -> None:
     """Register, annotate, serve, compare, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="entities_en", help="an embedded tagger")
+    parser.add_argument("--model", default="entities_multi", help="an embedded tagger")
     parser.add_argument("--requests", type=int, default=1_000)
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of store, texts and tables")
     arguments = parser.parse_args()

@@ -181,10 +181,9 @@ def _peers() -> Iterator[Peer]:
         "entities": {"parser.trees": False, "parser.tags": False},
     }
     for level, settings in concord.items():
-        yield Peer("entities_en", level, partial(load_concord, "entities_en", settings))
+        yield Peer("entities_multi", level, partial(load_concord, "entities_multi", settings))
         yield Peer("entities_en_small", level, partial(load_concord, "entities_en_small", settings))
         yield Peer(SPACY, level, partial(load_spacy, level))
-    yield Peer("entities_en in bf16", "trees", partial(load_concord, "entities_en", {"tagger.precision": "bf16"}))
     yield Peer("Stanza", "trees", load_stanza)
 
 

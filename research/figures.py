@@ -442,7 +442,7 @@ def _describe(values: Mapping[str, Any]) -> str:
     return "\n".join([values["folder"], table([*rows, ("numbers", NUMBERS_NAME)]), *left_out])
 
 
-@verb(example="python -m research.figures entities_en --data examples/train/dev.conllu --output out/figures")
+@verb(example="python -m research.figures entities_multi --data examples/train/dev.conllu --output out/figures")
 @click.argument("model")
 @gold_options
 @click.option("--output", "-o", required=True, type=FOLDER, help="Folder for the pictures and figures.json.")
