@@ -57,7 +57,7 @@ def load_concord(model: str, settings: Mapping[str, object]) -> Loaded:
     from concord.pipeline.annotate import annotate
     from concord.pipeline.job import ResolvedJob
     from concord.pipeline.output.output_folder import OutputFolder
-    from concord.pipeline.parsing.stanza_parser import StanzaParser
+    from concord.pipeline.parsing.resolve_parser import load_parser, parser_for
     from concord.pipeline.plan import Plan
     from concord.pipeline.worker.memory import bound_caches
     from concord.pipeline.worker.shard_worker import ShardWorker
@@ -68,7 +68,7 @@ def load_concord(model: str, settings: Mapping[str, object]) -> Loaded:
     values = {"input": "", "output": "", "executor.threads": 1, "tagger.model": model, **settings}
     config = annotate_config({}, values=values)
     found = find_entity_tagger(model)
-    parser, tagger = StanzaParser(config.parser), load_tagger(found.folder)
+    parser, tagger = load_parser(parser_for(found.parser, config.parser)), load_tagger(found.folder)
 
     def build(plan: Plan) -> ShardWorker:
         return ShardWorker(plan, parser=parser, tagger=tagger)

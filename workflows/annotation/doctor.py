@@ -124,9 +124,12 @@ def _torch() -> list[Check]:
 def _parser() -> Check:
     from concord.pipeline.config import ParserConfig
     from concord.pipeline.parsing.resolve_parser import parser_identity
+    from concord.pipeline.parsing.stanza_packages import MULTILINGUAL_PACKAGE
 
     try:
-        found = parser_identity(ParserConfig())
+        found = parser_identity(
+            ParserConfig(package=MULTILINGUAL_PACKAGE)
+        )  # of two packages: for English, and for others
     except ConcordError as error:
         return Check("fail", "parser", "not found", str(error))
     return Check("ok", "parser", f"{found.name} {found.digest[:12]}")
