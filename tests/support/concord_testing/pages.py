@@ -12,12 +12,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from concord.workflows.cli.main import main
 from concord_testing.checkout import CHECKOUT
 from concord_testing.runs import in_child
 
 ROOT = CHECKOUT
 TIMEOUT_SECONDS = 900
+IS_PRINTED_HERE = torch.backends.cpu.get_cpu_capability() == "AVX2"
+"""Whether pages print what the bundled taggers find here. On processors of another kind a label in some hundred may be
+another (docs/runs.md)."""
 
 
 class Block(NamedTuple):
