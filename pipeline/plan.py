@@ -257,7 +257,9 @@ class Plan(Config):
 
     def for_workers(self) -> Self:
         """Return the part that workers need, whose size does not depend on the number of shards."""
-        return self.model_copy(update={"sources": (), "shards": (), "reused": (), "corrected": {}})
+        # The texts of rows that are copied may have to be read, and are read from these files alone.
+        sources = self.sources if self.config.output.keep_text and not self.is_first else ()
+        return self.model_copy(update={"sources": sources, "shards": (), "reused": (), "corrected": {}})
 
     @cached_property
     def digest(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.encodings import Encoding
+from concord.pipeline.readers.encodings import Encoding, decode
 from concord.pipeline.readers.extracting import PositionedReader, as_record_errors
 from concord.pipeline.readers.fields import Record
 from concord.pipeline.readers.html import read_page
@@ -34,6 +34,8 @@ _MEMBER = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n")
 _BLANK = b"\r\n\r\n"
 _PAGES = ("text/html", "application/xhtml+xml")
+_TEXT = "text/plain"
+"""What crawlers make of pages (WET files)."""
 _LIKE_PAGE = re.compile(rb"(?i)[\s\xef\xbb\xbf]*(?:<!--.{0,500}?-->\s*)?<(?:!doctype html|html)\b", re.DOTALL)
 
 
@@ -129,13 +131,17 @@ class WarcStream:
             size = self.position - start
             if not self._with_text:
                 return Record(start, self.position, fields, size)
-            page, title = read_page(
-                _payload(content, self._config),
-                self._config,
-                charset=(record.http_charset or "").strip("\"' ") or None,
-                main_content=self._config.main_content,
-                is_xml=_media_type(record) == _PAGES[1],
-            )
+            payload = _payload(content, self._config)
+            if _media_type(record) == _TEXT:
+                page, title = decode(payload, encoding=self._config.encoding, errors=self._config.errors), ""
+            else:
+                page, title = read_page(
+                    payload,
+                    self._config,
+                    charset=(record.http_charset or "").strip("\"' ") or None,
+                    main_content=self._config.main_content,
+                    is_xml=_media_type(record) == _PAGES[1],
+                )
             fields |= {"title": title} if title else {}
             encoding = Encoding(page.encoding or "", page.confidence)
             fields[self._config.text_field] = page.text
@@ -155,6 +161,8 @@ def _page_of(content: bytes) -> Any:
             raise RecordError("invalid_http", "expected a server's answer of HTTP, got something else")
         if status is None or not 200 <= status < 300:
             return None
+    elif record.record_type == WarcRecordType.conversion:
+        return record if _media_type(record) == _TEXT else None
     elif record.record_type != WarcRecordType.resource:
         return None
     media = _media_type(record)

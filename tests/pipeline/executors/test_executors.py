@@ -94,6 +94,19 @@ def test_corrections_travel_with_their_shard(source: Path, tmp_path: Path, ray_a
 
 
 @pytest.mark.ray
+def test_texts_of_an_existing_collection_are_stored_on_ray(source: Path, tmp_path: Path, ray_address: str) -> None:
+    for name in ("local", "ray"):
+        runs.run_job(runs.job(source, tmp_path / name))
+    texts = {"keep_text": True}
+    runs.run_job(runs.job(source, tmp_path / "local", output={"path": str(tmp_path / "local")} | texts))
+    config = ray_job(source, tmp_path / "ray")
+    config = config.model_copy(update={"output": config.output.model_copy(update=texts)})
+    assert finish(start(config, ray_address)) == 0
+    assert None not in pq.read_table(tmp_path / "ray" / "documents")["raw_text"].to_pylist()
+    assert runs.committed_bytes(tmp_path / "ray") == runs.committed_bytes(tmp_path / "local")
+
+
+@pytest.mark.ray
 def test_local_run_is_finished_by_ray(source: Path, tmp_path: Path, ray_address: str) -> None:
     runs.run_job(runs.job(source, tmp_path / "local"))
     process = runs.in_child(lambda: runs.run_job(runs.job(source, tmp_path / "out")), crash_at="commit:2")

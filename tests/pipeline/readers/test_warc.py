@@ -121,6 +121,23 @@ def test_other_pages(tmp_path: Path, record: bytes) -> None:
     assert outcomes([read_one(tmp_path, record)]) == ["Anna"]
 
 
+def test_text_that_was_made_of_a_page_stays_as_it_is(tmp_path: Path) -> None:
+    headers = "WARC-Target-URI: http://a.org/\r\nContent-Type: {}\r\n"
+    text = "<b> Zoë\n\nmet  Eve.\n"
+    records = [
+        warc_record(text.encode(), "conversion", headers.format("text/plain")),
+        warc_record(b"Z\xeb", "conversion", headers.format("text/plain")),
+        warc_record(b"{}", "conversion", headers.format("application/json")),
+        warc_record(b"%PDF", "conversion", headers.format("application/pdf")),
+    ]
+
+    found = read(tmp_path / "a.warc", b"".join(records))
+
+    assert outcomes(found) == [text, "invalid_utf8"]
+    assert isinstance(found[0], Document)
+    assert (json.loads(found[0].meta or ""), found[0].encoding) == ({"url": "http://a.org/"}, "utf-8")
+
+
 @pytest.mark.parametrize(
     "record",
     [
