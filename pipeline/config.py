@@ -34,6 +34,9 @@ class ReaderConfig(Config):
     join_lines: bool = True
     """Of pdf files and of OCR in ALTO and PAGE XML, join the lines of a paragraph by a space, and the two halves of a
     word that is broken at the end of a line. Without, each line of the page is one of the text."""
+    attachments: bool = False
+    """Of eml and mbox files, read what messages attach as documents of their own; pictures, sounds and films are left
+    out."""
     # Records beyond these bounds are dead letters, which may be tried again with other bounds.
     max_record_bytes: Annotated[int, Incidental] = Field(default=1 << 30, ge=1)
     """A record of more bytes, decompressed, becomes a dead letter, and is not read further."""

@@ -44,6 +44,7 @@ class Record(NamedTuple):
         size: bytes of input, for cutting shards; None stands for the bytes of its text.
         encoding: of its bytes, where its format leaves that open.
         replaced, parts: see Document.
+        attachment: its number in the message that has the id of ``fields``, or starts so many bytes before; else 0.
     """
 
     start: int
@@ -53,6 +54,7 @@ class Record(NamedTuple):
     encoding: Encoding | None = None
     replaced: int = 0
     parts: tuple[Part, ...] | None = None
+    attachment: int = 0
 
     def readable_fields(self) -> Fields:
         """Return the fields; raise the RecordError where there are none."""
@@ -142,6 +144,8 @@ def record_id(record: Record, *, name: str, config: ReaderConfig) -> str:
         RecordError: when the record cannot be read or its id is neither a string nor an integer.
     """
     value = _value(record.readable_fields(), config.id_field)
+    if record.attachment:
+        return f"{value or f'{name}:{record.start - record.attachment}'}#{record.attachment}"
     if value is None:
         return f"{name}:{record.start}"
     if isinstance(value, str):

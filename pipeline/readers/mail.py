@@ -1,52 +1,34 @@
 """E-mail: messages in files of their own (.eml) and in mailboxes (.mbox). The raw text is the body of the message.
 
-Plain text is preferred to HTML, and the lines of both stay as they are, quoted ones included. Attachments are named in
-``meta`` and never opened.
+Attachments are named in ``meta``, and are records of their own if ``reader.attachments`` asks for them.
 """
 
 import re
-from binascii import a2b_base64, a2b_qp
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from email import message_from_bytes
-from email.errors import InvalidBase64LengthDefect
-from email.message import Message
+from dataclasses import replace
 from email.parser import BytesHeaderParser
-from email.utils import parsedate_to_datetime
-from itertools import groupby
 from typing import Any
 
-import orjson
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.encoding_labels import codec_of
-from concord.pipeline.readers.encodings import Decoded, Encoding, decode, encoding_of
+from concord.pipeline.documents import DeadLetter, Document
+from concord.pipeline.plan import Piece
+from concord.pipeline.readers.attachments import Attachment, attachments_of, read_attachment, with_meta
+from concord.pipeline.readers.encodings import Decoded, Encoding
 from concord.pipeline.readers.extracting import PositionedReader, as_record_errors
-from concord.pipeline.readers.fields import Record
-from concord.pipeline.readers.html import read_page
+from concord.pipeline.readers.fields import Record, duplicate_id
+from concord.pipeline.readers.messages import HEADERS, headers_of, parse, read_message
 from concord.pipeline.readers.reader import RecordStream
-from concord.pipeline.readers.records import RecordError, too_large
-from concord.pipeline.readers.streams import LineStream, with_codecs
-from concord.pipeline.readers.text import TextReader
+from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, too_large
+from concord.pipeline.readers.streams import LineStream, read_whole, with_codecs
+from concord.pipeline.readers.text import TextReader, text_document
 
-_NAMES = ("subject", "date", "from", "to", "cc", "message_id")
-_TEXT, _HTML = "text/plain", "text/html"
-_UNKNOWN = (None, "ascii", "us-ascii", "unknown-8bit")
-"""Charsets that say nothing of bytes beyond ASCII."""
-_ENCRYPTED = ("multipart/encrypted", "application/pkcs7-mime", "application/x-pkcs7-mime")
+_LIBRARIES = ("resiliparse", "lxml", "pypdfium2", "striprtf")
+"""Those of all formats that may be attached: another release of theirs may find another text."""
 
-_FOLDED = re.compile(rb"(?im)^content-type:[^\n]*(?:\n[ \t][^\n]*)+")
-
-# The email package takes time that grows with the square of these.
-_LONG = re.compile(rb"(?im)^content-(?:type|disposition):(?:[^\n]|\n[ \t]){10000}")
-_MOST_TESTS = 30_000_000
-"""Each line is compared with the boundaries of all parts around it."""
-
-_ONE_WORD = r"=\?([^?\s*]+)(?:\*[^?\s]*)?\?([bBqQ])\?([^?]*)\?="
-_WORD = re.compile(_ONE_WORD)
-_WORDS = re.compile(rf"{_ONE_WORD}(?:\s*{_ONE_WORD})*")
 _FROM = b"From "
 _DATED = re.compile(rb"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]?\d \d\d:\d\d")
 _HEADER = re.compile(rb"[!-9;-~]+:")
@@ -57,147 +39,71 @@ class MailReader(TextReader):
     """Reads files of one message each."""
 
     suffixes = with_codecs(".eml")
-    libraries = ("resiliparse",)
+    libraries = _LIBRARIES
 
     @override
     def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
-        text, meta = read_mail(content, config)
-        return text._replace(meta=orjson.dumps(meta, option=orjson.OPT_SORT_KEYS).decode() if meta else None, parts=())
+        return with_meta(*_read(content, config))
+
+    @override
+    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
+        for record in super().scan(path, name=name, config=config):
+            attachments = _attachments_in(path, config)
+            yield replace(record, end=1) if config.attachments else record
+            for number in range(1, len(attachments) + 1):
+                yield ScannedRecord(position=number, end=number + 1, size=1, doc_id=f"{name}#{number}")
+
+    @override
+    def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
+        if not config.attachments:
+            yield from super().read(piece, config)
+            return
+        attachments = _attachments_in(piece.uri, config)
+        for number in range(piece.start, min(piece.end, len(attachments) + 1)):
+            doc_id = f"{piece.name}#{number}" if number else piece.name
+            try:
+                text = with_meta(*read_attachment(number, attachments[number - 1], config)) if number else None
+                text = text or self.extract(read_whole(piece.uri, config=config), config)
+                if number in piece.duplicates:
+                    raise duplicate_id(doc_id)
+            except RecordError as error:
+                error.doc_id = doc_id
+                yield dead_letter(error, piece=piece, position=number, unit="")
+            else:
+                yield replace(text_document(text, piece), doc_id=doc_id, source_position=number)
+
+    @override
+    def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
+        if not position:
+            return super().text_at(path, position, config)
+        attachments = _attachments_in(path, config)
+        if position > len(attachments):
+            raise RecordError("no_such_record", f"expected attachment {position}, got only {len(attachments)}")
+        return read_attachment(position, attachments[position - 1], config)[0].text
 
 
 class MailboxReader(PositionedReader):
     """Reads files of many messages, each of which begins at a line ``From ...``; positions are bytes."""
 
     suffixes = with_codecs(".mbox")
-    libraries = ("resiliparse",)
+    libraries = _LIBRARIES
 
     @override
     def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream:
-        return Mailbox(path, config, columns)
+        mailbox = Mailbox(path, config, columns)
+        return WithAttachments(mailbox, config) if config.attachments else mailbox
 
 
-def read_mail(content: bytes, config: ReaderConfig) -> tuple[Decoded, dict[str, Any]]:
-    """Return the text of a message, and what becomes its meta.
-
-    Raises:
-        RecordError: when it is no message, or a part that it shows cannot be read.
-    """
-    if _LONG.search(content) or content.count(b"\n") * min(content.count(b"boundary"), 300) > _MOST_TESTS:
-        raise RecordError(
-            "message_too_complex", "expected short headers and parts nested a few deep, got many more; remove it"
-        )
+def _read(content: bytes, config: ReaderConfig) -> tuple[Decoded, dict[str, Any]]:
     with as_record_errors("message"):
-        content = content.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n")
-        message = message_from_bytes(_FOLDED.sub(_with_whole_boundary, content))
-        if not message.keys():
-            raise RecordError("invalid_message", "expected an e-mail with headers, got none; fix the file or remove it")
-        attachments: list[str] = []
-        texts = [_text(part, config) for part in _shown(message, attachments, config)]
-        if not texts and message.get_content_type() in _ENCRYPTED:
-            raise RecordError("encrypted", "expected a message that can be read, got an encrypted one; decrypt it")
-        first = next((text for text in texts if not text.text.isascii()), texts[0] if texts else Decoded("", None))
-        text, replaced = "\n".join(text.text for text in texts), sum(text.replaced for text in texts)
-        meta: dict[str, Any] = _meta(message, config)
-        if attachments:
-            meta["attachments"] = attachments
-        return first._replace(text=text, replaced=replaced), meta
+        return read_message(parse(content), config)
 
 
-def _with_whole_boundary(header: re.Match[bytes]) -> bytes:
-    """Return a header in one line if it states a boundary, which the email package does not find in two."""
-    return re.sub(rb"\r?\n", b"", header[0]) if b"boundary" in header[0].lower() else header[0]
-
-
-def _shown(part: Message, attachments: list[str], config: ReaderConfig) -> Iterator[Message]:
-    """Yield the texts that a mail program shows, in order, and note the names of what it would attach."""
-    kind = part.get_content_type()
-    if part.get_content_disposition() == "attachment" or not (part.is_multipart() or kind in (_TEXT, _HTML)):
-        if kind.startswith("multipart/") and not part.is_multipart():
-            if not _content(part).strip():
-                return
-            raise RecordError(
-                "invalid_message", f"expected the parts of a {kind}, found none; the message may be truncated"
-            )
-        attachments.append(_header(part.get_filename() or kind, config))
-    elif kind == "multipart/alternative":
-        choices = [list(_shown(child, attachments, config)) for child in _children(part)]
-        yield from next(filter(_is_plain, choices), None) or next(filter(None, reversed(choices)), [])
-    elif part.is_multipart():
-        for child in _children(part):
-            yield from _shown(child, attachments, config)
-    else:
-        yield part
-
-
-def _children(part: Message) -> list[Any]:
-    children = part.get_payload()
-    return children if isinstance(children, list) else []
-
-
-def _is_plain(parts: Sequence[Message]) -> bool:
-    return any(part.get_content_type() == _TEXT and _content(part).strip() for part in parts)
-
-
-def _content(part: Message) -> bytes:
-    content = part.get_payload(decode=True)
-    return content if isinstance(content, bytes) else b""
-
-
-def _text(part: Message, config: ReaderConfig) -> Decoded:
-    content, charset = _content(part), part.get_content_charset()
-    if any(isinstance(defect, InvalidBase64LengthDefect) for defect in part.defects):
-        raise RecordError("invalid_base64", "expected a part in base64, got other characters; fix the message")
-    label = None if charset in _UNKNOWN else charset
-    if part.get_content_type() == _HTML:
-        decoded, _ = read_page(content, config, charset=label)
-    else:
-        stated = codec_of(label) if label else None
-        encoding = encoding_of(content, config.encoding, lambda: stated)
-        if encoding in ("utf-8", "auto") and stated is not None and stated.startswith(("utf-16", "utf-32", "utf-7")):
-            encoding = stated  # which ASCII could not state within the text
-        decoded = decode(content, encoding=encoding, errors=config.errors)
-    return decoded._replace(text=decoded.text.replace("\r\n", "\n"))
-
-
-def _meta(message: Message, config: ReaderConfig) -> dict[str, Any]:
-    """Return the headers that become meta, decoded; an undecodable byte of theirs does not cost the message."""
-    found: dict[str, list[str]] = {}
-    for header, value in message.raw_items():
-        if (name := header.lower().replace("-", "_")) in _NAMES:
-            found.setdefault(name, []).append(_header(str(value), config))
-    meta = {name: ", ".join(values) for name, values in found.items()}
-    with suppress(KeyError, ValueError, TypeError, IndexError, OverflowError):  # else it stays as it is written
-        meta["date"] = parsedate_to_datetime(meta["date"]).isoformat()
-    return meta
-
-
-def _header(value: str, config: ReaderConfig) -> str:
-    """Return the text of a header on one line, with its encoded words (RFC 2047) decoded."""
-    encoding = "utf-8" if config.encoding == "auto" else config.encoding
-    return " ".join(_WORDS.sub(_decoded, _plain(value, encoding)).split())
-
-
-def _decoded(words: re.Match[str]) -> str:
-    """Decode words of which only white space is between them; a character may be split over two of one charset."""
-    pieces = []
-    try:
-        for charset, group in groupby(_WORD.findall(words[0]), key=lambda word: str(word[0]).lower()):
-            content = b"".join(
-                a2b_base64(f"{text}==") if kind in "bB" else a2b_qp(text.encode(), header=True)
-                for _, kind, text in group
-            )
-            pieces.append(content.decode(codec_of(charset) or "ascii", "replace"))
-    except ValueError:
-        return words[0]  # stays as it is written
-    return "".join(pieces)
-
-
-def _plain(value: str, encoding: str = "utf-8") -> str:
-    """Return a value of a header; the email package makes a surrogate of each byte that is not ASCII."""
-    with suppress(UnicodeEncodeError):
-        value.encode()
-        return value
-    return value.encode("utf-8", "surrogateescape").decode(encoding, "replace")
+def _attachments_in(path: str, config: ReaderConfig) -> list[Attachment]:
+    """Return the attachments of a file's message if they are wanted; none if it cannot be read."""
+    with suppress(RecordError):
+        return attachments_of(read_whole(path, config=config), config) if config.attachments else []
+    return []
 
 
 class Mailbox:
@@ -217,6 +123,11 @@ class Mailbox:
 
     def read(self) -> Record | None:
         """Read the next message; None at the end of the file."""
+        taken = self.take()
+        return None if taken is None else self.record(*taken)
+
+    def take(self) -> tuple[int, int, bytes | RecordError] | None:
+        """Return where the next message begins and ends, and its content; None at the end of the file."""
         start, lines = self.position, list[bytes]()
         fault: RecordError | None = None
         before = b"\n"
@@ -233,11 +144,41 @@ class Mailbox:
             return None
         if fault is None and not lines[0].startswith(_FROM):
             if not any(map(bytes.strip, lines)):
-                return self.read()
+                return self.take()
             fault = RecordError("invalid_mbox", f"expected a line that begins with 'From ', got {lines[0][:20]!r}")
         if fault is not None:
-            return Record(start, self.position, fault, self.position - start)
-        return self._record(start, b"".join(lines[1:]))
+            return start, self.position, fault
+        return start, self.position, _QUOTED_FROM.sub(rb"\1", b"".join(lines[1:]))
+
+    def record(self, start: int, end: int, content: bytes | RecordError) -> Record:
+        """Return the record of a message."""
+        size = end - start
+        if isinstance(content, RecordError):
+            return Record(start, end, content, size)
+        try:
+            if not self._with_text:
+                is_named = self._config.id_field in HEADERS
+                fields = headers_of(BytesHeaderParser().parsebytes(content), self._config) if is_named else {}
+                return Record(start, end, fields, size)
+            text, meta = _read(content, self._config)
+        except RecordError as error:
+            return Record(start, end, error.with_traceback(None), size)
+        return Record(start, end, {**meta, self._config.text_field: text.text}, size, **_kept(text))
+
+    def attached(self, number: int, attachment: Attachment, start: int, end: int) -> Record:
+        """Return the record of an attachment of the message that starts at a byte."""
+        id_field = self._config.id_field
+        # Where the message has no such field, one of the file is no id.
+        fields: dict[str, Any] = {id_field: headers_of(attachment.outermost, self._config).get(id_field)}
+        place = start + number
+        if not self._with_text:
+            return Record(place, end, fields, 1, attachment=number)
+        try:
+            text, meta = read_attachment(number, attachment, self._config)
+        except RecordError as error:
+            return Record(place, end, error.with_traceback(None), 1, attachment=number)
+        fields = {**meta, **fields, self._config.text_field: text.text}
+        return Record(place, end, fields, 1, attachment=number, **_kept(text))
 
     def skip_to(self, position: int) -> None:
         """Skip forward to the start of a message."""
@@ -249,21 +190,6 @@ class Mailbox:
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
-
-    def _record(self, start: int, content: bytes) -> Record:
-        size = self.position - start
-        content = _QUOTED_FROM.sub(rb"\1", content)
-        try:
-            if not self._with_text:
-                is_named = self._config.id_field in _NAMES
-                fields = _meta(BytesHeaderParser().parsebytes(content), self._config) if is_named else {}
-                return Record(start, self.position, fields, size)
-            text, meta = read_mail(content, self._config)
-        except RecordError as error:
-            return Record(start, self.position, error.with_traceback(None), size)
-        encoding = None if text.encoding is None else Encoding(text.encoding, text.confidence)
-        fields = {**meta, self._config.text_field: text.text}
-        return Record(start, self.position, fields, size, encoding, text.replaced, parts=())
 
     def _has_more(self) -> bool:
         """Read two lines ahead; tell whether there is one."""
@@ -284,3 +210,60 @@ class Mailbox:
             return False
         is_shown = not before.strip() or _DATED.search(line) is not None
         return is_shown and len(self._ahead) > 1 and _HEADER.match(after) is not None
+
+
+def _kept(text: Decoded) -> dict[str, Any]:
+    """Return what a record keeps of the text that it is made of."""
+    encoding = None if text.encoding is None else Encoding(text.encoding, text.confidence)
+    return {"encoding": encoding, "replaced": text.replaced, "parts": text.parts or ()}
+
+
+class WithAttachments:
+    """The messages of a mailbox, each followed by what it attaches; the n-th of that is said to start n bytes after it.
+
+    To find one of these, the mailbox is passed through from where it stands.
+    """
+
+    def __init__(self, mailbox: Mailbox, config: ReaderConfig) -> None:
+        self.position = 0
+        self._mailbox = mailbox
+        self._config = config
+        self._taken: tuple[int, int, bytes | RecordError] | None = None
+        self._waiting: Iterator[Record] = iter(())
+
+    def read(self) -> Record | None:
+        """Read the next message or attachment; None at the end of the file."""
+        record = next(self._waiting, None)
+        if record is None:
+            self._taken = self._mailbox.take()
+            if self._taken is None:
+                return None
+            self._waiting = self._records(*self._taken, self.position)
+            return self.read()
+        self.position = record.end
+        return record
+
+    def skip_to(self, position: int) -> None:
+        """Skip forward to the start of a message or attachment."""
+        if position == self.position:
+            return
+        taken = self._taken or self._mailbox.take()
+        while taken is not None and taken[1] <= position:
+            taken = self._mailbox.take()
+        self._taken = taken
+        self._waiting = iter(()) if taken is None else self._records(*taken, position)
+        self.position = position
+
+    def close(self) -> None:
+        """Close the file."""
+        self._mailbox.close()
+
+    def _records(self, start: int, end: int, content: bytes | RecordError, first: int) -> Iterator[Record]:
+        """Yield what stands in a message, from a position on."""
+        attachments = [] if isinstance(content, RecordError) else attachments_of(content, self._config)
+        if first <= start:
+            yield self._mailbox.record(start, end, content)._replace(end=start + 1 if attachments else end)
+        for number, attachment in enumerate(attachments, start=1):
+            if first <= start + number:
+                here = end if number == len(attachments) else start + number + 1
+                yield self._mailbox.attached(number, attachment, start, here)

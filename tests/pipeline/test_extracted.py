@@ -1,9 +1,11 @@
 """Runs over files whose text is extracted: pages, lost pages, stored texts, and libraries of other releases."""
 
 import gzip
+from email.message import EmailMessage
 from importlib.metadata import version
 from pathlib import Path
 
+import orjson
 import pyarrow.parquet as pq
 import pytest
 from concord_testing import runs
@@ -163,3 +165,37 @@ def test_records_of_an_archive_are_shared_by_shards(tmp_path: Path) -> None:
     texts = [row["raw_text"] for row in rows(report, "documents")]
     assert texts == ["Anna went on.", "Bob saw the cat.", "Smith.", "Anna went.\n", "Bob went on.\n"]
     assert annotate(folder, planning={"shard_bytes": 1}).changes.description == "no changes"
+
+
+def test_attachments_come_with_the_option_and_go_without_it(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    mail = EmailMessage()
+    mail["Subject"] = "Bridge"
+    mail.set_content("Smith.")
+    mail.add_attachment(pdf(ONE, BROKEN_PAGE, TWO), maintype="application", subtype="pdf", filename="a.pdf")
+    mail.add_attachment(b"x", maintype="application", subtype="zip", filename="a.zip")
+    (folder / "a.eml").write_bytes(mail.as_bytes())
+    (folder / "b.mbox").write_bytes(b"From ada@a.org Sat May  8 10:00:00 2021\n" + mail.as_bytes())
+    small = {"shard_bytes": 1}
+    assert annotate(folder, planning=small).read == 2
+
+    report = annotate(folder, planning=small, reader={"attachments": True})
+
+    assert (report.read, report.unchanged, report.annotated, report.dead_letters) == (6, 2, 2, 2)
+    found = {str(row["doc_id"]): row for row in rows(report, "documents")}
+    assert sorted(found) == ["a.eml", "a.eml#1", "b.mbox:0", "b.mbox:0#1"]
+    for row in (found["a.eml#1"], found["b.mbox:0#1"]):
+        assert row["raw_text"] == "Anna went on.\n\nBob saw the cat."
+        assert row["parts"] == [{"kind": "page", "label": "1", "start": 0}, {"kind": "page", "label": "3", "start": 15}]
+        fields = orjson.loads(str(row["meta"]))
+        assert (fields["file"], fields["message"], list(fields["lost"])) == ("a.pdf", {"subject": "Bridge"}, ["2"])
+    assert [row["error"] for row in rows(report, "errors")] == ["unknown_format"] * 2
+    assert annotate(folder, planning=small, reader={"attachments": True}).changes.description == "no changes"
+    fresh = runs.job(folder, tmp_path / "fresh", max_dead_letters=1, reader={"attachments": True})
+    assert sorted(row["doc_id"] for row in rows(runs.run_job(fresh), "documents")) == sorted(found)
+    retried = runs.run_job(
+        runs.job(folder, tmp_path / "fresh", max_dead_letters=1, reader={"attachments": True}), retry=DeadLetterFilter()
+    )
+    assert (retried.dead_letters, retried.annotated) == (2, 0)
+    assert annotate(folder, planning=small, reader={"attachments": False}, max_removed=1).read == 2

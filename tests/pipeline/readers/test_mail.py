@@ -14,6 +14,7 @@ from concord_testing.broken_files import read_all
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece
+from concord.pipeline.readers import attachments
 from concord.pipeline.readers.read_file import format_of, read_piece, read_text_at, scan_file
 
 HEADERS = b"From: ada@a.org\nSubject: Bridge\n"
@@ -263,3 +264,101 @@ def test_what_comes_before_the_first_message_is_a_dead_letter(tmp_path: Path) ->
     assert (lost.error, lost.position) == ("invalid_mbox", 0)
     assert isinstance(found, Document)
     assert read(tmp_path / "b.mbox", b"\n\n") == []
+
+
+def attaching() -> EmailMessage:
+    """Return a message that attaches a text, a picture, an unknown file, a damaged one, and a message that attaches."""
+    inner = message("Inner.\n", Subject="Old")
+    inner.add_attachment("Zoë left.\n", filename="a.txt", charset="latin-1")
+    made = message("Anna.\n", Subject="New", **{"Message-ID": "<1@a.org>"})
+    made.add_attachment("Bob.\n", filename="a.txt")
+    made.add_attachment(b"PNG", maintype="image", subtype="png", filename="a.png")
+    made.add_attachment(b"x", maintype="application", subtype="octet-stream", filename="a.bin")
+    made.add_attachment(b"%PDF", maintype="application", subtype="pdf", filename="a.pdf")
+    made.add_attachment(inner)
+    made.add_attachment(b"<p>Eve.</p>", maintype="application", subtype="octet-stream", filename="../a.HTML")
+    return made
+
+
+TEXTS = ["Anna.\n", "Bob.\n", "unknown_format", "unreadable", "Inner.\n", "Zoë left.\n", "Eve."]
+
+
+def outcomes(found: list[Document | DeadLetter]) -> list[str]:
+    return [record.error if isinstance(record, DeadLetter) else record.text for record in found]
+
+
+def check_pieces(path: Path, whole: list[Document | DeadLetter], config: ReaderConfig) -> None:
+    format = format_of(path.name) or ""
+    scanned = list(scan_file(str(path), format=format, name=path.name, config=config))
+    for record, expected in reversed([*zip(scanned, whole, strict=True)]):
+        piece = Piece(uri=str(path), format=format, start=record.position, end=record.end, records=1, name=path.name)
+        assert list(read_piece(piece, config)) == [expected]
+        if isinstance(expected, Document):
+            assert record.doc_id == expected.doc_id
+            found = read_text_at(str(path), format=format, position=expected.source_position, config=config)
+            assert found == expected.text
+    for record, expected in [*zip(scanned, whole, strict=True)][::2]:
+        piece = Piece(uri=str(path), format=format, start=record.position, end=record.end, records=1, name=path.name)
+        assert list(read_piece(piece, config)) == [expected]
+    first, last = scanned[3], scanned[-1]
+    piece = Piece(
+        uri=str(path), format=format, start=first.position, end=last.end, records=len(whole) - 3, name=path.name
+    )
+    assert list(read_piece(piece, config)) == whole[3:]
+
+
+def test_attachments_are_documents_if_asked(tmp_path: Path) -> None:
+    path = tmp_path / "a.eml"
+
+    found = read(path, attaching().as_bytes(), attachments=True)
+
+    assert outcomes(found) == TEXTS
+    assert [record.doc_id for record in found] == ["a.eml", *(f"a.eml#{number}" for number in range(1, 7))]
+    assert meta(found[5]) == {"file": "a.txt", "message": {"subject": "Old"}}
+    assert meta(found[6]) == {"file": "../a.HTML", "message": {"subject": "New", "message_id": "<1@a.org>"}}
+    lost = found[2]
+    assert isinstance(lost, DeadLetter)
+    assert lost.message.startswith(f"{path}: attachment 2 ('a.bin') of the message '<1@a.org>': expected a file whose")
+    assert all(record.parts is not None for record in found if isinstance(record, Document))
+    check_pieces(path, found, ReaderConfig(attachments=True))
+    assert outcomes(read(path, attaching().as_bytes())) == TEXTS[:1]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("id_field", ["id", "message_id"])
+def test_attachments_in_mailboxes(tmp_path: Path, suffix: str, id_field: str) -> None:
+    path, mail = tmp_path / f"a.mbox{suffix}", FROM + attaching().as_bytes() + b"\n"
+    content = BOX[0] + mail + BOX[0]
+
+    found = read(path, gzip.compress(content) if suffix else content, attachments=True, id_field=id_field)
+
+    assert outcomes(found)[1:-1] == TEXTS
+    start = len(BOX[0])
+    base = f"{path.name}:{start}" if id_field == "id" else "<1@a.org>"
+    ids = [base, *(f"{base}#{number}" for number in range(1, 7))]
+    assert [record.doc_id for record in found[1:-1] if isinstance(record, Document)] == [
+        ids[number] for number in (0, 1, 4, 5, 6)
+    ]
+    check_pieces(path, found, ReaderConfig(attachments=True, id_field=id_field))
+
+
+def test_attachments_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mail = message("0\n")
+    for number in range(1, 9):
+        outer = message(f"{number}\n")
+        outer.add_attachment(mail)
+        mail = outer
+    found = read(tmp_path / "a.eml", mail.as_bytes(), attachments=True)
+    assert outcomes(found) == ["8\n", "7\n", "6\n", "5\n", "4\n", "3\n", "nested_too_deep"]
+
+    broken = b"Subject: Old\nContent-Type: multipart/mixed; boundary=x\n\nInner.\n"
+    mail = message("Anna.\n")
+    mail.add_attachment(broken, maintype="application", subtype="octet-stream", filename="a.eml")
+    mail.add_attachment(b"x", maintype="text", subtype="plain", filename="a.txt.gz")
+    mail.add_attachment("Bob.\n", filename="b.txt")
+    found = read(tmp_path / "c.eml", mail.as_bytes(), attachments=True)
+    assert outcomes(found) == ["Anna.\n", "invalid_message", "unknown_format", "Bob.\n"]
+
+    monkeypatch.setattr(attachments, "MOST_ATTACHMENTS", 2)
+    found = read(tmp_path / "b.eml", attaching().as_bytes(), attachments=True)
+    assert outcomes(found) == [*TEXTS[:3], "too_many_attachments"]

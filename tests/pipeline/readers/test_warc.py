@@ -135,7 +135,10 @@ def test_text_that_was_made_of_a_page_stays_as_it_is(tmp_path: Path) -> None:
 
     assert outcomes(found) == [text, "invalid_utf8"]
     assert isinstance(found[0], Document)
-    assert (json.loads(found[0].meta or ""), found[0].encoding) == ({"url": "http://a.org/"}, "utf-8")
+    assert (json.loads(found[0].meta or ""), found[0].encoding) == (
+        {"url": "http://a.org/", "date": "2021-05-08T10:00:00Z"},
+        "utf-8",
+    )
 
 
 @pytest.mark.parametrize(
