@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 import orjson
 
 from concord.pipeline.config import ReaderConfig
+from concord.pipeline.errors import InputError
 from concord.pipeline.readers import messages
 from concord.pipeline.readers.encodings import Decoded
 from concord.pipeline.readers.extracting import as_record_errors
+from concord.pipeline.readers.reader import Reader
 from concord.pipeline.readers.records import RecordError, too_large
+from concord.pipeline.readers.text import TextReader
 from concord.pipeline.storage.atomic_writes import CODECS
 
 MOST_ATTACHMENTS = 1000
@@ -35,6 +38,26 @@ _FORMATS = {
     "application/vnd.oasis.opendocument.text": "odt",
     "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
 }
+
+
+class Formats(NamedTuple):
+    """What is known of all formats.
+
+    Attributes:
+        of: returns the format that a file's name states, None if there is none.
+        reader: returns the reader of a format; raises InputError where its library is missing.
+    """
+
+    of: Callable[[str], str | None]
+    reader: Callable[[str], Reader]
+
+
+_formats: list[Formats] = []
+
+
+def use_formats(formats: Formats) -> None:
+    """Read attachments of these formats. Those of mail are among them, so that they cannot be imported here."""
+    _formats[:] = [formats]
 
 
 class Attachment(NamedTuple):
@@ -141,22 +164,20 @@ def _message_in(part: Any) -> Any:
 
 def _format(attachment: Attachment) -> str | None:
     """Return the format that the name of an attachment states, or else its type."""
-    from concord.pipeline.readers.read_file import format_of
-
     by_type = _FORMATS.get(attachment.part.get_content_type())
     is_packed = PurePath(attachment.name).suffix.lower() in CODECS
     if is_packed or (attachment.part.is_multipart() and by_type != "eml"):
         return None
     # A message is no file, and "RE: report.pdf" only what somebody calls it.
-    return by_type if by_type == "eml" else format_of(attachment.name) or by_type
+    return by_type if by_type == "eml" else _formats[-1].of(attachment.name) or by_type
 
 
 def _read(attachment: Attachment, config: ReaderConfig) -> Decoded:
-    from concord.pipeline.readers.read_file import readers
-    from concord.pipeline.readers.text import TextReader
-
     format = _format(attachment)
-    reader = readers().get(format or "")
+    try:
+        reader = _formats[-1].reader(format) if format else None
+    except InputError as error:
+        raise RecordError("missing_library", f"{error}, and retry it") from None
     if format == "eml":
         return with_meta(*messages.read_message(_message_in(attachment.part), config))
     if format in ("text", "html") and attachment.part.get_content_type() in ("text/plain", "text/html"):

@@ -26,8 +26,8 @@ from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_le
 from concord.pipeline.readers.streams import LineStream, read_whole, with_codecs
 from concord.pipeline.readers.text import TextReader, text_document
 
-_LIBRARIES = ("resiliparse", "lxml", "pypdfium2", "striprtf")
-"""Those of all formats that may be attached: another release of theirs may find another text."""
+_ATTACHED = ("lxml", "pypdfium2", "striprtf")
+"""The packages for what may be attached: mail is read without them, but another release may find another text."""
 
 _FROM = b"From "
 _DATED = re.compile(rb"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]?\d \d\d:\d\d")
@@ -39,7 +39,8 @@ class MailReader(TextReader):
     """Reads files of one message each."""
 
     suffixes = with_codecs(".eml")
-    libraries = _LIBRARIES
+    libraries = ("resiliparse",)
+    used_if_there = _ATTACHED
 
     @override
     def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
@@ -86,7 +87,8 @@ class MailboxReader(PositionedReader):
     """Reads files of many messages, each of which begins at a line ``From ...``; positions are bytes."""
 
     suffixes = with_codecs(".mbox")
-    libraries = _LIBRARIES
+    libraries = ("resiliparse",)
+    used_if_there = _ATTACHED
 
     @override
     def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream:

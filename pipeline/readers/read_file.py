@@ -16,6 +16,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
+from concord.pipeline.readers.attachments import Formats, use_formats
 from concord.pipeline.readers.columnar import ARROW, PARQUET
 from concord.pipeline.readers.delimited import CSV, TSV
 from concord.pipeline.readers.epub import EpubReader
@@ -111,7 +112,11 @@ def extra_of(format: str) -> str:
 
 def libraries_of(formats: Iterable[str]) -> dict[str, str]:
     """Return the releases of the libraries that extract the texts of formats, for those that have some."""
-    by_format = {format: getattr(readers().get(format), "libraries", ()) for format in sorted(set(formats))}
+    by_format = {}
+    for format in sorted(set(formats)):
+        reader = readers().get(format)
+        used = [name for name in getattr(reader, "used_if_there", ()) if _release(name)]
+        by_format[format] = [*getattr(reader, "libraries", ()), *used]
     return {
         format: ", ".join(f"{name} {_release(name)}" for name in names) for format, names in by_format.items() if names
     }
@@ -140,6 +145,14 @@ def format_of(name: str, *, available: Mapping[str, Reader] | None = None) -> st
     available = readers() if available is None else available
     known = [format for format, reader in available.items() if suffix.endswith(tuple(reader.suffixes))]
     return known[-1] if known else None
+
+
+use_formats(
+    Formats(
+        of=lambda name: format_of(name) or format_of(name, available=OPTIONAL),
+        reader=lambda format: reader_for(format, where="reader.attachments"),
+    )
+)
 
 
 def scan_file(

@@ -193,7 +193,7 @@ def test_attachments_come_with_the_option_and_go_without_it(tmp_path: Path) -> N
     assert [row["error"] for row in rows(report, "errors")] == ["unknown_format"] * 2
     assert annotate(folder, planning=small, reader={"attachments": True}).changes.description == "no changes"
     fresh = runs.job(folder, tmp_path / "fresh", max_dead_letters=1, reader={"attachments": True})
-    assert sorted(row["doc_id"] for row in rows(runs.run_job(fresh), "documents")) == sorted(found)
+    assert sorted(str(row["doc_id"]) for row in rows(runs.run_job(fresh), "documents")) == sorted(found)
     retried = runs.run_job(
         runs.job(folder, tmp_path / "fresh", max_dead_letters=1, reader={"attachments": True}), retry=DeadLetterFilter()
     )

@@ -14,7 +14,7 @@ from concord_testing.broken_files import read_all
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers import attachments
+from concord.pipeline.readers import attachments, read_file
 from concord.pipeline.readers.read_file import format_of, read_piece, read_text_at, scan_file
 
 HEADERS = b"From: ada@a.org\nSubject: Bridge\n"
@@ -340,6 +340,20 @@ def test_attachments_in_mailboxes(tmp_path: Path, suffix: str, id_field: str) ->
         ids[number] for number in (0, 1, 4, 5, 6)
     ]
     check_pieces(path, found, ReaderConfig(attachments=True, id_field=id_field))
+
+
+def test_attachment_whose_library_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {name: reader for name, reader in read_file.readers().items() if name != "pdf"}
+    monkeypatch.setattr(read_file, "readers", lambda: known)
+    monkeypatch.setattr(read_file, "_release", lambda name: "" if name == "pypdfium2" else "1")
+
+    found = read(tmp_path / "a.eml", attaching().as_bytes(), attachments=True)
+
+    assert outcomes(found) == [*TEXTS[:3], "missing_library", *TEXTS[4:]]
+    assert isinstance(found[3], DeadLetter)
+    assert "'a.pdf'" in found[3].message
+    assert "needs pypdfium2: pip install 'concord-annotate[archives]'" in found[3].message
+    assert read_file.libraries_of(["eml"]) == {"eml": "resiliparse 1, lxml 1, striprtf 1"}
 
 
 def test_attachments_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
