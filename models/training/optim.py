@@ -65,7 +65,8 @@ def learning_rate(config: OptimizerConfig, *, epoch: int, step: int, steps: int)
     if config.schedule == "linear":
         warm = config.warmup * steps
         share = (step + 1) / warm if step + 1 <= warm else (steps - step) / max(1.0, steps - warm)
-        return config.learning_rate * min(1.0, share)
+        # Batches of whole documents differ by epoch, and may be more than was foreseen.
+        return config.learning_rate * min(1.0, max(0.0, share))
     if config.schedule == "cosine_restarts":
         cycle = config.first_cycle
         while epoch >= cycle:

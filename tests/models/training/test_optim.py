@@ -16,6 +16,7 @@ from concord.models.training.optim import OptimizerConfig, learning_rate
         ("linear", 0, 9, 0.1),
         ("linear", 5, 55, 0.05),
         ("linear", 9, 99, 0.1 / 90),
+        ("linear", 9, 103, 0.0),
     ],
 )
 def test_learning_rate_follows_its_schedule(schedule: str, epoch: int, step: int, expected: float) -> None:
