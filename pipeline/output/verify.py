@@ -255,8 +255,8 @@ def _token_problems(tables: Mapping[str, pa.Table]) -> Iterator[str]:
     headed = np.bincount(np.repeat(np.arange(len(counts)), counts), has_head, len(counts))
     if ((headed > 0) & (headed < counts)).any():
         yield "some words of a document have a head, and others none"
-    heads = _integers(tokens["head"].fill_null(0))
-    if (heads < 0).any() or (heads > np.repeat(lengths, lengths)).any():
+    heads = _integers(tokens["head"].drop_null())
+    if (heads < 0).any() or (heads > np.repeat(lengths, lengths)[has_head > 0]).any():
         yield "a head is not in its sentence"
     starts, ends = _numbers(tokens, "start_char"), _numbers(tokens, "end_char")
     if (starts < 0).any() or (ends <= starts).any() or (ends > np.repeat(_numbers(documents, "n_chars"), counts)).any():
