@@ -16,7 +16,8 @@ from concord.pipeline.documents import AnnotatedDocument, DeadLetter
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.schema import SHARD_TABLES, TableName
 from concord.pipeline.texts import TextAnnotator
-from concord.workflows.annotation.job import find_job_tagger, read_text_config
+from concord.workflows.annotation.job import read_text_config
+from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,7 +147,7 @@ def load(
 
     Args:
         model: a bundle's folder, the name of a bundled tagger, ``models:/NAME@ALIAS`` of the MLflow registry, or
-            another library's model, ``spacy:NAME`` or ``hf:FOLDER``; ``entities_en`` if None.
+            another library's model, ``spacy:NAME`` or ``hf:FOLDER``; ``entities_multi`` if None.
         terms: a list of terms and patterns, one JSON object a line, as ``tagger.terms`` of an annotation job.
         device: cpu, cuda or auto; cpu if None.
         settings: further keys of ``parser`` and ``tagger`` in an annotation job, as ``--set`` takes them:
@@ -160,7 +161,7 @@ def load(
     paths = {name: None if path is None else str(path) for name, path in (("model", model), ("terms", terms))}
     config = read_text_config({**paths, "device": device}, settings)
     with collection_paused():
-        tagger = find_job_tagger(config)
+        tagger = find_entity_tagger(config.tagger.model)
         return Nlp(TextAnnotator.load(tagger, parser=config.parser, settings=config.tagger), tagger)
 
 

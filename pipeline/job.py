@@ -106,7 +106,7 @@ def check_trees(tagger: "ResolvedTagger | Tagger", parser: ParserConfig, signatu
         raise ModelError(
             f"tagger.model: {name} reads dependency trees, and {MULTILINGUAL_PACKAGE} makes them for documents in "
             f"English alone; set parser.package={EMBEDDED_PACKAGE} if all are in English, or choose a tagger that "
-            "reads words alone, such as entities_en"
+            "reads words alone, such as entities_multi"
         )
     if not accept and trees not in (None, signature):
         raise ModelError(

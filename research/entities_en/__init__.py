@@ -1,1 +1,1 @@
-"""Training of the bundled ``entities_en``: the guideline of its labels."""
+"""English names: the guideline of their labels, teachers that label texts, and the bundled ``entities_en_small``."""

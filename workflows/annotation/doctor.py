@@ -127,9 +127,8 @@ def _parser() -> Check:
     from concord.pipeline.parsing.stanza_packages import MULTILINGUAL_PACKAGE
 
     try:
-        found = parser_identity(
-            ParserConfig(package=MULTILINGUAL_PACKAGE)
-        )  # of two packages: for English, and for others
+        # It is of both bundled packages: that for English, and that for other languages.
+        found = parser_identity(ParserConfig(package=MULTILINGUAL_PACKAGE))
     except ConcordError as error:
         return Check("fail", "parser", "not found", str(error))
     return Check("ok", "parser", f"{found.name} {found.digest[:12]}")

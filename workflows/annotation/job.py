@@ -75,7 +75,7 @@ def resolve_job(config: AnnotateConfig) -> ResolvedJob:
         settings = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in taken.items())
         info(f"Settings of the collection: {', '.join(settings)}")
     try:
-        tagger = find_job_tagger(config)
+        tagger = find_entity_tagger(config.tagger.model)
     except ModelError as error:
         if "tagger.model" not in taken:
             raise
@@ -164,11 +164,6 @@ def annotate_config(
 def names_model(config: AnnotateConfig | TextConfig) -> bool:
     """Return whether the job names its tagger."""
     return "model" in config.tagger.model_fields_set
-
-
-def find_job_tagger(config: AnnotateConfig | TextConfig) -> ResolvedTagger:
-    """Find the tagger of a job; raises what ``find_entity_tagger`` raises."""
-    return find_entity_tagger(config.tagger.model)
 
 
 def _absolute_components(config: AnnotateConfig | TextConfig) -> dict[str, Config]:

@@ -16,8 +16,9 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.readers.read_file import reader_for
 from concord.pipeline.report.type_colours import HUES, type_colours
 from concord.pipeline.storage.atomic_writes import move_into_place, stage_file, store_errors
-from concord.workflows.annotation.job import find_job_tagger, read_text_config
+from concord.workflows.annotation.job import read_text_config
 from concord.workflows.console import Answer, printable, table
+from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
 STDIN_NAME = "stdin"
 _COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "red", "bright_blue", "bright_green")
@@ -34,7 +35,7 @@ def tag_text(text: str, *, model: str | None, device: str | None) -> Answer:
     if not text.strip():
         raise InputError("expected a text with words, got " + ("white space" if text else "nothing"))
     config = read_text_config({"model": model, "device": device})
-    tagger = find_job_tagger(config)
+    tagger = find_entity_tagger(config.tagger.model)
     from concord.pipeline.texts import TextAnnotator  # imports torch
 
     # Of what the parser finds, only a tagger that reads trees needs more than the words.

@@ -21,10 +21,9 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.planning.inputs import find_inputs
 from concord.pipeline.storage.files import file_sha256, file_state
 from concord.pipeline.storage.urls import without_secrets
-from concord.workflows.annotation.job import find_job_tagger
 from concord.workflows.registry.mlflow_client import tracking_uri
 from concord.workflows.registry.model_versions import is_reference, resolve
-from concord.workflows.registry.resolve_tagger import bundled_names
+from concord.workflows.registry.resolve_tagger import bundled_names, find_entity_tagger
 
 PACKAGE = Path(__file__).absolute().parents[2]
 """The import package; in a checkout its subfolders are links, which must not be resolved."""
@@ -103,7 +102,7 @@ def work_digest(config: AnnotateConfig, *, job_digest: str) -> str | None:
         if config.tagger.terms is not None:
             states.append((config.tagger.terms, file_state(config.tagger.terms)))
         model = config.tagger.model
-        tagger = resolve(model).reference if is_reference(model) else find_job_tagger(config).digest
+        tagger = resolve(model).reference if is_reference(model) else find_entity_tagger(model).digest
     except ConcordError:
         return None
     corrections = Path(config.output.path) / LOG_NAME
