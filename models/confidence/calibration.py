@@ -5,7 +5,7 @@ entity. ``concord.models.training.fit_calibration`` fits it to unseen data; the 
 """
 
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -19,15 +19,18 @@ _LEAST = 1e-9
 
 
 class Temperature(Config):
-    """A word's label distribution to the power of ``1 / temperature``, normalised to sum to 1 (Guo et al., 2017)."""
+    """A word's label distribution to the power of ``1 / temperature``, normalised to sum to 1 (Guo et al., 2017).
+
+    ``finish`` of ``chosen_probability`` at its temperature is the calibrated probability of labels.
+    """
 
     method: Literal["temperature"] = "temperature"
     temperature: float = Field(gt=0)
     """A value above 1 makes a tagger less certain."""
 
-    def label_probability(self, probabilities: Tensor, labels: Tensor) -> Tensor:
-        """Return the calibrated probability of chosen labels; shapes as in ``chosen_probability``."""
-        return chosen_probability(probabilities, labels, self.temperature)
+    def finish(self, chosen: Tensor) -> Tensor:
+        """Return what ``chosen_probability`` has calibrated already."""
+        return chosen
 
 
 class Platt(Config):
@@ -46,6 +49,7 @@ class Isotonic(Config):
     """A piecewise linear function that never falls."""
 
     method: Literal["isotonic"] = "isotonic"
+    temperature: ClassVar[float] = 1.0
     inputs: list[float] = Field(min_length=1)
     """Rising, 0..1."""
     outputs: list[float]
@@ -63,10 +67,9 @@ class Isotonic(Config):
         """Map probabilities of any shape."""
         return np.asarray(np.interp(values, self.inputs, self.outputs))
 
-    def label_probability(self, probabilities: Tensor, labels: Tensor) -> Tensor:
-        """Return the calibrated probability of chosen labels, on the CPU; shapes as in ``chosen_probability``."""
-        chosen = chosen_probability(probabilities, labels)
-        return torch.from_numpy(self.apply(chosen.double().cpu().numpy())).to(chosen.dtype)
+    def finish(self, chosen: Tensor) -> Tensor:
+        """Map the probabilities of chosen labels, on the CPU."""
+        return torch.from_numpy(self.apply(chosen.double().numpy())).to(chosen.dtype)
 
 
 TokenCalibration = Annotated[Temperature | Isotonic, Field(discriminator="method")]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from concord.models.data.sentence import Sentence, first_words
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.devices import send
 from concord.models.errors import ConfigError
 
 PADDING = 0
@@ -107,6 +108,8 @@ class Batch:
     """Words of each sentence, shape ``(B,)``, int64, on the CPU."""
     mask: Tensor
     """True for words, false for padding, shape ``(B, T)``, bool."""
+    cells: Tensor
+    """The cell of each word among all ``B * T``, shape ``(N,)``, int64."""
     labels: Tensor | None
     """Numbers of the gold labels, shape ``(B, T)``, int64, -100 where padded; None if a sentence has none, or has soft
     labels."""
@@ -118,6 +121,11 @@ class Batch:
     the sentences of a document are adjacent and in reading order."""
     targets: Targets | None = None
     """What to train on instead of gold labels, where a sentence of the batch has soft labels."""
+
+    def pad(self, values: Tensor) -> Tensor:
+        """Arrange values of the words in reading order, shape ``(N, D)``, as ``(B, T, D)``, zeros where padded."""
+        padded = values.new_zeros(self.mask.numel(), values.shape[1]).index_copy(0, self.cells, values)
+        return padded.unflatten(0, self.mask.shape)
 
     @property
     def gold(self) -> Tensor:
@@ -135,13 +143,15 @@ class Batch:
         """Return a batch of some of the sentences, padded to the longest of them; ``rows`` is int64, shape ``(R,)``."""
         width = int(self.lengths[rows].max())
         forms, form_index = torch.unique(self.form_index[rows, :width], return_inverse=True)
+        mask = self.mask[rows, :width]
         return Batch(
             sentences=tuple(self.sentences[row] for row in rows.tolist()),
             words=self.words[rows, :width],
             forms=self.forms.part(forms),
             form_index=form_index,
             lengths=self.lengths[rows],
-            mask=self.mask[rows, :width],
+            mask=mask,
+            cells=mask.flatten().nonzero()[:, 0],
             labels=None if self.labels is None else self.labels[rows, :width],
             tags=None if self.tags is None else self.tags[rows, :width],
             relations=None if self.relations is None else self.relations[rows, :width],
@@ -195,18 +205,19 @@ class BatchEncoder:
         mask = torch.arange(shape[1])[None, :] < length_tensor[:, None]
         form_index = torch.zeros(shape, dtype=torch.int64)
         form_index[mask] = torch.tensor([forms.rows[word] for sentence in sentences for word in sentence.words])
-        form_index = form_index.to(device)
         targets = self._encode_targets(sentences, shape)
         labels = self._encode_labels(sentences, shape) if targets is None else None
         tags = self._encode_column([sentence.tags for sentence in sentences], self._tag_numbers, mask)
         relations = self._encode_column([sentence.relations for sentence in sentences], self._relation_numbers, mask)
+        form_index, cells, mask = send(torch.device(device), form_index, mask.flatten().nonzero()[:, 0], mask)
         return Batch(
             sentences=tuple(sentences),
             words=forms.numbers[form_index],
             forms=forms,
             form_index=form_index,
             lengths=length_tensor,
-            mask=mask.to(device),
+            mask=mask,
+            cells=cells,
             labels=None if labels is None else labels.to(device),
             tags=None if tags is None else tags.to(device),
             relations=None if relations is None else relations.to(device),

@@ -9,20 +9,30 @@ from torch import Tensor
 from typing_extensions import override
 
 from concord.models.data.batch import Batch
+from concord.models.devices import send
 from concord.models.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpanQuery:
-    """Spans of words in a batch, with the labels that each of their words may have."""
+    """Spans of words in a batch, the longest first, with the labels that each of their words may have."""
 
     sentences: Tensor
     starts: Tensor
     """Sentence and first word of the K spans, shape ``(K,)``, int64."""
     lengths: Tensor
-    """The number of words, at least 1, all within the sentence; shape ``(K,)``, int64."""
+    """The number of words, at least 1, all within the sentence; shape ``(K,)``, int64, on the CPU."""
     allowed: Tensor
     """Shape ``(K, longest, L)``, bool; ignored after the last word of a span."""
+
+    def reaching(self, step: int) -> int:
+        """Return how many of the spans, which are the first, have a word at a step, counted from 0."""
+        return int((self.lengths > step).sum())
+
+    def to(self, device: torch.device) -> "SpanQuery":
+        """Move all but the lengths to a device."""
+        sentences, starts, allowed = send(device, self.sentences, self.starts, self.allowed)
+        return replace(self, sentences=sentences, starts=starts, allowed=allowed)
 
     def restricted_to(self, words: Tensor) -> "SpanQuery":
         """Allow every label for all words but these; ``words`` has shape ``(B, T)``, bool."""

@@ -74,9 +74,9 @@ def joint_probability(probabilities: Tensor, query: SpanQuery) -> Tensor:
     """
     joint = probabilities.new_ones(*probabilities.shape[:-3], len(query.starts))
     for step in range(query.allowed.shape[1]):
-        allowed = query.allowed[:, step]
-        # A word that may have any label changes nothing, but its probabilities may not sum to exactly 1.
-        bound = ((query.lengths > step) & ~allowed.all(dim=1)).nonzero()[:, 0]
+        bound = slice(query.reaching(step))
+        allowed = query.allowed[bound, step]
         words = probabilities[..., query.sentences[bound], query.starts[bound] + step, :]
-        joint[..., bound] *= (words * allowed[bound]).sum(dim=-1)
+        # A word that may have any label changes nothing, but its probabilities may not sum to exactly 1.
+        joint[..., bound] *= (words * allowed).sum(dim=-1).masked_fill_(allowed.all(dim=1), 1.0)
     return joint

@@ -97,7 +97,9 @@ def run_lstm(
 
     It starts from ``state``, zeros if None; ``weights`` replace the LSTM's parameters of these names.
     """
-    packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
+    # Sentences that are in order need no copy in order, which on a GPU would want an index of its own.
+    in_order = bool((lengths[1:] <= lengths[:-1]).all())
+    packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=in_order)
     outputs, last = functional_call(lstm, dict(weights), (packed, state)) if weights else lstm(packed, state)
     padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
     return padded, last

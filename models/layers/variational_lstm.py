@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from concord.models.config import Config
+from concord.models.devices import send
 from concord.models.layers.bilstm import draw_mask, lstm_states, reversal_index, run_lstm
 from concord.models.layers.lstm_scan import SampledLayer, both_directions
 
@@ -137,18 +138,20 @@ def run_samples(
     A part has the m samples among the M; cells among all ``B * T`` of the states from the left and of those from the
     right, ``(2, K)``, int64; and the states, ``(2, m, K, H)``.
 
-    Samples that were drawn together read together, unless in bfloat16 or with gradient; their states then differ from
-    those of ``forward`` by rounding. No part has states of padding.
+    On a CPU, samples that were drawn together read together, unless in bfloat16 or with gradient; their states then
+    differ from those of ``forward`` by rounding. On a GPU a sample is one call. No part has states of padding.
     """
     device, width = inputs.device, inputs.shape[1]
-    if isinstance(samples, LstmSamples) and not (torch.is_grad_enabled() or torch.is_autocast_enabled(device.type)):
+    is_plain = device.type == "cpu" and not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
+    if isinstance(samples, LstmSamples) and is_plain:
         states = inputs.flatten(0, 1)
         for layer in samples.layers[:-1]:
             states = _gather(layer.read(states, lengths, width), cells=len(lengths) * width)
         for cells, part in samples.layers[-1].read(states, lengths, width):
             yield slice(len(samples)), cells, part
         return
-    cells = (torch.arange(width) < lengths[:, None]).flatten().nonzero()[:, 0].to(device).expand(2, -1)
+    (words,) = send(device, (torch.arange(width) < lengths[:, None]).flatten().nonzero()[:, 0])
+    cells = words.expand(2, -1)
     for number, sample in enumerate(samples):
         both = sample(inputs, lengths).flatten(0, 1)[cells[0]].unflatten(1, (2, 1, -1))
         yield slice(number, number + 1), cells, both.permute(1, 2, 0, 3)

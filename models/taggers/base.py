@@ -300,7 +300,7 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
             found[passage][sentence.passage_start :][: len(sentence.words)]
             for sentence, passage in zip(batch.sentences, passages, strict=True)
         ]
-        return nn.utils.rnn.pad_sequence(vectors, batch_first=True).to(self.device)
+        return batch.pad(torch.cat(vectors).to(self.device))
 
     def keep_features(self, documents: Sequence[Sequence[Sentence]]) -> None:
         """Compute a frozen encoder's features of these sentences once; does nothing without a frozen encoder."""

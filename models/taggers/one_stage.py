@@ -7,7 +7,7 @@ unknown words leaves the case features alone, as in the paper; and a cell has Py
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.softmax import SoftmaxDistribution
+from concord.models.devices import Work, overlap
 from concord.models.layers.bilstm import BiLstmConfig, build_bilstm, read_words
 from concord.models.layers.cross_lstm import CrossLstm, IndependentLstm, StackedLstmConfig
 from concord.models.taggers.base import Call, ConfigT, Tagger, TaggerConfig
@@ -39,10 +40,14 @@ class OneStageTagger(Tagger[ConfigT]):
 
     @override
     def fill(self, table: TokenTable, windows: Sequence[Window], call: Call) -> None:
-        for part, batch in self.batches(windows, batch_words=call.options.batch_words, on_batch=call.on_batch):
-            with self.autocast(call.options.precision):
-                distribution = self.distribution(batch)
-            table.write(part, batch, distribution, self.vocabulary)
+        def works() -> Iterator[Work[None]]:
+            batch_words = call.options.words_in_batch(self.device.type)
+            for part, batch in self.batches(windows, batch_words=batch_words, on_batch=call.on_batch):
+                with self.autocast(call.options.precision):
+                    distribution = self.distribution(batch)
+                yield table.write(part, batch, distribution, self.vocabulary)
+
+        overlap(works(), self.device)
 
 
 class BiLstmTaggerConfig(TaggerConfig):

@@ -16,6 +16,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery, entropy
+from concord.models.devices import Work, fetch
 from concord.models.labels.spans import Span
 from concord.models.terms.contradictions import find_contradictions, overrule_unsure
 
@@ -39,11 +40,11 @@ class KeptWords:
         return cls(rows=(firsts + words)[kept], cells=kept.flatten().nonzero()[:, 0])
 
     def take(self, values: Tensor) -> Tensor:
-        """Select these words from a batch of values, on the CPU; shape ``(B, T, ...)`` to ``(K, ...)``."""
-        return values.flatten(0, 1).cpu()[self.cells]
+        """Select these words from a batch of values on the CPU; shape ``(B, T, ...)`` to ``(K, ...)``."""
+        return values.flatten(0, 1)[self.cells]
 
     def where(self, chosen: Tensor) -> "KeptWords":
-        """Return the words for which a mask of shape ``(B, T)``, bool, is true."""
+        """Return the words for which a mask of shape ``(B, T)``, bool, on the CPU, is true."""
         kept = self.take(chosen)
         return KeptWords(rows=self.rows[kept], cells=self.cells[kept])
 
@@ -102,13 +103,15 @@ class TokenTable:
 
     def write(
         self, windows: Sequence[Window], batch: Batch, distribution: LabelDistribution, vocabulary: Vocabulary
-    ) -> None:
+    ) -> Work[None]:
         """Write the results of a one-stage tagger; the uncertainty is the entropy of a word's marginals."""
         labels, marginals = distribution.mode(), distribution.marginals()
         labels = overrule_unsure(labels, marginals, find_contradictions(batch, labels, vocabulary))
         words = KeptWords.of(windows, batch.mask.shape[1])
-        self.write_labels(words, labels, probabilities=marginals, uncertainty=entropy(marginals))
-        self.write_spans(windows, labels, vocabulary, distribution.span_probability)
+        found = yield from self.write_labels(
+            words, labels, probabilities=marginals, uncertainty=entropy(marginals)
+        )
+        yield from self.write_spans(windows, found.labels, vocabulary, distribution.span_probability, batch.mask.device)
 
     def write_unscored(self, window: Window, labels: Sequence[int]) -> None:
         """Write the labels of all words of a window, by a tagger without probabilities."""
@@ -116,24 +119,33 @@ class TokenTable:
         rows = slice(window.first + begin, window.first + stop)
         self.draft[rows] = self.label[rows] = torch.tensor(labels[begin:stop], dtype=torch.int64)
 
-    def write_labels(self, words: KeptWords, labels: Tensor, *, probabilities: Tensor, uncertainty: Tensor) -> None:
-        """Write the labels, ``(B, T)``, int64, of stage one, or of a tagger's only stage.
+    def write_labels(
+        self, words: KeptWords, labels: Tensor, *, probabilities: Tensor, uncertainty: Tensor
+    ) -> Work["WordResults"]:
+        """Write the labels, ``(B, T)``, int64, of stage one, or of a tagger's only stage; return what was written.
 
         The probabilities are those of all labels, ``(B, T, L)``; the uncertainty, ``(B, T)``, is in nats.
         """
-        self.draft[words.rows] = self.label[words.rows] = words.take(labels)
-        self.margin[words.rows] = words.take(top_two_margin(probabilities))
-        self.uncertainty[words.rows] = words.take(uncertainty)
-        self._write_probabilities(words, labels, probabilities)
+        copied = self._begin(labels, probabilities, uncertainty)
+        yield
+        found = copied()
+        self.draft[words.rows] = self.label[words.rows] = words.take(found.labels)
+        self.margin[words.rows] = words.take(found.margins)
+        self.uncertainty[words.rows] = words.take(found.other)
+        self._write_probabilities(words, found)
+        return found
 
-    def write_refined(self, words: KeptWords, stage_two: Refined) -> None:
+    def write_refined(self, words: KeptWords, stage_two: Refined) -> Work["WordResults"]:
         """Overwrite the labels that stage two replaced; the margin becomes the smaller one of both stages."""
-        refined = words.where(stage_two.refined)
-        margin = refined.take(top_two_margin(stage_two.probabilities))
-        self.label[refined.rows] = refined.take(stage_two.labels)
-        self.margin[refined.rows] = torch.minimum(self.margin[refined.rows], margin)
+        copied = self._begin(stage_two.labels, stage_two.probabilities, stage_two.refined)
+        yield
+        found = copied()
+        refined = words.where(found.other > 0)
+        self.label[refined.rows] = refined.take(found.labels)
+        self.margin[refined.rows] = torch.minimum(self.margin[refined.rows], refined.take(found.margins))
         self.refined[refined.rows] = True
-        self._write_probabilities(refined, stage_two.labels, stage_two.probabilities)
+        self._write_probabilities(refined, found)
+        return found
 
     def write_spans(
         self,
@@ -141,18 +153,21 @@ class TokenTable:
         labels: Tensor,
         vocabulary: Vocabulary,
         probability: Callable[[SpanQuery], Tensor],
+        device: torch.device,
         *,
         sentences: Iterable[int] | None = None,
-    ) -> None:
-        """Write the probabilities of the entities in a batch, whose final labels are ``(B, T)``, int64.
+    ) -> Work[None]:
+        """Write the probabilities of the entities in a batch, whose final labels are ``(B, T)``, int64, on the CPU.
 
-        Sentences are chosen by number; None chooses all.
+        Sentences are chosen by number; None chooses all. The probability is asked for on the device.
         """
         kept = [window.keep for window in windows]
         query = span_query(labels, kept, range(len(windows)) if sentences is None else sentences, vocabulary)
         if query is not None:
+            copied = fetch(probability(query.to(device)).float())
+            yield
             firsts = torch.tensor([window.first for window in windows])
-            self.span[firsts[query.sentences.cpu()] + query.starts.cpu()] = probability(query).float().cpu()
+            self.span[firsts[query.sentences] + query.starts] = copied()
 
     def predictions(self, vocabulary: Vocabulary, *, candidates_from: float | None = None) -> list[list[Prediction]]:
         """Convert the rows to text: strict spans, labels in BIO2; or plain labels of the words.
@@ -202,11 +217,46 @@ class TokenTable:
     def _scores(self, values: Sequence[float]) -> tuple[float | None, ...]:
         return tuple(values) if self.scored else (None,) * len(values)
 
-    def _write_probabilities(self, words: KeptWords, labels: Tensor, probabilities: Tensor) -> None:
-        probability = chosen_probability if self.calibration is None else self.calibration.tokens.label_probability
-        self.probability[words.rows] = words.take(probability(probabilities, labels))
-        if self.distributions is not None:
-            self.distributions[words.rows] = words.take(probabilities)
+    def _begin(self, labels: Tensor, probabilities: Tensor, other: Tensor) -> Callable[[], "WordResults"]:
+        """Begin to copy the results of a batch to the CPU."""
+        temperature = 1.0 if self.calibration is None else self.calibration.tokens.temperature
+        chosen = chosen_probability(probabilities, labels, temperature)
+        # All numbers of labels are exact in float32.
+        columns = fetch(torch.stack([labels.float(), top_two_margin(probabilities), chosen, other.float()]))
+        distributions = None if self.distributions is None else fetch(probabilities)
+
+        def wait() -> WordResults:
+            labels, margins, chosen, other = columns()
+            return WordResults(
+                labels=labels.long(),
+                margins=margins,
+                chosen=chosen,
+                other=other,
+                distributions=None if distributions is None else distributions(),
+            )
+
+        return wait
+
+    def _write_probabilities(self, words: KeptWords, found: "WordResults") -> None:
+        chosen = words.take(found.chosen)
+        self.probability[words.rows] = chosen if self.calibration is None else self.calibration.tokens.finish(chosen)
+        if self.distributions is not None and found.distributions is not None:
+            self.distributions[words.rows] = words.take(found.distributions)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WordResults:
+    """What a batch says of its words, on the CPU."""
+
+    labels: Tensor
+    """Shape ``(B, T)``, int64."""
+    margins: Tensor
+    chosen: Tensor
+    """Probability of the label, calibrated by temperature alone, shape ``(B, T)``, as the margins and the others."""
+    other: Tensor
+    """The uncertainty of drafts, in nats; of refined labels 1 where they are stage two's."""
+    distributions: Tensor | None
+    """Shape ``(B, T, L)``; None unless the table keeps them."""
 
 
 def _decode(numbers: list[int], vocabulary: Vocabulary) -> tuple[tuple[str, ...], tuple[Span, ...]]:
@@ -238,7 +288,7 @@ def span_query(
     for continuing it.
 
     Args:
-        labels: shape ``(B, T)``, int64.
+        labels: shape ``(B, T)``, int64, on the CPU, as the query is.
         kept: the kept words of each sentence of the batch, half-open.
         sentences: numbers of the sentences to query.
     """
@@ -258,6 +308,8 @@ def span_query(
             found.append((number, span, own[span.start : span.end], forbidden))
     if not found:
         return None
+    # The longest first: the next word is part of a span that it must not continue.
+    found.sort(key=lambda entry: -len(entry[2]) - (entry[3] is not None))
     lengths = [len(own) + (forbidden is not None) for _, _, own, forbidden in found]
     allowed = torch.zeros(len(found), max(lengths), len(names), dtype=torch.bool)
     cells = [(entry, step, label) for entry, (_, _, own, _) in enumerate(found) for step, label in enumerate(own)]
@@ -267,8 +319,8 @@ def span_query(
             entry[len(own)] = True
             entry[len(own), names.index(forbidden)] = False
     return SpanQuery(
-        sentences=torch.tensor([number for number, *_ in found], device=labels.device),
-        starts=torch.tensor([kept[number][0] + span.start for number, span, *_ in found], device=labels.device),
-        lengths=torch.tensor(lengths, device=labels.device),
-        allowed=allowed.to(labels.device),
+        sentences=torch.tensor([number for number, *_ in found]),
+        starts=torch.tensor([kept[number][0] + span.start for number, span, *_ in found]),
+        lengths=torch.tensor(lengths),
+        allowed=allowed,
     )

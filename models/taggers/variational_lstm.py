@@ -4,7 +4,7 @@ With a softmax the label probabilities are the mean over the M weight samples, a
 the mean of the logits, since the mean of M CRFs is not a CRF.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from pydantic import Field
@@ -15,6 +15,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, SampledDistribution
 from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
+from concord.models.devices import Work, finished, overlap
 from concord.models.layers.variational_lstm import VariationalLstmConfig
 from concord.models.taggers.base import Call, TaggerConfig
 from concord.models.taggers.one_stage import OneStageTagger
@@ -56,16 +57,21 @@ class VariationalLstmTagger(OneStageTagger[VariationalLstmTaggerConfig]):
     def fill(self, table: TokenTable, windows: Sequence[Window], call: Call) -> None:
         config, options = self.config, call.options
         samples = self.network.lstm.draw_samples(options.samples or config.samples, config.sample_seed)
-        for part, batch in self.batches(windows, batch_words=options.batch_words, on_batch=call.on_batch):
-            features = self.encoder_features(batch)
-            with self.autocast(options.precision):
-                if config.decoder == "crf":
-                    each, _ = self.network.sampled(batch, features, samples)
-                    scores = each.mean(dim=0)
-                else:
-                    draft = self.network.draft(batch, features, samples)
-                    each, scores = draft.samples.log(), draft.probabilities.log()
-            sampled = SampledDistribution(
-                self.decoder(scores, batch.mask), [self.decoder(logits, batch.mask) for logits in each]
-            )
-            table.write(part, batch, sampled, self.vocabulary)
+
+        def works() -> Iterator[Work[None]]:
+            batch_words = options.words_in_batch(self.device.type)
+            for part, batch in self.batches(windows, batch_words=batch_words, on_batch=call.on_batch):
+                features = self.encoder_features(batch)
+                with self.autocast(options.precision):
+                    if config.decoder == "crf":
+                        each, _ = self.network.sampled(batch, features, samples)
+                        scores = each.mean(dim=0)
+                    else:
+                        draft = finished(self.network.draft(batch, features, samples))
+                        each, scores = draft.samples.log(), draft.probabilities.log()
+                sampled = SampledDistribution(
+                    self.decoder(scores, batch.mask), [self.decoder(logits, batch.mask) for logits in each]
+                )
+                yield table.write(part, batch, sampled, self.vocabulary)
+
+        overlap(works(), self.device)

@@ -65,8 +65,9 @@ class Words(_Predictions):
     def probabilities(self, calibration: TokenCalibration | None = None) -> np.ndarray:
         """Return the probability of each predicted label, shape ``(N,)``; not calibrated if None."""
         distributions, chosen = torch.from_numpy(self.distributions), torch.from_numpy(self.chosen)
-        probability = chosen_probability if calibration is None else calibration.label_probability
-        return probability(distributions, chosen).double().numpy()
+        if calibration is None:
+            return chosen_probability(distributions, chosen).double().numpy()
+        return calibration.finish(chosen_probability(distributions, chosen, calibration.temperature)).double().numpy()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

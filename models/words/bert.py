@@ -6,6 +6,7 @@ where the encoder's precision says so.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, groupby
 from pathlib import Path
@@ -16,7 +17,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import embedding, gelu, layer_norm, linear, scaled_dot_product_attention
+from torch.nn.utils.rnn import pad_sequence
 
+from concord.models.devices import send
 from concord.models.words.encoder_config import Precision
 from concord.models.words.int8 import Int8Linear
 from concord.models.words.subwords import SubwordTokenizer
@@ -26,15 +29,27 @@ _NETWORK = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_dec
 _STREAMS = ("query", "key", "value")
 _TOKENIZERS = ("BertTokenizer", "BertTokenizerFast")
 
-Lengths = Sequence[tuple[int, int]]
-"""How many windows in a row have one length, and that length in subwords."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Windows:
+    """Windows of subwords, N in all, one after the other."""
+
+    numbers: Tensor
+    """Shape ``(N,)``, int64, on the network's device."""
+    places: Tensor
+    """The place of each subword in its window, shape ``(N,)``, int64."""
+    lengths: Sequence[tuple[int, int]]
+    """How many windows in a row have one length, and that length in subwords."""
+    index: Tensor | None = None
+    """On a GPU, the subwords of each window, shape ``(windows, longest)``, int64, -1 where padded; None on a CPU."""
+    cells: Tensor | None = None
+    """On a GPU, the cell of each subword among those of ``index``, shape ``(N,)``, int64; None on a CPU."""
 
 
 class Bert:
     """The network of a BERT encoder for inference only, in float32 but for the products of its layers.
 
-    These are in int8 or float32, as its precision says; where autocast is on, in bfloat16. In int8 on a CPU, which is
-    faster, autocast changes nothing.
+    These are in int8 or float32, as its precision says; in float32, where autocast is on, in bfloat16.
     """
 
     def __init__(
@@ -68,28 +83,30 @@ class Bert:
             for name in self._product_names():
                 weight, bias = (self._weights[f"{name}.{kind}"] for kind in ("weight", "bias"))
                 self._products[name] = Int8Linear(weight, bias)
-                if self._device.type == "cpu":
-                    del self._weights[f"{name}.weight"]
+                del self._weights[f"{name}.weight"]
 
     def states(self, rows: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the embeddings and the states of each layer, shape ``(N, width)``, float32.
 
-        The rows are windows of subword numbers, N in all. Nothing is padded: only attention knows where a window ends,
-        and it reads neighbouring windows of one length together.
+        The rows are windows of subword numbers, N in all. Only attention knows where a window ends. On a CPU it reads
+        neighbouring windows of one length together, so that nothing is padded; on a GPU, all of them at once.
         """
-        if self._products and self._device.type == "cpu":
-            with torch.autocast("cpu", enabled=False):
-                return self._compute(rows)
-        return self._compute(rows)
-
-    def _compute(self, rows: Sequence[Sequence[int]]) -> list[Tensor]:
-        numbers = torch.tensor(list(chain.from_iterable(rows)), device=self._device)
-        places = torch.cat([torch.arange(len(row), device=self._device) for row in rows])
-        lengths = [(sum(1 for _ in windows), length) for length, windows in groupby(map(len, rows))]
-        states = [self._embed(numbers, places)]
+        windows = self._arrange(rows)
+        states = [self._embed(windows.numbers, windows.places)]
         for layer in range(self._layers):
-            states.append(self._transform(f"encoder.layer.{layer}", states[-1], lengths))
+            states.append(self._transform(f"encoder.layer.{layer}", states[-1], windows))
         return states
+
+    def _arrange(self, rows: Sequence[Sequence[int]]) -> Windows:
+        numbers = torch.tensor(list(chain.from_iterable(rows)))
+        places = torch.cat([torch.arange(len(row)) for row in rows])
+        lengths = [(sum(1 for _ in windows), length) for length, windows in groupby(map(len, rows))]
+        if self._device.type == "cpu":
+            return Windows(numbers=numbers, places=places, lengths=lengths)
+        index = pad_sequence(list(torch.arange(len(numbers)).split(list(map(len, rows)))), True, padding_value=-1)
+        cells = (index >= 0).flatten().nonzero()[:, 0]
+        numbers, places, index, cells = send(self._device, numbers, places, index, cells)
+        return Windows(numbers=numbers, places=places, lengths=lengths, index=index, cells=cells)
 
     def _embed(self, numbers: Tensor, places: Tensor) -> Tensor:
         types, positions = (
@@ -97,27 +114,31 @@ class Bert:
         )
         return self._normalize("embeddings", self._table(numbers) + types[0] + embedding(places, positions))
 
-    def _transform(self, layer: str, states: Tensor, lengths: Lengths) -> Tensor:
-        attended = self._project(f"{layer}.attention.output.dense", self._attend(layer, states, lengths))
+    def _transform(self, layer: str, states: Tensor, windows: Windows) -> Tensor:
+        attended = self._project(f"{layer}.attention.output.dense", self._attend(layer, states, windows))
         states = self._normalize(f"{layer}.attention.output", attended + states)
         inner = gelu(self._project(f"{layer}.intermediate.dense", states))
         return self._normalize(f"{layer}.output", self._project(f"{layer}.output.dense", inner) + states)
 
-    def _attend(self, layer: str, states: Tensor, lengths: Lengths) -> Tensor:
+    def _attend(self, layer: str, states: Tensor, windows: Windows) -> Tensor:
         projected = self._project(f"{layer}.attention.self", states).unflatten(1, (len(_STREAMS), self._heads, -1))
+        if windows.index is not None and windows.cells is not None:
+            inside = windows.index >= 0
+            query, key, value = projected[windows.index.clamp(min=0)].permute(2, 0, 3, 1, 4)
+            found = scaled_dot_product_attention(query, key, value, attn_mask=inside[:, None, None])
+            return found.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, windows.cells)
+        sizes = [count * length for count, length in windows.lengths]
         attended = []
-        for part, (windows, length) in zip(
-            projected.split([windows * length for windows, length in lengths]), lengths, strict=True
-        ):
-            query, key, value = part.unflatten(0, (windows, length)).permute(2, 0, 3, 1, 4)
+        for part, shape in zip(projected.split(sizes), windows.lengths, strict=True):
+            query, key, value = part.unflatten(0, shape).permute(2, 0, 3, 1, 4)
             attended.append(scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2).flatten(0, 1))
         return torch.cat(attended)
 
     def _project(self, name: str, states: Tensor) -> Tensor:
-        is_rounded = torch.is_autocast_enabled(self._device.type)
-        if name in self._products and not is_rounded:
-            return self._products[name](states)
-        weights = self._rounded if is_rounded else self._weights
+        if name in self._products:
+            with torch.autocast(self._device.type, enabled=False):
+                return self._products[name](states)
+        weights = self._rounded if torch.is_autocast_enabled(self._device.type) else self._weights
         return linear(states, weights[f"{name}.weight"], weights[f"{name}.bias"])
 
     @cached_property

@@ -2,7 +2,7 @@
 
 Each row of the input is scaled by its own largest value to integers of at most 127, each row of the weight by its own
 to at most 64; the integers are multiplied and summed exactly, and the sums are scaled back. Which of torch's products
-is used is decided by what the processor does fastest, and changes no bit.
+is used is decided by what the processor does fastest, and changes no bit; on a GPU it is that of its tensor cores.
 """
 
 import time
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear
 
 _INPUT, _WEIGHT = 127, 64
@@ -19,6 +19,7 @@ _INPUT, _WEIGHT = 127, 64
 weights of up to 127 would saturate without a word."""
 _EXACT_COLUMNS = (1 << 24) // (_INPUT * _WEIGHT)
 """Sums of products over more columns may be ones that float32 rounds."""
+_FEWEST_ROWS = 32
 _ZERO = 128
 """Added to inputs where a product reads unsigned integers."""
 
@@ -34,7 +35,7 @@ class Int8Linear:
         self._scale = weight.abs().amax(dim=1).clamp_min(1e-12) / _WEIGHT
         self._bias = bias
         integers = (weight / self._scale[:, None]).round().to(torch.int8)
-        self._product = (fastest_product() if weight.device.type == "cpu" else float_product)(integers)
+        self._product = fastest_product(weight.device.type)(integers)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Multiply rows of float32, shape ``(N, in)``, to ``(N, out)``."""
@@ -47,6 +48,17 @@ def onednn_product(weight: Tensor) -> Product:
     """Return oneDNN's product, the fastest with VNNI; without AVX-512 torch has a loop in its place."""
     columns = weight.t()
     return lambda rows: torch._int_mm(rows.to(torch.int8), columns).float()
+
+
+def tensor_core_product(weight: Tensor) -> Product:
+    """Return cuBLAS's product, which multiplies no fewer than 17 rows."""
+    columns = weight.t()
+
+    def multiply(rows: Tensor) -> Tensor:
+        integers = nn.functional.pad(rows.to(torch.int8), (0, 0, 0, max(0, _FEWEST_ROWS - len(rows))))
+        return torch._int_mm(integers, columns)[: len(rows)].float()
+
+    return multiply
 
 
 def fbgemm_product(weight: Tensor) -> Product:
@@ -77,23 +89,27 @@ def float_product(weight: Tensor) -> Product:
 
 
 @cache
-def fastest_product() -> Callable[[Tensor], Product]:
-    """Return the maker of products that is the fastest on this processor, of those that are exact."""
+def fastest_product(device: str = "cpu") -> Callable[[Tensor], Product]:
+    """Return the maker of products that is the fastest on a kind of device, of those that are exact.
+
+    On a CPU their speed is measured; on a GPU the first one that is exact is taken.
+    """
     generator = torch.Generator().manual_seed(1)
     rows = torch.randint(-_INPUT, _INPUT + 1, (64, 384), generator=generator).float()
     weight = torch.randint(-_WEIGHT, _WEIGHT + 1, (384, 384), generator=generator, dtype=torch.int8)
     rows[:4], weight[:4], weight[4:8] = _INPUT, _WEIGHT, -_WEIGHT
     exact = rows.double() @ weight.double().t()
+    own_rows, own_weight = rows.to(device), weight.to(device)
     found: dict[Callable[[Tensor], Product], float] = {}
-    for make in (onednn_product, fbgemm_product, float_product):
+    for make in (onednn_product, fbgemm_product, float_product) if device == "cpu" else (tensor_core_product,):
         try:
-            product = make(weight)
-            with torch.autocast("cpu", enabled=False):  # it would round the sums
-                if torch.equal(product(rows).double(), exact):
-                    found[make] = min(_seconds(product, rows) for _ in range(3))
+            product = make(own_weight)
+            with torch.autocast(device, enabled=False):  # it would round the sums
+                if torch.equal(product(own_rows).double().cpu(), exact):
+                    found[make] = min(_seconds(product, own_rows) for _ in range(3))
         except (RuntimeError, AttributeError):
             continue  # this build of torch does not have it
-    return min(found, key=lambda make: found[make])
+    return min(found, key=lambda make: found[make], default=float_product)
 
 
 def _seconds(product: Product, rows: Tensor) -> float:

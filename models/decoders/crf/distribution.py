@@ -138,11 +138,11 @@ class CrfDistribution(LabelDistribution):
         emissions, transitions, _, _ = self._scores
         state = self._chain.marginals[query.sentences, query.starts] * query.allowed[:, 0]
         for step in range(1, query.allowed.shape[1]):
-            longer = (query.lengths > step).nonzero()[:, 0]
+            longer = slice(query.reaching(step))
             suffixes = self._chain.suffixes[query.sentences[longer], query.starts[longer] + step]
             follows = (transitions.double() + suffixes[:, None, :]).softmax(dim=2)
             arrived = (state[longer, :, None] * follows).sum(dim=1) * query.allowed[longer, step]
-            state = state.index_copy(0, longer, arrived)
+            state = torch.cat((arrived, state[len(arrived) :]))
         return state.sum(dim=1).to(emissions.dtype)
 
     @cached_property

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from concord.models.data.vocabulary import normalize_digits
+from concord.models.devices import send
 from concord.models.taggers.two_stage.config import MemoryKey
 
 
@@ -23,7 +24,17 @@ class MemoryContents:
     probabilities: Tensor
     """Stage one's mean probabilities, shape ``(N, L)``."""
     slots: Tensor
-    """The rows of these two that each word reads, shape ``(B, T, S)``, int64, -1 for an empty slot."""
+    """The rows of these two that each of K words reads, shape ``(K, S)``, int64, -1 for an empty slot."""
+    cells: Tensor
+    """The cell of each of these words among all ``B * T``, shape ``(K,)``, int64; the others read nothing."""
+
+    @classmethod
+    def of(cls, hidden: Tensor, probabilities: Tensor, slots: Tensor) -> "MemoryContents":
+        """Return contents from the rows that each word reads, shape ``(B, T, S)``, int64, -1 if none, on the CPU."""
+        slots = slots.flatten(0, 1)
+        cells = (slots >= 0).any(dim=1).nonzero()[:, 0]
+        slots, cells = send(hidden.device, slots[cells], cells)
+        return cls(hidden=hidden, probabilities=probabilities, slots=slots, cells=cells)
 
 
 class DocumentMemory:
@@ -46,13 +57,15 @@ class DocumentMemory:
         self._hidden = torch.zeros(stored, hidden, device=device)
         self._probabilities = torch.zeros(stored, labels, device=device)
 
-    def write(self, rows: Tensor, hidden: Tensor, probabilities: Tensor) -> None:
-        """Store words by row, ``(K,)``, int64, on the CPU: their states ``(K, H)`` and probabilities ``(K, L)``."""
+    def write(self, rows: Tensor, cells: Tensor, hidden: Tensor, probabilities: Tensor) -> None:
+        """Store words of a batch, given by row and by cell, ``(K,)``, int64, on the CPU.
+
+        The states of all cells have shape ``(B, T, H)``, their probabilities ``(B, T, L)``.
+        """
         places = self._places[rows]
-        stored = (places >= 0).to(hidden.device)
-        places = places[places >= 0].to(hidden.device)
-        self._hidden[places] = hidden.detach()[stored]
-        self._probabilities[places] = probabilities.detach()[stored]
+        places, cells = send(hidden.device, places[places >= 0], cells[places >= 0])
+        self._hidden.index_copy_(0, places, hidden.detach().flatten(0, 1).index_select(0, cells))
+        self._probabilities.index_copy_(0, places, probabilities.detach().flatten(0, 1).index_select(0, cells))
 
     def slots(self, rows: Tensor) -> Tensor:
         """Return the rows that words read; shape ``(B, T)`` to ``(B, T, S)``, int64, -1 for padding and empty slots."""
@@ -63,11 +76,9 @@ class DocumentMemory:
         slots = self.slots(rows)
         read, compact = torch.unique(slots[slots >= 0], return_inverse=True)
         slots[slots >= 0] = compact
-        places = self._places[read].to(self._hidden.device)
-        return MemoryContents(
-            hidden=self._hidden[places],
-            probabilities=self._probabilities[places],
-            slots=slots.to(self._hidden.device),
+        (places,) = send(self._hidden.device, self._places[read])
+        return MemoryContents.of(
+            self._hidden.index_select(0, places), self._probabilities.index_select(0, places), slots
         )
 
 

@@ -1,7 +1,9 @@
 """Stage one: a variational LSTM drafts labels with an uncertainty (Ye et al., 2021, section III-A)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from concord.models.data.batch import Batch
 from concord.models.data.outputs import Draft
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import entropy
+from concord.models.devices import Work, fetch, send
 from concord.models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig, run_samples
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
@@ -47,24 +50,31 @@ class DraftNetwork(nn.Module):
         samples: Sequence[LstmSample],
         *,
         samples_above: float | None = None,
-    ) -> Draft:
+        computing: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> Work[Draft]:
         """Average the softmax and the states over the weight samples; the entropy of the mean is the uncertainty.
 
         With ``samples_above``, in nats, the samples are drawn only for sentences in which the mean weights leave a word
         more uncertain than this. All of the draft of another sentence is that of the mean weights, which stand for each
-        of its samples, so that the probability of a span there is the product over its words.
+        of its samples, so that the probability of a span there is the product over its words. ``computing`` makes the
+        context in which the network computes.
         """
-        words = self.representation(batch, features)
-        if samples_above is None:
-            return self._average(words, batch.lengths, samples)
-        draft = self._average(words, batch.lengths, [self.lstm.mean_weights()])
+        with computing():
+            words = self.representation(batch, features)
+            if samples_above is None:
+                return self._average(words, batch.lengths, samples)
+            draft = self._average(words, batch.lengths, [self.lstm.mean_weights()])
         draft = replace(draft, samples=draft.samples.repeat_interleave(len(samples), dim=0))
-        rows = ((draft.uncertainty > samples_above) & batch.mask).any(dim=1).nonzero()[:, 0]
+        unsure = fetch(((draft.uncertainty > samples_above) & batch.mask).any(dim=1))
+        yield
+        rows = unsure().nonzero()[:, 0]
         if len(rows):
-            sampled = self._average(words[rows], batch.lengths[rows.cpu()], samples)
+            (chosen,) = send(words.device, rows)
+            with computing():
+                sampled = self._average(words[chosen], batch.lengths[rows], samples)
             for name in ("probabilities", "labels", "uncertainty", "hidden"):
-                getattr(draft, name)[rows] = getattr(sampled, name)
-            draft.samples[:, rows] = sampled.samples
+                getattr(draft, name)[chosen] = getattr(sampled, name)
+            draft.samples[:, chosen] = sampled.samples
         return draft
 
     def _read(self, words: Tensor, lengths: Tensor, samples: Sequence[LstmSample]) -> tuple[Tensor, Tensor]:

@@ -118,7 +118,7 @@ class RefineNetwork(nn.Module):
         drafts = self.embed_drafts(memory.probabilities) if self.reader.reads_labels else None
         if drafts is not None and self._detaches_values:
             drafts = drafts.detach()
-        found: tuple[Tensor | None, Tensor | None] = self.reader(words, memory.hidden.detach(), drafts, memory.slots)
+        found: tuple[Tensor | None, Tensor | None] = self.reader(words, memory, drafts)
         return found
 
     def embed_drafts(self, probabilities: Tensor) -> Tensor:
@@ -162,29 +162,30 @@ class MemoryReader(nn.Module):
         self._scale = width**0.5
 
     def forward(
-        self, states: Tensor, hidden: Tensor, drafts: Tensor | None, slots: Tensor
+        self, states: Tensor, memory: MemoryContents, drafts: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Read the memory; return contexts and labels, each ``(B, T, width)``, or None where it is not read.
+        """Read the memory of N words; return contexts and labels, ``(B, T, width)``, or None where it is not read.
 
         Args:
-            states: the words that read, shape ``(B, T, width)``.
-            hidden: stage one's states of the N words in memory, shape ``(N, hidden)``; N may be 0.
-            drafts: their embedded drafts, shape ``(N, width)``; None if labels are not read.
-            slots: rows to read for each word, shape ``(B, T, S)``, int64, -1 for an empty slot.
+            states: the words of the batch, shape ``(B, T, width)``.
+            drafts: the embedded drafts in memory, shape ``(N, width)``; None if labels are not read.
         """
-        keys, values = self.key(hidden), self.value(drafts) if drafts is not None else None
-        present = slots >= 0
-        known = present.any(dim=-1)
-        context = self.default_context.expand_as(states).clone() if self.reads_contexts else None
-        label = self.default_label.expand_as(states).clone() if self.reads_labels else None
-        if known.any():
-            rows = slots[known].clamp(min=0)
+        keys, values = self.key(memory.hidden.detach()), self.value(drafts) if drafts is not None else None
+        context = self.default_context.expand_as(states) if self.reads_contexts else None
+        label = self.default_label.expand_as(states) if self.reads_labels else None
+        if len(memory.cells):
+            rows = memory.slots.clamp(min=0)
             slot_keys = keys[rows]
-            query = self.query(states[known])
+            query = self.query(states.flatten(0, 1).index_select(0, memory.cells))
             scores = (slot_keys @ query[:, :, None])[:, :, 0] / self._scale
-            weights = self.dropout(scores.masked_fill(~present[known], float("-inf")).softmax(dim=-1))
+            weights = self.dropout(scores.masked_fill(memory.slots < 0, float("-inf")).softmax(dim=-1))
             if context is not None:
-                context[known] = (weights[:, None, :] @ slot_keys)[:, 0].to(context.dtype)
+                context = _replace(context, memory.cells, (weights[:, None, :] @ slot_keys)[:, 0])
             if label is not None and values is not None:
-                label[known] = (weights[:, None, :] @ values[rows])[:, 0].to(label.dtype)
+                label = _replace(label, memory.cells, (weights[:, None, :] @ values[rows])[:, 0])
         return context, label
+
+
+def _replace(values: Tensor, cells: Tensor, others: Tensor) -> Tensor:
+    """Return values ``(B, T, D)`` with others, ``(K, D)``, in some of the cells."""
+    return values.flatten(0, 1).index_copy(0, cells, others.to(values.dtype)).view(values.shape)

@@ -10,7 +10,7 @@ where it is then joined to the streams before every layer.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery
 from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
+from concord.models.devices import Work, finished, overlap, send
 from concord.models.layers.attention import capture_outputs
 from concord.models.layers.one_sequence import weights_key
 from concord.models.layers.variational_lstm import LstmSample
@@ -119,7 +120,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
         With the label stream of the paper the drafts have a map for each layer, ``drafts_1`` and up.
         """
         features = self.encoder_features(batch)
-        draft = self._draft(batch, features, samples=None)
+        draft = finished(self._draft(batch, features, samples=None))
         memory, rows = self._fill_memory(batch, draft.hidden, draft.probabilities), _batch_rows(batch)
         contents = memory.read(rows) if memory is not None else None
         with capture_outputs(self.refine_network.attentions()) as outputs:
@@ -145,73 +146,74 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             memory=self._empty_memory(table.documents),
             on_batch=call.on_batch,
         )
-        uncertain = self._draft_and_remember(work, windows)
-        self._refine(work, uncertain, words=sum(len(window.sentence.words) for window in windows))
+        batch_words = call.options.words_in_batch(self.device.type)
+        batches = self.batches(windows, batch_words=batch_words, on_batch=call.on_batch)
+        overlap((self._draft_and_remember(work, part, batch) for part, batch in batches), self.device)
+        self._refine(work, batch_words=batch_words, words=sum(len(window.sentence.words) for window in windows))
 
-    def _draft_and_remember(self, work: "_Work", windows: Sequence[Window]) -> list["_UncertainWindow"]:
-        """Draft windows, store them in the memory, and return those that stage two must read."""
-        options, table, memory = work.options, work.table, work.memory
-        uncertain: list[_UncertainWindow] = []
-        for part, batch in self.batches(windows, batch_words=options.batch_words, on_batch=work.on_batch):
-            with self.autocast(options.precision):
-                features = self.encoder_features(batch)
-            with self._small_networks(options.precision):
-                draft = self._draft(batch, features, samples=options.samples)
-            words = KeptWords.of(part, batch.mask.shape[1])
-            table.write_labels(words, draft.labels, probabilities=draft.probabilities, uncertainty=draft.uncertainty)
-            draft = leave_matches_to_stage_two(draft, find_contradictions(batch, draft.labels, self.vocabulary))
-            if memory is not None:
-                hidden, probabilities = draft.hidden.flatten(0, 1), draft.probabilities.flatten(0, 1)
-                memory.write(words.rows, hidden[words.cells], probabilities[words.cells])
-            is_uncertain = ((draft.uncertainty > work.threshold) & batch.mask).any(dim=1).tolist()
-            table.write_spans(
-                part,
-                draft.labels,
-                self.vocabulary,
-                partial(drafted_probability, draft.samples),
-                sentences=[number for number, refine in enumerate(is_uncertain) if not refine],
-            )
-            uncertain += [
-                _UncertainWindow.of(part[number], draft, features, number)
-                for number, refine in enumerate(is_uncertain)
-                if refine
-            ]
-        return uncertain
+    def _draft_and_remember(self, work: "_Work", windows: Sequence[Window], batch: Batch) -> Work[None]:
+        """Draft a batch, store it in the memory, and keep what stage two must read."""
+        options, table = work.options, work.table
+        with self.autocast(options.precision):
+            features = self.encoder_features(batch)
+        draft = yield from self._draft(
+            batch, features, samples=options.samples, computing=partial(self._small_networks, options.precision)
+        )
+        words = KeptWords.of(windows, batch.mask.shape[1])
+        found = yield from table.write_labels(
+            words, draft.labels, probabilities=draft.probabilities, uncertainty=draft.uncertainty
+        )
+        contradictions = find_contradictions(batch, found.labels, self.vocabulary)
+        draft = leave_matches_to_stage_two(draft, contradictions)
+        if work.memory is not None:
+            work.memory.write(words.rows, words.cells, draft.hidden, draft.probabilities)
+        inside = torch.arange(batch.mask.shape[1]) < batch.lengths[:, None]
+        is_uncertain = ((found.other > work.threshold) & inside).any(dim=1)
+        is_uncertain[[contradiction.sentence for contradiction in contradictions]] = True
+        work.uncertain.add(windows, inside, is_uncertain, draft, features)
+        certain = (~is_uncertain).nonzero()[:, 0].tolist()
+        probability = partial(drafted_probability, draft.samples)
+        yield from table.write_spans(
+            windows, found.labels, self.vocabulary, probability, self.device, sentences=certain
+        )
 
-    def _refine(self, work: "_Work", uncertain: Sequence["_UncertainWindow"], *, words: int) -> None:
+    def _refine(self, work: "_Work", *, batch_words: int, words: int) -> None:
         """Run stage two on the uncertain windows of a call with this many words; overwrite their uncertain labels."""
-        table, threshold, memory = work.table, work.threshold, work.memory
-        by_first = {item.window.first: item for item in uncertain}
-        ordered = [by_first[first].window for first in sorted(by_first)]
-        most = work.options.batch_words
-        for part, batch in self.batches(ordered, batch_words=min(most, _REFINED_WORDS.get(self.device.type, most))):
-            if work.on_batch is not None:
-                work.on_batch(words, words)
-            items = [by_first[window.first] for window in part]
-            probabilities = _pad([item.probabilities for item in items])
-            uncertainty = _pad([item.uncertainty for item in items])
-            samples = _pad([item.samples for item in items]).movedim(2, 0)
-            stored = [item.features for item in items if item.features is not None]
-            features = _pad(stored) if stored else None
-            contents = memory.read(_window_rows(part, batch)) if memory is not None else None
-            with self._small_networks(work.options.precision):
-                logits = self.refine_network(batch, features, probabilities, contents)
-            stage_two = self.refine_network.decoder(logits, batch.mask)
-            merged = merge_stages(probabilities, uncertainty, stage_two, threshold)
-            table.write_refined(KeptWords.of(part, batch.mask.shape[1]), merged)
-            table.write_spans(
-                part, merged.labels, self.vocabulary, partial(span_probability, samples, stage_two, merged.refined)
-            )
+        drafts = work.uncertain.join()
+        most = min(batch_words, _REFINED_WORDS.get(self.device.type, batch_words))
+        ordered = sorted(work.uncertain.windows, key=lambda window: window.first)
+
+        def works() -> Iterator[Work[None]]:
+            for part, batch in self.batches(ordered, batch_words=most):
+                if work.on_batch is not None:
+                    work.on_batch(words, words)
+                yield self._refine_batch(work, part, batch, drafts)
+
+        overlap(works(), self.device)
+
+    def _refine_batch(
+        self, work: "_Work", windows: Sequence[Window], batch: Batch, drafts: "_UncertainDrafts"
+    ) -> Work[None]:
+        memory = work.memory
+        probabilities, uncertainty, samples, features = drafts.read(windows, batch)
+        contents = memory.read(_window_rows(windows, batch)) if memory is not None else None
+        with self._small_networks(work.options.precision):
+            logits = self.refine_network(batch, features, probabilities, contents)
+        stage_two = self.refine_network.decoder(logits, batch.mask)
+        merged = merge_stages(probabilities, uncertainty, stage_two, work.threshold)
+        found = yield from work.table.write_refined(KeptWords.of(windows, batch.mask.shape[1]), merged)
+        probability = partial(span_probability, samples, stage_two, merged.refined)
+        yield from work.table.write_spans(windows, found.labels, self.vocabulary, probability, self.device)
 
     def _small_networks(self, precision: Precision) -> AbstractContextManager[Any]:
         """Return the context in which all but the encoder computes: on a CPU bfloat16 would slow it down."""
         return self.autocast("fp32" if self.device.type == "cpu" else precision)
 
-    def _draft(self, batch: Batch, features: Tensor | None, *, samples: int | None) -> Draft:
+    def _draft(self, batch: Batch, features: Tensor | None, *, samples: int | None, **options: Any) -> Work[Draft]:
         """Draft a batch with weight samples for every sentence if their number is given, else as configured."""
         drawn = self._weight_samples(samples or self.config.samples)
         samples_above = self.config.samples_above if samples is None else None
-        return self.draft_network.draft(batch, features, drawn, samples_above=samples_above)
+        return self.draft_network.draft(batch, features, drawn, samples_above=samples_above, **options)
 
     def _weight_samples(self, samples: int) -> Sequence[LstmSample]:
         """Return M weight samples, which are drawn again only when the weights or their device have changed."""
@@ -243,7 +245,9 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             documents.setdefault(document, []).append(sentence)
         memory = self._empty_memory(list(documents.values()))
         if memory is not None:
-            memory.write(torch.arange(int(batch.lengths.sum())), hidden[batch.mask], probabilities[batch.mask])
+            inside = torch.arange(batch.mask.shape[1]) < batch.lengths[:, None]
+            cells = inside.flatten().nonzero()[:, 0]
+            memory.write(torch.arange(len(cells)), cells, hidden, probabilities)
         return memory
 
 
@@ -287,6 +291,47 @@ def drafted_probability(samples: Tensor, query: SpanQuery) -> Tensor:
     return joint_probability(samples, query).mean(dim=0)
 
 
+class _UncertainDrafts:
+    """What stage one computed for the words of uncertain windows, which stage two reads."""
+
+    def __init__(self) -> None:
+        self.windows: list[Window] = []
+        self._first: dict[int, int] = {}
+        self._words = 0
+        self._columns: list[list[Tensor]] = []
+
+    def add(
+        self, windows: Sequence[Window], inside: Tensor, chosen: Tensor, draft: Draft, features: Tensor | None
+    ) -> None:
+        """Copy the results of some windows, ``chosen``, ``(B,)``, bool, out of a batch, whose words are ``inside``."""
+        numbers = chosen.nonzero()[:, 0].tolist()
+        if not numbers:
+            return
+        for number in numbers:
+            window = windows[number]
+            self.windows.append(window)
+            self._first[window.first] = self._words
+            self._words += len(window.sentence.words)
+        (cells,) = send(draft.labels.device, (inside & chosen[:, None]).flatten().nonzero()[:, 0])
+        # The words come first, and the weight samples after them.
+        values = [draft.probabilities, draft.uncertainty, draft.samples.movedim(0, 2), features]
+        self._columns.append([value.flatten(0, 1).index_select(0, cells) for value in values if value is not None])
+
+    def join(self) -> "_UncertainDrafts":
+        """Join what was added, with zeros for padding at the end."""
+        if self._columns:
+            parts = [list(column) for column in zip(*self._columns, strict=True)]
+            self._columns = [[torch.cat([*column, torch.zeros_like(column[0][:1])])] for column in parts]
+        return self
+
+    def read(self, windows: Sequence[Window], batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return probabilities, uncertainty, samples and features of a batch of windows, zeros where padded."""
+        rows = word_rows(torch.tensor([self._first[window.first] for window in windows]), batch.lengths)
+        (index,) = send(batch.mask.device, rows.masked_fill(rows < 0, self._words))
+        probabilities, uncertainty, samples, *features = (column[index] for (column,) in self._columns)
+        return probabilities, uncertainty, samples.movedim(2, 0), features[0] if features else None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Work:
     """What the stages share while they fill a table."""
@@ -297,37 +342,7 @@ class _Work:
     """Nats above which stage two decides."""
     memory: DocumentMemory | None
     on_batch: OnBatch | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _UncertainWindow:
-    """A window for stage two, with what stage one computed for its T words."""
-
-    window: Window
-    probabilities: Tensor
-    """Shape ``(T, L)``."""
-    uncertainty: Tensor
-    """Nats, shape ``(T,)``."""
-    samples: Tensor
-    """Shape ``(T, M, L)``."""
-    features: Tensor | None
-    """The encoder's, shape ``(T, E)``; None without an encoder."""
-
-    @classmethod
-    def of(cls, window: Window, draft: Draft, features: Tensor | None, number: int) -> "_UncertainWindow":
-        """Copy a window's results out of a batch, in which it is sentence ``number``."""
-        length = len(window.sentence.words)
-        return cls(
-            window=window,
-            probabilities=draft.probabilities[number, :length].clone(),
-            uncertainty=draft.uncertainty[number, :length].clone(),
-            samples=draft.samples[:, number, :length].transpose(0, 1).clone(),
-            features=features[number, :length].clone() if features is not None else None,
-        )
-
-
-def _pad(sequences: list[Tensor]) -> Tensor:
-    return nn.utils.rnn.pad_sequence(sequences, batch_first=True)
+    uncertain: _UncertainDrafts = field(default_factory=_UncertainDrafts)
 
 
 def _window_rows(windows: Sequence[Window], batch: Batch) -> Tensor:
