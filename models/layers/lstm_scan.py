@@ -49,7 +49,7 @@ def scan(lstm: nn.LSTM, projected: Tensor, index: Tensor, lengths: Tensor) -> Te
         lengths: shape ``(B,)``, int64; every sentence has a word.
     """
     sentences, width = index.shape
-    cells, sizes = _by_step(lengths, width)
+    cells, sizes = by_step(lengths, width)
     # Rows of both directions, in the tables of both.
     sides = torch.arange(2)[:, None]
     rows, table = index.flatten()[cells] * 2 + sides, projected.flatten(0, 1)
@@ -95,7 +95,7 @@ class SampledLayer:
         """
         device = inputs.device
         for first in range(0, len(lengths), _SENTENCES[device.type]):
-            cells, sizes = _by_step(lengths[first : first + _SENTENCES[device.type]], width)
+            cells, sizes = by_step(lengths[first : first + _SENTENCES[device.type]], width)
             blocks = list(_blocks(sizes, words=_WORDS_AHEAD[device.type]))
             parts = (cells + first * width).to(device).split([sum(block) for block in blocks], dim=1)
             gates = (
@@ -141,7 +141,7 @@ def _advance(gates: Iterable[Tensor], weight: Tensor, masks: Tensor | None = Non
         yield hidden
 
 
-def _by_step(lengths: Tensor, width: int) -> tuple[Tensor, list[int]]:
+def by_step(lengths: Tensor, width: int) -> tuple[Tensor, list[int]]:
     """Order words by step, and within a step by length of their sentence, longest first.
 
     Return the cells of the words among all ``B * T``, shape ``(2, N)``, counting steps from the start of each sentence

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from concord.models.config import Config
 from concord.models.devices import send
 from concord.models.layers.bilstm import draw_mask, lstm_states, reversal_index, run_lstm
-from concord.models.layers.lstm_scan import SampledLayer, both_directions
+from concord.models.layers.lstm_scan import SampledLayer, both_directions, by_step
 
 
 class VariationalLstmConfig(Config):
@@ -58,6 +58,13 @@ class LstmSample(nn.Module):
         for layer in self.layers:
             hidden = lstm_states(cast(nn.LSTM, layer), hidden, lengths)
         return hidden
+
+
+    def read_packed(self, words: PackedSequence) -> Tensor:
+        """Encode sentences that are packed; return their states, shape ``(N, 2H)``, in the same order."""
+        for layer in self.layers:
+            words = layer(words)[0]
+        return words.data
 
 
 class LstmSamples(list[LstmSample]):
@@ -150,11 +157,21 @@ def run_samples(
         for cells, part in samples.layers[-1].read(states, lengths, width):
             yield slice(len(samples)), cells, part
         return
-    (words,) = send(device, (torch.arange(width) < lengths[:, None]).flatten().nonzero()[:, 0])
-    cells = words.expand(2, -1)
+    if device.type != "cpu":
+        cells, sizes = by_step(lengths, width)
+        (words,) = send(device, cells[0])
+        packed = PackedSequence(inputs.flatten(0, 1).index_select(0, words), torch.tensor(sizes))
+        for number, sample in enumerate(samples):
+            yield slice(number, number + 1), words.expand(2, -1), _by_direction(sample.read_packed(packed))
+        return
+    cells = (torch.arange(width) < lengths[:, None]).flatten().nonzero()[:, 0].expand(2, -1)
     for number, sample in enumerate(samples):
-        both = sample(inputs, lengths).flatten(0, 1)[cells[0]].unflatten(1, (2, 1, -1))
-        yield slice(number, number + 1), cells, both.permute(1, 2, 0, 3)
+        yield slice(number, number + 1), cells, _by_direction(sample(inputs, lengths).flatten(0, 1)[cells[0]])
+
+
+def _by_direction(states: Tensor) -> Tensor:
+    """Arrange the states of a sample, shape ``(K, 2H)`` to ``(2, 1, K, H)``."""
+    return states.unflatten(1, (2, 1, -1)).permute(1, 2, 0, 3)
 
 
 def _gather(parts: Iterator[tuple[Tensor, Tensor]], *, cells: int) -> Tensor:

@@ -36,17 +36,22 @@ class PackedTable:
         self._first = [0]
         for part in parts[:-1]:
             self._first.append(self._first[-1] + len(part["packed"]))
-        self._device = parts[0]["packed"].device
 
     def __call__(self, numbers: Tensor) -> Tensor:
         """Return rows, shape ``(N,)`` to ``(N, width)``, float32."""
-        packed = torch.empty(len(numbers), self._parts[0]["packed"].shape[1], dtype=torch.uint8, device=self._device)
-        scales = torch.empty(len(numbers), self._parts[0]["scales"].shape[1], dtype=torch.half, device=self._device)
-        for first, part in zip(self._first, self._parts, strict=True):
-            (places,) = ((numbers >= first) & (numbers < first + len(part["packed"]))).nonzero(as_tuple=True)
-            own = numbers[places] - first
-            packed[places], scales[places] = part["packed"][own], part["scales"][own]
+        packed, scales = self._rows(0, numbers)
+        for part in range(1, len(self._parts)):
+            # Chosen without asking which rows there are, for which the host would have to wait for a GPU.
+            is_own = (numbers >= self._first[part])[:, None]
+            own_packed, own_scales = self._rows(part, numbers)
+            packed, scales = torch.where(is_own, own_packed, packed), torch.where(is_own, own_scales, scales)
         return unpack(packed, scales)
+
+    def _rows(self, part: int, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows of a part, others where it lacks them."""
+        table = self._parts[part]
+        own = (numbers - self._first[part]).clamp(0, len(table["packed"]) - 1)
+        return table["packed"][own], table["scales"][own]
 
 
 def unpack(packed: Tensor, scales: Tensor) -> Tensor:
