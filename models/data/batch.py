@@ -125,7 +125,7 @@ class Batch:
     def pad(self, values: Tensor) -> Tensor:
         """Arrange values of the words in reading order, shape ``(N, D)``, as ``(B, T, D)``, zeros where padded."""
         padded = values.new_zeros(self.mask.numel(), values.shape[1]).index_copy(0, self.cells, values)
-        return padded.unflatten(0, self.mask.shape)
+        return padded.view(*self.mask.shape, -1)
 
     @property
     def gold(self) -> Tensor:

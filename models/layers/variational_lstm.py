@@ -59,7 +59,6 @@ class LstmSample(nn.Module):
             hidden = lstm_states(cast(nn.LSTM, layer), hidden, lengths)
         return hidden
 
-
     def read_packed(self, words: PackedSequence) -> Tensor:
         """Encode sentences that are packed; return their states, shape ``(N, 2H)``, in the same order."""
         for layer in self.layers:
@@ -171,7 +170,7 @@ def run_samples(
 
 def _by_direction(states: Tensor) -> Tensor:
     """Arrange the states of a sample, shape ``(K, 2H)`` to ``(2, 1, K, H)``."""
-    return states.unflatten(1, (2, 1, -1)).permute(1, 2, 0, 3)
+    return states.view(len(states), 2, 1, -1).permute(1, 2, 0, 3)
 
 
 def _gather(parts: Iterator[tuple[Tensor, Tensor]], *, cells: int) -> Tensor:

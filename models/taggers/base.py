@@ -34,6 +34,8 @@ from concord.models.words.frozen_encoder import load_encoder
 from concord.models.words.tuned_encoder import TunedEncoder
 
 UNKNOWN_TREES = "unknown"
+# A GPU is busy with batches so many times as large as a CPU's cache has room for.
+_LARGER_ON_GPU = 16
 # A network reads the distinct words of this many words at once; what it computes of them is kept meanwhile (for the
 # bundled small tagger 40 MB).
 _SHARED_WORDS = 2**16
@@ -246,6 +248,10 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
         """Return the attention weights of a batch that is one document; runs under ``torch.inference_mode``."""
         del batch
         return {}
+
+    def batch_words(self, options: PredictOptions) -> int:
+        """Return the most words in a batch on the tagger's device."""
+        return options.batch_words * (1 if self.device.type == "cpu" else _LARGER_ON_GPU)
 
     def batches(
         self, windows: Sequence[Window], *, batch_words: int, on_batch: OnBatch | None = None

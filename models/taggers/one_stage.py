@@ -41,7 +41,7 @@ class OneStageTagger(Tagger[ConfigT]):
     @override
     def fill(self, table: TokenTable, windows: Sequence[Window], call: Call) -> None:
         def works() -> Iterator[Work[None]]:
-            batch_words = call.options.words_in_batch(self.device.type)
+            batch_words = self.batch_words(call.options)
             for part, batch in self.batches(windows, batch_words=batch_words, on_batch=call.on_batch):
                 with self.autocast(call.options.precision):
                     distribution = self.distribution(batch)

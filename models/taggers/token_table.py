@@ -108,9 +108,7 @@ class TokenTable:
         labels, marginals = distribution.mode(), distribution.marginals()
         labels = overrule_unsure(labels, marginals, find_contradictions(batch, labels, vocabulary))
         words = KeptWords.of(windows, batch.mask.shape[1])
-        found = yield from self.write_labels(
-            words, labels, probabilities=marginals, uncertainty=entropy(marginals)
-        )
+        found = yield from self.write_labels(words, labels, probabilities=marginals, uncertainty=entropy(marginals))
         yield from self.write_spans(windows, found.labels, vocabulary, distribution.span_probability, batch.mask.device)
 
     def write_unscored(self, window: Window, labels: Sequence[int]) -> None:

@@ -15,7 +15,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, SampledDistribution
 from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
-from concord.models.devices import Work, finished, overlap
+from concord.models.devices import Work, overlap
 from concord.models.layers.variational_lstm import VariationalLstmConfig
 from concord.models.taggers.base import Call, TaggerConfig
 from concord.models.taggers.one_stage import OneStageTagger
@@ -59,7 +59,7 @@ class VariationalLstmTagger(OneStageTagger[VariationalLstmTaggerConfig]):
         samples = self.network.lstm.draw_samples(options.samples or config.samples, config.sample_seed)
 
         def works() -> Iterator[Work[None]]:
-            batch_words = options.words_in_batch(self.device.type)
+            batch_words = self.batch_words(options)
             for part, batch in self.batches(windows, batch_words=batch_words, on_batch=call.on_batch):
                 features = self.encoder_features(batch)
                 with self.autocast(options.precision):
@@ -67,7 +67,7 @@ class VariationalLstmTagger(OneStageTagger[VariationalLstmTaggerConfig]):
                         each, _ = self.network.sampled(batch, features, samples)
                         scores = each.mean(dim=0)
                     else:
-                        draft = finished(self.network.draft(batch, features, samples))
+                        draft = self.network.draft(batch, features, samples)
                         each, scores = draft.samples.log(), draft.probabilities.log()
                 sampled = SampledDistribution(
                     self.decoder(scores, batch.mask), [self.decoder(logits, batch.mask) for logits in each]

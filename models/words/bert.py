@@ -6,6 +6,7 @@ where the encoder's precision says so.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, groupby
@@ -91,11 +92,12 @@ class Bert:
         The rows are windows of subword numbers, N in all. Only attention knows where a window ends. On a CPU it reads
         neighbouring windows of one length together, so that nothing is padded; on a GPU, all of them at once.
         """
-        windows = self._arrange(rows)
-        states = [self._embed(windows.numbers, windows.places)]
-        for layer in range(self._layers):
-            states.append(self._transform(f"encoder.layer.{layer}", states[-1], windows))
-        return states
+        with torch.autocast(self._device.type, enabled=False) if self._products else nullcontext():
+            windows = self._arrange(rows)
+            states = [self._embed(windows.numbers, windows.places)]
+            for layer in range(self._layers):
+                states.append(self._transform(f"encoder.layer.{layer}", states[-1], windows))
+            return states
 
     def _arrange(self, rows: Sequence[Sequence[int]]) -> Windows:
         numbers = torch.tensor(list(chain.from_iterable(rows)))
@@ -136,8 +138,7 @@ class Bert:
 
     def _project(self, name: str, states: Tensor) -> Tensor:
         if name in self._products:
-            with torch.autocast(self._device.type, enabled=False):
-                return self._products[name](states)
+            return self._products[name](states)
         weights = self._rounded if torch.is_autocast_enabled(self._device.type) else self._weights
         return linear(states, weights[f"{name}.weight"], weights[f"{name}.bias"])
 

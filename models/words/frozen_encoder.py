@@ -57,7 +57,7 @@ class FrozenEncoder:
         self.kept.update(zip(distinct, (features.cpu() for features in self._encode(distinct)), strict=True))
 
     @torch.inference_mode()
-    def _encode(self, sentences: Sequence[tuple[str, ...]]) -> Sequence[Tensor]:
+    def _encode(self, sentences: Sequence[tuple[str, ...]]) -> list[Tensor]:
         lengths = list(map(len, sentences))
         firsts = list(accumulate(lengths, initial=0))
         features = torch.empty(firsts[-1], self.width, device=self._device)
@@ -70,7 +70,7 @@ class FrozenEncoder:
             begins, chosen, rows = send(self._device, *_word_places(windows, firsts))
             bags = embedding_bag(torch.arange(len(states), device=self._device), states, begins, mode="mean")
             features.index_copy_(0, rows, bags.index_select(0, chosen))
-        return features.split(lengths)
+        return list(features.split(lengths))
 
 
 @lru_cache(maxsize=4)
@@ -91,7 +91,9 @@ def _word_places(windows: Sequence[SubwordWindow], firsts: Sequence[int]) -> tup
         range(begin + window.keep[0], begin + window.keep[1]) for window, begin in zip(windows, begins, strict=False)
     ]
     starts = [firsts[window.sentence] + window.first for window in windows]
-    rows = [range(start + window.keep[0], start + window.keep[1]) for window, start in zip(windows, starts, strict=True)]
+    rows = [
+        range(start + window.keep[0], start + window.keep[1]) for window, start in zip(windows, starts, strict=True)
+    ]
     return (
         counts.cumsum(0) - counts,
         torch.tensor(list(chain.from_iterable(chosen))),

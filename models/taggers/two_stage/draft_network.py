@@ -12,7 +12,7 @@ from concord.models.data.batch import Batch
 from concord.models.data.outputs import Draft
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import entropy
-from concord.models.devices import Work, fetch, send
+from concord.models.devices import Work, fetch, finished, send
 from concord.models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig, run_samples
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
@@ -44,6 +44,17 @@ class DraftNetwork(nn.Module):
         return self._read(self.representation(batch, features), batch.lengths, samples)
 
     def draft(
+        self,
+        batch: Batch,
+        features: Tensor | None,
+        samples: Sequence[LstmSample],
+        *,
+        samples_above: float | None = None,
+    ) -> Draft:
+        """Do the work of ``drafting``."""
+        return finished(self.drafting(batch, features, samples, samples_above=samples_above))
+
+    def drafting(
         self,
         batch: Batch,
         features: Tensor | None,

@@ -146,7 +146,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             memory=self._empty_memory(table.documents),
             on_batch=call.on_batch,
         )
-        batch_words = call.options.words_in_batch(self.device.type)
+        batch_words = self.batch_words(call.options)
         batches = self.batches(windows, batch_words=batch_words, on_batch=call.on_batch)
         overlap((self._draft_and_remember(work, part, batch) for part, batch in batches), self.device)
         self._refine(work, batch_words=batch_words, words=sum(len(window.sentence.words) for window in windows))
@@ -213,7 +213,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
         """Draft a batch with weight samples for every sentence if their number is given, else as configured."""
         drawn = self._weight_samples(samples or self.config.samples)
         samples_above = self.config.samples_above if samples is None else None
-        return self.draft_network.draft(batch, features, drawn, samples_above=samples_above, **options)
+        return self.draft_network.drafting(batch, features, drawn, samples_above=samples_above, **options)
 
     def _weight_samples(self, samples: int) -> Sequence[LstmSample]:
         """Return M weight samples, which are drawn again only when the weights or their device have changed."""

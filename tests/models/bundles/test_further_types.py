@@ -92,7 +92,7 @@ def test_stage_two_gives_old_labels_the_scores_it_gave_them_for_the_same_drafts(
     hidden, slots = torch.rand(7, 16), torch.arange(batch.mask.numel()).view(*batch.mask.shape, 1) % 8 - 1
 
     def memory(one: Tensor) -> MemoryContents | None:
-        contents = MemoryContents(hidden=hidden, probabilities=one[0, :7], slots=slots)
+        contents = MemoryContents.of(hidden, one[0, :7], slots)
         return contents if name == "doc_uanet" else None
 
     with torch.inference_mode():

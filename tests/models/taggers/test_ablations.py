@@ -1,6 +1,7 @@
 """The ablations of Ye et al. (2021), Table IV: each switch turns off what it names and nothing else."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -64,11 +65,9 @@ def memory_of(batch: Batch, tagger: TwoStageTagger, read: dict[int, list[int]], 
     slots = torch.full((words, 3), -1)
     for word, numbers in read.items():
         slots[word, : len(numbers)] = torch.tensor(numbers)
-    return MemoryContents(
-        hidden=torch.randn(words, 16, generator=generator),
-        probabilities=torch.randn(words, labels, generator=generator).softmax(-1),
-        slots=slots.view(*batch.mask.shape, 3),
-    )
+    hidden = torch.randn(words, 16, generator=generator)
+    probabilities = torch.randn(words, labels, generator=generator).softmax(-1)
+    return MemoryContents.of(hidden, probabilities, slots.view(*batch.mask.shape, 3))
 
 
 def drafts_of(batch: Batch, tagger: TwoStageTagger, *, seed: int) -> Tensor:
@@ -161,8 +160,8 @@ def memory_matters(tagger: TwoStageTagger, documents: Documents, slots: list[int
     drafts = drafts_of(batch, tagger, seed=1)
     memory, other = (memory_of(batch, tagger, {0: slots}, seed=seed) for seed in (1, 2))
     contents = {
-        "hidden": MemoryContents(hidden=other.hidden, probabilities=memory.probabilities, slots=memory.slots),
-        "labels": MemoryContents(hidden=memory.hidden, probabilities=other.probabilities, slots=memory.slots),
+        "hidden": replace(memory, hidden=other.hidden),
+        "labels": replace(memory, probabilities=other.probabilities),
     }
     expected = tagger.refine_network(batch, None, drafts, memory)
     return {

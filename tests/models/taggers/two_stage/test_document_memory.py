@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from concord.models.data.options import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.threshold_sweep import REFINE_ALL
-from concord.models.taggers.two_stage.document_memory import DocumentMemory, number_words, occurrence_index, word_rows
+from concord.models.taggers.two_stage.document_memory import (
+    DocumentMemory,
+    MemoryContents,
+    number_words,
+    occurrence_index,
+    word_rows,
+)
 from concord.models.taggers.two_stage.refine_network import MemoryReader
 
 CPU = torch.device("cpu")
@@ -88,7 +94,7 @@ def reader() -> MemoryReader:
 def test_reader_sums_contexts_and_labels_with_the_same_weights(reader: MemoryReader) -> None:
     states, hidden, labels = (torch.randn(*shape).double() for shape in ((1, 3, 4), (5, 6), (5, 4)))
     slots = torch.tensor([[[0, 3, -1], [2, -1, -1], [-1, -1, -1]]])
-    context, label = reader(states, hidden, labels, slots)
+    context, label = reader(states, MemoryContents.of(hidden, labels, slots), labels)
     for word, present in enumerate([[0, 3], [2]]):
         keys, values = reader.key(hidden[present]), reader.value(labels[present])
         weights = (keys @ reader.query(states[0, word]) / 2.0).softmax(0)
@@ -99,9 +105,9 @@ def test_reader_sums_contexts_and_labels_with_the_same_weights(reader: MemoryRea
 
 
 def test_reader_returns_the_learned_defaults_for_an_empty_memory(reader: MemoryReader) -> None:
-    nothing = torch.zeros(0, 6, dtype=torch.float64), torch.zeros(0, 4, dtype=torch.float64)
+    hidden, labels = torch.zeros(0, 6, dtype=torch.float64), torch.zeros(0, 4, dtype=torch.float64)
     states = torch.randn(2, 3, 4, dtype=torch.float64)
-    context, label = reader(states, *nothing, torch.full((2, 3, 10), -1))
+    context, label = reader(states, MemoryContents.of(hidden, labels, torch.full((2, 3, 10), -1)), labels)
     assert torch.equal(context, reader.default_context.expand_as(states))
     (context.sum() + label.sum()).backward()
     assert reader.default_context.grad is not None
@@ -172,9 +178,10 @@ def test_memory_returns_what_was_written_for_the_words_that_are_read() -> None:
     memory = DocumentMemory(groups, slots=10, hidden=2, labels=1, device=CPU)
     hidden = torch.arange(12.0).view(6, 2)
     for rows in (torch.tensor([5, 0, 1]), torch.tensor([2, 3, 4])):
-        memory.write(rows, hidden[rows], hidden[rows, :1])
+        memory.write(rows, rows, hidden[None], hidden[None, :, :1])
     contents = memory.read(torch.tensor([[2, 1], [4, -1]]))
-    assert contents.slots[:, :, 0].tolist() == [[0, -1], [1, -1]]
+    assert contents.cells.tolist() == [0, 2]
+    assert contents.slots[:, 0].tolist() == [0, 1]
     assert int((contents.slots >= 0).sum()) == 2
     assert contents.hidden.tolist() == hidden[[0, 5]].tolist()
     assert contents.probabilities.tolist() == hidden[[0, 5], :1].tolist()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
+from concord.models.devices import finished
 from concord.models.layers.relative_transformer import LayeredTwoStreamEncoder, RelativeLayer, TwoStreamConfig
 from concord.models.taggers.two_stage.config import TwoStageConfig
 from concord.models.taggers.two_stage.document_memory import MemoryContents
@@ -46,7 +47,7 @@ def update(layer: RelativeLayer, queries: Tensor, states: Tensor) -> Tensor:
 def remember(tagger: Any, document: list[Sentence]) -> tuple[Batch, Tensor, MemoryContents]:
     """Draft a document; return it as a batch, the drafts' probabilities, and what its words read in the memory."""
     batch = tagger.encode(document, documents=[0] * len(document))
-    draft = tagger._draft(batch, None, samples=None)
+    draft = finished(tagger._draft(batch, None, samples=None))
     memory = tagger._fill_memory(batch, draft.hidden, draft.probabilities)
     rows = (batch.mask.flatten().cumsum(0) - 1).view(batch.mask.shape).masked_fill(~batch.mask, -1)
     return batch, draft.probabilities, memory.read(rows)
@@ -93,7 +94,8 @@ def test_memory_streams_join_those_of_the_sentence_before_every_layer(
         # Equation 10 reads once, by the words' own representations.
         context, remembered = [], []
         for place in range(length):
-            slots = [slot for slot in contents.slots[row, place].tolist() if slot >= 0]
+            read = contents.slots[contents.cells == row * batch.mask.shape[1] + place].flatten().tolist()
+            slots = [slot for slot in read if slot >= 0]
             keys = reader.key(contents.hidden[slots])
             weights = (keys @ reader.query(h[place]) / h.shape[1] ** 0.5).softmax(0)
             if contexts:

@@ -47,7 +47,7 @@ def test_loss_of_stage_two_does_not_reach_stage_one(name: str, build: Build, doc
     if name == "doc_uanet":
         slots = torch.full((*batch.mask.shape, 2), -1)
         slots[0, 3, 0], slots[1, 0, 1] = 13, 3
-        memory = MemoryContents(hidden=hidden.flatten(0, 1), probabilities=probabilities.flatten(0, 1), slots=slots)
+        memory = MemoryContents.of(hidden.flatten(0, 1), probabilities.flatten(0, 1), slots)
     cross_entropy(tagger.refine_network(batch, None, probabilities, memory), batch).backward()
     assert all(parameter.grad is None for parameter in tagger.draft_network.parameters())
     embedding = tagger.refine_network.label_embedding.grad
@@ -94,7 +94,7 @@ def test_loss_is_the_sum_of_both_cross_entropies_per_sentence(
     logits, hidden = tagger.draft_network(batch, None)
     # One sentence per document without repeated words: nothing to remember.
     empty = torch.full((*batch.mask.shape, 10), -1)
-    memory = MemoryContents(hidden=hidden.flatten(0, 1), probabilities=logits.softmax(-1).flatten(0, 1), slots=empty)
+    memory = MemoryContents.of(hidden.flatten(0, 1), logits.softmax(-1).flatten(0, 1), empty)
     refined = tagger.refine_network(batch, None, logits.softmax(-1), memory if name == "doc_uanet" else None)
     expected = (cross_entropy(logits, batch) + cross_entropy(refined, batch)) / 3
     assert float(tagger.loss(batch).detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
