@@ -19,10 +19,11 @@ from concord.models.words.int8 import (
     fbgemm_product,
     float_product,
     onednn_product,
+    tensor_core_product,
 )
 
 Make = Callable[[Tensor], Product]
-PRODUCTS: tuple[Make, ...] = (onednn_product, fbgemm_product, float_product)
+PRODUCTS: tuple[Make, ...] = (onednn_product, fbgemm_product, float_product, tensor_core_product)
 # The child process compares every product that this build of torch has with sums in float64.
 CHECK = """
 import torch

@@ -57,10 +57,9 @@ class FakeDevice:
     """Counts while it is entered.
 
     Attributes:
-        counts: by kind: ``launches``, ``to_device``, ``to_host``, ``waits``.
         waits: how often each operation made the host wait.
         launches: how often each operation was launched.
-        shortage: called before each launch with the bytes of its largest result; may raise.
+        copies: to and from the device, by direction: ``to_device``, ``to_host``.
     """
 
     def __init__(self) -> None:
@@ -73,6 +72,7 @@ class FakeDevice:
             # Torch would look for a GPU before it asks these modes.
             stack.enter_context(mock.patch("torch.cuda._lazy_init"))
             stack.enter_context(mock.patch("torch.cuda.Event", _Event))
+            stack.enter_context(mock.patch("torch.backends.cudnn.is_acceptable", return_value=False))
             stack.enter_context(_Functions(self))
             stack.enter_context(_Operations(self))
             self._entered = stack.pop_all()
@@ -190,8 +190,8 @@ def _run(function: Any, flat: list[Any], spec: Any, fakes: list[OnDevice]) -> An
         return known[id(value)] if id(value) in known else OnDevice.of(value)
 
     # A view of a tensor that has gradient is one as well, even where inference is on.
-    inference = torch.is_inference_mode_enabled() and all(fake.is_inference() for fake in fakes)
-    with torch.inference_mode(inference or not getattr(function, "is_view", False)):
+    is_plain_view = getattr(function, "is_view", False) and not all(fake.is_inference() for fake in fakes)
+    with torch.inference_mode(torch.is_inference_mode_enabled() and not is_plain_view):
         return tree_map(wrap, function(*args, **kwargs))
 
 
