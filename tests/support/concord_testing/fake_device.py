@@ -31,7 +31,8 @@ class OnDevice(Tensor):
     @staticmethod
     def of(values: Tensor) -> "OnDevice":
         """Wrap values."""
-        wrapped = Tensor._make_subclass(OnDevice, values.detach().to("meta"))
+        shape = torch.empty_strided(values.shape, values.stride(), dtype=values.dtype, device="meta")
+        wrapped = Tensor._make_subclass(OnDevice, shape)
         wrapped.values = values
         return wrapped
 
