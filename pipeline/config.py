@@ -110,21 +110,29 @@ class TaggerRunConfig(PredictOptions):
     """Allow a tagger that reads trees to run with another parser than the one whose trees it learned from."""
 
 
+_ACTORS = 2
+"""Workers without a GPU."""
+_GPU_SHARE = 0.25
+"""Of a GPU that a worker holds: one process alone leaves most of it idle while it prepares batches and writes."""
+
+
 class ExecutorConfig(Config):
     """Where shards are processed. For documents that can be annotated, only `threads` changes the output."""
 
     kind: Literal["local", "ray"] = "local"
-    actors: int = Field(default=2, ge=1)
-    """Ray only: number of workers, each with one shard in flight; where `gpus` is set, those with a GPU."""
+    actors: int | None = Field(default=None, ge=1)
+    """Ray only: number of workers, each with one shard in flight; where they hold GPUs, those with a GPU. If null, two;
+    with GPUs as many as there is room for, three CPUs left beside each for workers that parse."""
     threads: int | None = Field(default=None, ge=1)
     """Threads of a worker for tagging; parsing uses one. Fixed in the plan of a collection. If null, a new plan takes
     OMP_NUM_THREADS, or without that variable 1 for Ray and all cores (at most 4) for local. Set it where both executors
     should write equal bytes, and to 1 where other work shares the cores."""
-    gpus: float = Field(default=0, ge=0)
-    """Ray only: share of a GPU that a worker holds. If above 0, other workers parse for these, on CPUs."""
+    gpus: float | None = Field(default=None, ge=0)
+    """Ray only: share of a GPU that a worker holds beside `threads` CPUs. If above 0, other workers parse for these, on
+    CPUs. If null, a quarter where tagger.device is cuda, and else 0."""
     parse_actors: int | None = Field(default=None, ge=0)
-    """Ray with gpus only: number of workers that parse for those with a GPU, each with one shard in flight and
-    `threads` CPUs. If null, two for each worker with a GPU; if 0, each parses for itself."""
+    """Ray with gpus only: number of workers that parse for those with a GPU, each with one shard in flight and one CPU.
+    If null, one for each CPU that workers with a GPU leave; if 0, each of these parses for itself."""
     worker_memory_bytes: int | None = Field(default=None, ge=1)
     """Ray only: a worker that holds more memory (RSS) than this after a shard is replaced by a new one. Never if null.
     Choose well above what a worker holds after its first shards."""
@@ -139,19 +147,20 @@ class ExecutorConfig(Config):
     processed one by one, the limit holds for each. No limit if null. Choose many times what a shard takes
     (stats.json)."""
 
-    @property
-    def parsers(self) -> int:
-        """Number of workers that only parse."""
-        if not self.gpus:
-            return 0
-        return 2 * self.actors if self.parse_actors is None else self.parse_actors
+    def gpu_share(self, device: str) -> float:
+        """Return the share of a GPU that each worker holds, given the tagger's device."""
+        return self.gpus if self.gpus is not None else _GPU_SHARE * (device == "cuda")
 
-    @field_validator("parse_actors")
+    def num_actors(self, device: str) -> int | None:
+        """Return the number of workers that tag, given the tagger's device; None if it depends on the nodes."""
+        return self.actors if self.actors is not None or self.gpu_share(device) else _ACTORS
+
+    @field_validator("gpus")
     @classmethod
-    def _check_parse_actors(cls, parse_actors: int | None, other: ValidationInfo) -> int | None:
-        if parse_actors and not other.data.get("gpus"):
-            raise ValueError("expected null where executor.gpus is 0: workers without a GPU parse for themselves")
-        return parse_actors
+    def _check_gpus(cls, gpus: float | None) -> float | None:
+        if gpus is not None and gpus > 1 and gpus % 1:
+            raise ValueError("expected a share of one GPU, up to 1, or a whole number of them")
+        return gpus
 
     @field_validator("shard_seconds")
     @classmethod

@@ -35,6 +35,10 @@ class ShortageError(ConcordError):
     """Out of memory: the worker tries smaller batches, and gives up when single documents do not fit either."""
 
 
+class DeviceError(ConcordError):
+    """A GPU that broke off its work: a process that has lost its device cannot use it again, but another may."""
+
+
 class IntegrityError(ConcordError):
     """A file is missing, orphaned, or not what its commit record says."""
 

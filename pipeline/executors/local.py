@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from concord.models.errors import ConcordError
-from concord.pipeline.errors import ShardError
+from concord.pipeline.errors import DeviceError, ShardError
 from concord.pipeline.executors.base import BuildWorker, OnReport, stop_request
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.threads import torch_threads
@@ -49,6 +49,11 @@ def run_locally(
                 try:
                     with crash_log.mark_in_progress(shard, WorkPlace()):
                         report, timings = worker.run(shard, on_progress=between_batches)
+                except DeviceError as error:
+                    raise DeviceError(
+                        f"shard {shard.name}: {error}\nCommitted shards are kept: run the same command again to "
+                        "continue in a new process, or with tagger.device=cpu and parser.device=cpu"
+                    ) from error
                 except ConcordError:
                     raise
                 except Exception as error:

@@ -12,6 +12,8 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import ray
@@ -28,10 +30,15 @@ from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole, c
 from concord.pipeline.executors.shared_storage import SharedStorage
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.files import file_sha256
+from concord.pipeline.threads import usable_cores
 from concord.pipeline.worker.build import build_parse_worker, build_worker
 from concord.pipeline.worker.shard_progress import OnShardProgress
 
+logger = logging.getLogger(__name__)
+
 _CONNECT_SECONDS = 20.0
+_PARSERS_FOR_A_GPU_WORKER = 3
+"""Of a worker with a GPU, a word took 21 to 28 microseconds of its CPU, to tag and to write; parsing it took 81."""
 
 
 def run_on_ray(
@@ -52,10 +59,10 @@ def run_on_ray(
     Raises:
         ConfigError: when the cluster has no room for the workers.
     """
-    roles = _roles(plan, config, len(shards), build, build_parse)
-    with connected(cpus=max(1, sum(role.count * role.cpus for role in roles))):
-        for role in roles:
-            _check_room(role)
+    _check_parsing(plan, config)
+    with connected(cpus=_cpus_here(plan, config, len(shards))):
+        nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+        roles = choose_roles(plan, config, len(shards), nodes, build=build, build_parse=build_parse)
         # Ray installs its own SIGTERM handler when it starts, so ours is installed afterwards.
         with stop_request(config.drain_seconds) as stop, SharedStorage.of(plan, shards).marked() as storage:
             scheduler = RayScheduler(plan, config, roles, storage)
@@ -66,31 +73,96 @@ def run_on_ray(
     return dict(scheduler.replaced)
 
 
-def _roles(
-    plan: Plan, config: ExecutorConfig, shards: int, build: BuildWorker, build_parse: BuildParseWorker
-) -> list[WorkerRole]:
-    """Return the kinds of workers; no more of each than shards, since each costs a process and its models."""
-    worker = WorkerRole(
-        count=min(config.actors, shards),
-        # An actor with a GPU would otherwise hold a CPU that a parsing worker may be waiting for.
-        cpus=0 if config.gpus else plan.threads,
-        gpus=config.gpus,
-        key="actors",
-        actor=ShardActor,
-        build=build,
-    )
-    if not config.parsers:
-        return [worker]
-    if plan.config.parser.device == "cuda":
+def _check_parsing(plan: Plan, config: ExecutorConfig) -> None:
+    """Refuse workers that only parse where they would help nobody, or have no GPU that they need."""
+    if not config.gpu_share(plan.config.tagger.device):
+        if config.parse_actors:
+            raise ConfigError(
+                "executor.parse_actors: expected null where workers hold no GPU and parse for themselves, got "
+                f"{config.parse_actors}; set tagger.device=cuda or executor.gpus, or raise executor.actors instead"
+            )
+    elif config.parse_actors != 0 and plan.config.parser.device == "cuda":
         raise ConfigError(
             "executor.parse_actors: workers that only parse hold no GPU, and parser.device is cuda; set "
             "executor.parse_actors=0 to parse where the tagger works, or parser.device=cpu"
         )
-    parsers = min(config.parsers, shards)
-    parser = WorkerRole(
-        count=parsers, cpus=plan.threads, gpus=0, key="parse_actors", actor=ParseActor, build=build_parse
+
+
+def _cpus_here(plan: Plan, config: ExecutorConfig, shards: int) -> int:
+    """Return the CPUs that a Ray of this machine offers: those of the workers; where they are to be chosen, all."""
+    device = plan.config.tagger.device
+    asked = min(config.num_actors(device) or 0, shards) * plan.threads + min(config.parse_actors or 0, shards)
+    return max(asked, usable_cores()) if config.gpu_share(device) else asked
+
+
+def choose_roles(
+    plan: Plan,
+    config: ExecutorConfig,
+    shards: int,
+    nodes: Mapping[str, Mapping[str, float]],
+    *,
+    build: BuildWorker,
+    build_parse: BuildParseWorker,
+) -> list[WorkerRole]:
+    """Return the kinds of workers, in numbers that the nodes, if idle, have room for; no CPU or GPU is given twice.
+
+    There are no more of each kind than shards, since each costs a process and its models.
+
+    Args:
+        nodes: the resources of each node, by its id.
+
+    Raises:
+        ConfigError: when there is no room for the numbers of the configuration. Ray would wait for it forever.
+    """
+    device = plan.config.tagger.device
+    gpus, actors = config.gpu_share(device), config.num_actors(device)
+    free = {node: dict(resources) for node, resources in nodes.items()}
+    worker = WorkerRole(count=shards, cpus=plan.threads, gpus=gpus, key="actors", actor=ShardActor, build=build)
+    leaves_room = actors is None and config.parse_actors != 0
+    worker = _placed(worker, actors, free, beside=_PARSERS_FOR_A_GPU_WORKER if leaves_room else 0)
+    if not gpus:
+        return [replace(worker, nodes=())]
+    parser = WorkerRole(count=shards, cpus=1, gpus=0, key="parse_actors", actor=ParseActor, build=build_parse)
+    parser = _placed(parser, config.parse_actors, free)
+    logger.info(
+        "executor.actors=%d with %g GPUs and %d CPUs each, executor.parse_actors=%d with 1 CPU each",
+        *(worker.count, worker.gpus, worker.cpus, parser.count),
     )
-    return [worker, parser]
+    return [worker, parser] if parser.count else [worker]
+
+
+def _placed(
+    role: WorkerRole, count: int | None, free: Mapping[str, dict[str, float]], *, beside: int = 0
+) -> WorkerRole:
+    """Return the role with its workers on nodes that take turns, and take what they hold from what is free.
+
+    Args:
+        role: with as many workers as are of use.
+        count: how many are asked for; if None, as many as there is room for.
+        beside: CPUs to leave for each, unless it is the only one of its node.
+    """
+    rooms = {
+        node: min(
+            workers_that_fit(resources, cpus=role.cpus, gpus=role.gpus),
+            max(1, workers_that_fit(resources, cpus=role.cpus + beside, gpus=0)),
+        )
+        for node, resources in free.items()
+    }
+    turns = (node for turn in range(max(rooms.values(), default=0)) for node, room in rooms.items() if room > turn)
+    nodes = tuple(islice(turns, role.count if count is None else min(count, role.count)))
+    # Those that tag may parse for themselves.
+    needed = min(role.count, count if count is not None else int(role.gpus > 0))
+    if len(nodes) < needed:
+        have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in free.values())
+        left = "left by executor.actors: " if role.actor is ParseActor else ""
+        raise ConfigError(
+            f"executor: {needed} workers of {role.cpus} CPUs and {role.gpus:g} GPUs do not fit the Ray cluster "
+            f"({left}{have or 'no node'}); lower executor.{role.key}, executor.threads or executor.gpus, or add nodes"
+        )
+    for node in nodes:
+        free[node]["CPU"] -= role.cpus
+        free[node]["GPU"] = free[node].get("GPU", 0) - role.gpus
+    return replace(role, count=len(nodes), nodes=nodes)
 
 
 def hash_files(paths: Sequence[str]) -> list[str]:
@@ -159,18 +231,3 @@ def _check_port(address: str | None) -> None:
     host, colon, port = (address or "").rpartition(":")
     if colon and port.isdigit() and "/" not in host:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
-
-
-def _check_room(role: WorkerRole) -> None:
-    """Reject more workers than the nodes, even idle, have room for: Ray would wait for them forever.
-
-    Workers with a GPU need no CPU and those that parse for them no GPU, so each kind can be checked by itself.
-    """
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    room = sum(workers_that_fit(node, cpus=role.cpus, gpus=role.gpus) for node in nodes)
-    if room < role.count:
-        have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes) or "no node"
-        raise ConfigError(
-            f"executor: {role.count} workers of {role.cpus} CPUs and {role.gpus:g} GPUs do not fit the Ray cluster "
-            f"({have}); lower executor.{role.key}, executor.threads or executor.gpus, or add nodes"
-        )

@@ -21,6 +21,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -28,10 +29,11 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayError, RayTaskError
 from ray.util import metrics
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from concord.models.errors import ConcordError, ModelError
 from concord.pipeline.config import ExecutorConfig
-from concord.pipeline.errors import ShardError
+from concord.pipeline.errors import DeviceError, ShardError
 from concord.pipeline.executors.base import OnReport, StopRequest
 from concord.pipeline.executors.prometheus import RunMetrics
 from concord.pipeline.executors.ray_actors import ParseActor, ProcessPlace, ShardResult
@@ -66,6 +68,7 @@ class WorkerRole:
 
     Attributes:
         cpus, gpus: that each holds.
+        nodes: the id of the node of each; empty if they may be anywhere.
         key: the setting of ExecutorConfig that says how many there are.
         actor: its class, built from the plan and ``build``.
     """
@@ -76,12 +79,21 @@ class WorkerRole:
     key: str
     actor: type
     build: Callable[[Plan], Any]
+    nodes: tuple[str, ...] = ()
 
 
 def workers_that_fit(resources: Mapping[str, float], *, cpus: int, gpus: float) -> int:
-    """Return how many workers a node has room for, given its resources."""
-    needs = [(resources.get(name, 0.0), need) for name, need in (("CPU", cpus), ("GPU", gpus)) if need]
-    return int(min(have // need for have, need in needs))
+    """Return how many workers a node has room for, given its resources; a share of a GPU is of one device."""
+    room = _times(cpus, resources.get("CPU", 0.0))
+    if not gpus:
+        return room
+    devices, rest = divmod(resources.get("GPU", 0.0), max(1.0, gpus))
+    return min(room, int(devices) * _times(gpus, max(1.0, gpus)) + _times(gpus, rest))
+
+
+def _times(need: float, have: float) -> int:
+    """Return how often what is needed is there; Ray counts in ten thousandths."""
+    return round(have * 10_000) // round(need * 10_000)
 
 
 def runtime_env(*, threads: int) -> dict[str, Any]:
@@ -115,6 +127,7 @@ class _Worker:
     """One actor and its state.
 
     Attributes:
+        node: the id of the node that has room for it; None if any may have.
         process: the process that answered its last ping.
         is_late: whether it was killed because its shard took too long.
         silent_since: when it stopped answering; seconds of the monotonic clock.
@@ -122,6 +135,7 @@ class _Worker:
     """
 
     role: WorkerRole
+    node: str | None = None
     actor: Any = None
     process: ProcessPlace | None = None
     lost_call: _LostCall | None = None
@@ -195,7 +209,11 @@ class RayScheduler:
         self._parsed_ahead: dict[int, _Call] = {}
         self._marked = self._crash_log.marked_shards()
         self._lost_with_node: Counter[int] = Counter()
-        self._workers = [_Worker(role=role) for role in roles for _ in range(role.count)]
+        self._workers = [
+            _Worker(role=role, node=node)
+            for role in roles
+            for node, _ in zip(role.nodes or repeat(None), range(role.count), strict=False)
+        ]
         # Each worker that has answered is in one of the first three or has a call in flight.
         self._idle_parsers: deque[_Worker] = deque()
         self._idle_taggers: deque[_Worker] = deque()
@@ -299,7 +317,13 @@ class RayScheduler:
                 )
 
     def _start(self, worker: _Worker) -> None:
-        worker.actor = self._actor_classes[worker.role].remote(self._plan, worker.role.build, self._storage)
+        actor_class = self._actor_classes[worker.role]
+        if worker.node is not None:
+            # Elsewhere it could hold CPUs that a worker with a GPU needs; once the node is lost it may be anywhere.
+            actor_class = actor_class.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(worker.node, soft=True)
+            )
+        worker.actor = actor_class.remote(self._plan, worker.role.build, self._storage)
         self._ping(worker)
 
     def _ping(self, worker: _Worker) -> None:
@@ -369,6 +393,11 @@ class RayScheduler:
         except RayError as error:
             if call.shard is None and self._storage.renew():
                 self._start(worker)
+            elif call.shard is not None and isinstance(cause := cause_of(error, call.shard), DeviceError):
+                logger.warning("shard %s: %s; its worker is replaced", call.shard.name, cause)
+                self._on_lost(call, error)
+                ray.kill(worker.actor, no_restart=False)
+                self._ping_later(worker, error)
             elif worker.only_parses and call.shard is not None:
                 self._set_idle(worker)
                 self._leave_to_tagger(call.shard, error)

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from concord.models.errors import ConcordError
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
-from concord.pipeline.errors import ShortageError
+from concord.pipeline.errors import DeviceError, ShortageError
 
 OUT_OF_MEMORY = "out_of_memory"
 """The code of a document's dead letter for which memory does not suffice even alone."""
@@ -30,7 +30,7 @@ def run_bisecting(
         on_shortage: called before a batch that finds no memory is halved; if None, it raises ShortageError.
 
     Raises:
-        ConcordError, torch.AcceleratorError: no document is at fault; the store, the model or the device is broken.
+        ConcordError: no document is at fault; the store, the model or the device is broken.
     """
     if not items:
         return []
@@ -45,7 +45,7 @@ def run_bisecting(
         raise
     except Exception as error:
         if _is_of_the_device(error):
-            raise
+            raise DeviceError(f"{stage}: the device is lost: {type(error).__name__}: {error}") from error
         # The worker's edge: whatever a document raises is its dead letter.
         code, message = f"{stage}_failed", f"{type(error).__name__}: {error}"
     if len(items) == 1:

@@ -60,7 +60,6 @@ def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overr
 def preview(job: ResolvedJob) -> Answer:
     """Report what a run would do, without writing anything."""
     config, report = job.config, dry_run(job)
-    executor = config.executor
     seconds = _expected_seconds(job.folder, report)
     rows = [
         ("input", config.input),
@@ -73,13 +72,21 @@ def preview(job: ResolvedJob) -> Answer:
         ("time", "unknown: no run has been timed here yet" if seconds is None else f"about {seconds:,.0f} s"),
         ("parser", config.parser.package if config.parser.trees else f"{config.parser.package}, without trees"),
         ("tagger", describe_component(job.tagger.identity)),
-        ("executor", f"ray, {counted(executor.actors, 'actor')}" if executor.kind == "ray" else executor.kind),
+        ("executor", _executor(config)),
     ]
     values = {"dry_run": True, "taken": job.taken, "named": report.named, "expected_seconds": seconds, "config": config}
     return Answer(
         values=_values(report, job.tagger) | values,
         text=f"{table(rows)}\n\nNothing was written; run without --dry-run to start.",
     )
+
+
+def _executor(config: AnnotateConfig) -> str:
+    """Describe where shards are to be done."""
+    if config.executor.kind == "local":
+        return "local"
+    actors = config.executor.num_actors(config.tagger.device)
+    return f"ray, {'as many actors as its GPUs have room for' if actors is None else counted(actors, 'actor')}"
 
 
 def _files(report: RunReport) -> str:

@@ -38,7 +38,9 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 )
 @click.option("--model", "-m", help=f"{MODELS}.  [default: entities_multi]")
 @click.option("--executor", type=click.Choice(["local", "ray"]), help="Where to run.  [default: local]")
-@click.option("--actors", type=POSITIVE, help="Number of Ray workers.  [default: 2]")
+@click.option(
+    "--actors", type=POSITIVE, help="Number of Ray workers.  [default: 2; with GPUs, by the room on the nodes]"
+)
 @click.option(
     "--threads",
     type=POSITIVE,

@@ -72,3 +72,5 @@ def main() -> None:
     # Modules and models are some hundred thousand objects that stay, and would be visited every 700.
     gc.set_threshold(50_000)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    # It says how many workers it has chosen.
+    logging.getLogger("concord.pipeline.executors.ray_cluster").setLevel(logging.INFO)

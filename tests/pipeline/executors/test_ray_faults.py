@@ -154,7 +154,7 @@ def test_shards_of_the_only_node_that_parses_are_parsed_elsewhere_once_it_is_los
 ) -> None:
     runs.configure_fakes(source, seconds=0.3)
     output = tmp_path / "out"
-    with cluster_of_two_nodes({"num_cpus": 1}, {"num_cpus": 0, "num_gpus": 1}) as pipe:
+    with cluster_of_two_nodes({"num_cpus": 1}, {"num_cpus": 1, "num_gpus": 1}) as pipe:
         executor: dict[str, Any] = {"actors": 1, "gpus": 1, "parse_actors": 1}
         process = start(source, output, pipe.recv(), run=run_with_little_patience, **executor)
         wait_until(lambda: commits(output) > 1)

@@ -20,22 +20,24 @@ from concord_testing.heads import Head, ray_head
 from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig
 from concord.pipeline.executors.prometheus import RunMetrics
-from concord.pipeline.executors.ray_cluster import run_on_ray
+from concord.pipeline.executors.ray_cluster import choose_roles, run_on_ray
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.verify import verify
+from concord.pipeline.plan import Plan
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 from concord.pipeline.worker.shard_progress import Timings
 
 SUPPORT = Path(fakes.__file__).parents[1]
 # By default Ray reports to its exporter every ten seconds.
 OFTEN = {"RAY_metrics_report_interval_ms": "500"}
+BUILD: Any = {"build": fakes.build_fake_worker, "build_parse": fakes.build_fake_parse_worker}
 ROLES = {"actors": 2, "gpus": 0.5, "parse_actors": 2}
 
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
     """Start a cluster that declares a GPU."""
-    with ray_head(options=("--num-cpus=2", "--num-gpus=1"), environment=OFTEN) as started:
+    with ray_head(options=("--num-cpus=4", "--num-gpus=1"), environment=OFTEN) as started:
         yield started
 
 
@@ -126,10 +128,10 @@ def test_shard_is_left_to_the_tagging_worker_when_its_parser_finds_no_memory(
 @pytest.mark.parametrize(
     ("executor", "message"),
     [
-        ({"gpus": 1, "actors": 2}, "2 workers of 0 CPUs and 1 GPUs do not fit the Ray cluster (2 CPUs and 1 GPUs)"),
+        ({"gpus": 1, "actors": 2}, "2 workers of 1 CPUs and 1 GPUs do not fit the Ray cluster (4 CPUs and 1 GPUs)"),
         (
-            {"gpus": 1, "parse_actors": 3},
-            "3 workers of 1 CPUs and 0 GPUs do not fit the Ray cluster (2 CPUs and 1 GPUs); "
+            {"gpus": 0.25, "actors": 2, "parse_actors": 3},
+            "3 workers of 1 CPUs and 0 GPUs do not fit the Ray cluster (left by executor.actors: 2 CPUs and 0.5 GPUs); "
             "lower executor.parse_actors",
         ),
     ],
@@ -162,6 +164,19 @@ def test_dead_worker_is_counted_and_one_below_its_memory_limit_stays(source: Pat
     runs.configure_fakes(source, once=str(tmp_path / "killed"))
     assert finish(start(ray_job(source, tmp_path / "out", worker_memory_bytes=1 << 40), head)) == 0
     assert report_of(tmp_path / "out")["replaced"] == {"worker_died": 1}
+
+
+@pytest.mark.ray
+def test_worker_that_loses_its_device_is_replaced_and_its_shard_done_again(
+    source: Path, tmp_path: Path, head: Head, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runs.write_collection(source, extra=("a DEVICELOSS",))
+    runs.configure_fakes(source, once=str(tmp_path / "lost"))
+    assert finish(start(ray_job(source, tmp_path / "out", **ROLES), head)) == 0
+    assert "tag: the device is lost: AcceleratorError: CUDA error" in capfd.readouterr().err
+    assert report_of(tmp_path / "out")["replaced"] == {"worker_died": 1}
+    runs.run_job(runs.job(source, tmp_path / "local"))
+    assert runs.committed_bytes(tmp_path / "out") == runs.committed_bytes(tmp_path / "local")
 
 
 @pytest.mark.ray
@@ -236,12 +251,69 @@ def test_metrics_have_names_and_tags() -> None:
     }
 
 
-def test_two_workers_parse_for_each_that_tags_by_default() -> None:
-    assert ExecutorConfig(kind="ray", actors=3).parsers == 0
-    assert ExecutorConfig(kind="ray", actors=3, gpus=0.5).parsers == 6
-    assert ExecutorConfig(kind="ray", actors=3, gpus=0.5, parse_actors=0).parsers == 0
-    with pytest.raises(ConfigError, match=r"expected null where executor\.gpus is 0"):
-        ExecutorConfig.from_mapping({"kind": "ray", "parse_actors": 2})
+@pytest.fixture
+def plan(source: Path, tmp_path: Path) -> Plan:
+    """A plan for the CPU, of one thread a worker."""
+    return make_plan(PlanInputs(job=runs.resolved(runs.job(source, tmp_path / "out")), threads=1))
+
+
+def numbers(plan: Plan, *nodes: tuple[float, float], shards: int = 1000, **config: Any) -> list[list[int]]:
+    """Return how many workers of each kind are on each node, given its CPUs and GPUs."""
+    resources = {str(number): {"CPU": cpus, "GPU": gpus} for number, (cpus, gpus) in enumerate(nodes)}
+    found = choose_roles(plan, ExecutorConfig(kind="ray", **config), shards, resources, **BUILD)
+    return [[role.nodes.count(node) if role.nodes else role.count for node in resources] for role in found]
+
+
+def test_numbers_are_chosen_so_that_each_cpu_is_given_once(plan: Plan) -> None:
+    assert numbers(plan, (16, 1), gpus=0.25) == [[4], [12]]
+    assert numbers(plan, (8, 1), gpus=0.25) == [[2], [6]]
+    assert numbers(plan, (64, 1), gpus=0.25) == [[4], [60]]
+    assert numbers(plan, (2, 1), gpus=0.25) == [[1], [1]]
+    assert numbers(plan, (1, 1), gpus=0.25) == [[1]]
+    assert numbers(plan, (4, 1), (16, 1), (8, 0), gpus=0.25) == [[1, 4, 0], [3, 12, 8]]
+    assert numbers(plan.model_copy(update={"threads": 4}), (16, 1), gpus=0.25) == [[2], [8]]
+    assert numbers(plan, (16, 1), gpus=0.25, shards=3) == [[3], [3]]
+
+
+def test_numbers_of_the_job_hold_and_the_others_follow(plan: Plan) -> None:
+    assert numbers(plan, (16, 1), gpus=0.25, actors=2) == [[2], [14]]
+    assert numbers(plan, (16, 1), gpus=0.25, parse_actors=3) == [[4], [3]]
+    assert numbers(plan, (16, 1), gpus=0.0625, parse_actors=0) == [[16]]
+    assert numbers(plan, (16, 1), (16, 1), gpus=0.5, actors=2, parse_actors=4) == [[1, 1], [2, 2]]
+    assert numbers(plan, (16, 1)) == [[2]]
+    assert numbers(plan, (16, 1), actors=5) == [[5]]
+
+
+def test_tagger_on_a_gpu_has_a_quarter_of_it_unless_the_job_says_otherwise(plan: Plan) -> None:
+    tagger = plan.config.tagger.model_copy(update={"device": "cuda"})
+    on_gpu = plan.model_copy(update={"config": plan.config.model_copy(update={"tagger": tagger})})
+    assert numbers(on_gpu, (16, 1)) == [[4], [12]]
+    assert numbers(on_gpu, (16, 1), gpus=0.5) == [[2], [14]]
+    assert numbers(on_gpu, (16, 1), gpus=0) == [[2]]
+    with pytest.raises(ConfigError, match=r"1 workers of 1 CPUs and 0.25 GPUs do not fit .* \(16 CPUs and 0 GPUs\)"):
+        numbers(on_gpu, (16, 0))
+
+
+def test_what_was_chosen_is_told(plan: Plan, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    numbers(plan, (16, 1), gpus=0.25)
+    numbers(plan, (16, 1), gpus=1, parse_actors=0)
+    numbers(plan, (16, 1))
+    assert [record.message for record in caplog.records] == [
+        "executor.actors=4 with 0.25 GPUs and 1 CPUs each, executor.parse_actors=12 with 1 CPU each",
+        "executor.actors=1 with 1 GPUs and 1 CPUs each, executor.parse_actors=0 with 1 CPU each",
+    ]
+
+
+def test_parts_of_two_gpus_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"executor.gpus.*expected a share of one GPU, up to 1, or a whole number"):
+        AnnotateConfig.from_mapping({"input": "in", "output": "out", "executor": {"gpus": 1.5}})
+
+
+def test_workers_that_parse_are_refused_where_none_has_a_gpu(plan: Plan) -> None:
+    config = ExecutorConfig(kind="ray", parse_actors=2)
+    with pytest.raises(ConfigError, match=r"executor\.parse_actors: expected null .* got 2; set tagger\.device=cuda"):
+        run_on_ray(plan, plan.shards, lambda *_: None, config=config)
 
 
 def test_parser_on_a_gpu_is_rejected_when_separate_workers_parse(source: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ray.exceptions import ActorUnavailableError, RayTaskError
 
 from concord.models.errors import ConfigError
 from concord.pipeline.config import ExecutorConfig
+from concord.pipeline.errors import DeviceError
 from concord.pipeline.executors import ray_scheduler
 from concord.pipeline.executors.base import StopRequest
 from concord.pipeline.executors.ray_actors import ProcessPlace, ShardActor, ShardResult
@@ -66,11 +67,29 @@ class RestartedActor(MovedActor):
         pass
 
 
+class DevicelessActor(RestartedActor):
+    """One whose process loses its device with its first shard, and is replaced by another."""
+
+    def do(self, shard: Shard) -> ShardResult:
+        try:
+            return super().do(shard)
+        except ActorUnavailableError:
+            raise RayTaskError("run", "", DeviceError("the device is lost")).as_instanceof_cause() from None
+
+
 def run(
-    plan: Plan, shards: Sequence[Shard], *, actors: int, on_progress: Any = None, **config: Any
+    plan: Plan,
+    shards: Sequence[Shard],
+    *,
+    actors: int,
+    nodes: tuple[str, ...] = (),
+    on_progress: Any = None,
+    **config: Any,
 ) -> tuple[RayScheduler, list[ShardReport]]:
     """Run shards; return the scheduler and the reports."""
-    role = WorkerRole(count=actors, cpus=1, gpus=0, key="actors", actor=ShardActor, build=lambda plan: None)
+    role = WorkerRole(
+        count=actors, cpus=1, gpus=0, key="actors", actor=ShardActor, build=lambda plan: None, nodes=nodes
+    )
     storage = SharedStorage.of(plan, shards)
     scheduler = RayScheduler(plan, ExecutorConfig(kind="ray", **config), [role], storage)
     reports: list[ShardReport] = []
@@ -148,7 +167,10 @@ def test_actors_are_built_from_what_ray_sends_with_the_call_or_from_an_object_th
     assert Plan.from_json(ray.plan).shards == ()
 
 
-@pytest.mark.parametrize(("actor", "cause"), [(MovedActor, "node_lost"), (RestartedActor, "worker_died")])
+@pytest.mark.parametrize(
+    ("actor", "cause"),
+    [(MovedActor, "node_lost"), (RestartedActor, "worker_died"), (DevicelessActor, "worker_died")],
+)
 def test_only_the_loss_of_a_worker_counts_as_an_attempt_not_that_of_its_node(
     plan: Plan, actor: type[Actor], cause: str
 ) -> None:
@@ -157,6 +179,12 @@ def test_only_the_loss_of_a_worker_counts_as_an_attempt_not_that_of_its_node(
     assert len(reports) == len(plan.shards)
     assert scheduler.replaced == {cause: 1}
     assert sum(found.deaths for found in CrashLog(plan).read_all().values()) == (cause == "worker_died")
+
+
+def test_workers_start_on_their_nodes(plan: Plan) -> None:
+    with SimulatedRay().used() as ray:
+        run(plan, plan.shards, actors=3, nodes=("a" * 56, "b" * 56, "a" * 56))
+    assert [node[0] for node in ray.pinned] == ["a", "b", "a"]
 
 
 def test_driver_takes_little_processor_time_for_a_shard_whatever_the_number_of_workers(plan: Plan) -> None:

@@ -14,7 +14,7 @@ from concord_testing import fakes, runs
 
 from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.errors import ShardError, ShortageError
+from concord.pipeline.errors import DeviceError, ShardError, ShortageError
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import Signature
@@ -290,6 +290,35 @@ def test_last_step_runs_on_the_cpu(source: Path, tmp_path: Path) -> None:
     config = runs.job(source, tmp_path / "out", planning={"shard_bytes": 10**6})
     assert runs.run_job(config, build=build).annotated == 12
     assert lent == ["there", "back"]
+
+
+def test_device_without_memory_goes_on_with_half_the_batch(source: Path, tmp_path: Path) -> None:
+    def build(plan: Plan) -> ShardWorker:
+        tagger = fakes.FakeTagger(fakes.FakeSettings(batch_words=2048))
+        return ShardWorker(plan, parser=fakes.FakeParser(), tagger=tagger, on_cpu=_never)
+
+    config = runs.job(source, tmp_path / "out", planning={"shard_bytes": 10**6}, tagger={"batch_words": 4096})
+    assert runs.run_job(config, build=build).annotated == 12
+    assert list(backed_off(reports(tmp_path / "out").values()).values()) == [BackOffStep.HALF]
+
+
+def _never() -> Any:
+    raise AssertionError("moved to the CPU")
+
+
+def test_lost_device_ends_a_local_run_and_the_next_one_continues(source: Path, tmp_path: Path) -> None:
+    runs.write_collection(source, extra=("a DEVICELOSS",))
+    runs.configure_fakes(source, once=str(tmp_path / "lost"))
+    config = runs.job(source, tmp_path / "out")
+    message = (
+        r"shard \d+: tag: the device is lost: .*launch failure\nCommitted shards are kept: run the same command again"
+    )
+    with pytest.raises(DeviceError, match=message):
+        runs.run_job(config)
+    report = runs.run_job(config)
+    assert (report.annotated + report.unchanged, report.dead_letters) == (13, 0)
+    runs.run_job(runs.job(source, tmp_path / "undisturbed"))
+    assert runs.committed_bytes(tmp_path / "out") == runs.committed_bytes(tmp_path / "undisturbed")
 
 
 def allocate_too_much() -> None:

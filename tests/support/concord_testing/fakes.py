@@ -3,7 +3,7 @@
 Words in the text control them. ``PARSERFAULT`` and ``TAGGERFAULT`` raise, ``LOSTTEXT`` returns wrong offsets,
 ``SURROGATE`` a lemma that cannot be written, ``GREEDY`` runs out of memory; ``KILLER`` kills the process while it
 parses and ``TAGKILLER`` while it tags, ``CROWDKILLER`` unless it is parsed alone, ``STOPPER`` suspends it, ``SLOWPOKE``
-takes a minute to parse.
+takes a minute to parse, ``DEVICELOSS`` loses the device of the tagger.
 
 A file ``fakes.json`` beside the input, which workers of every executor can read, may hold FakeSettings.
 """
@@ -51,7 +51,7 @@ class FakeSettings:
 
     Attributes:
         seconds: for which the parser sleeps per document.
-        once: a file that KILLER, TAGKILLER, STOPPER and SLOWPOKE create; they do nothing if it exists.
+        once: a file that KILLER, TAGKILLER, STOPPER, SLOWPOKE and DEVICELOSS create; they do nothing if it exists.
         documents: most documents that the parser has memory for.
         batch_words: most words that the tagger has memory for.
         batch_noise: by which the uncertainty of each word rises with each document of its batch, as rounding does.
@@ -127,6 +127,10 @@ class FakeTagger:
             raise ValueError("the tagger cannot do this")
         if "TAGKILLER" in words and self._settings.is_due():
             os.kill(os.getpid(), signal.SIGKILL)
+        if "DEVICELOSS" in words and self._settings.is_due():
+            import torch
+
+            raise torch.AcceleratorError("CUDA error: unspecified launch failure")
         if self._settings.batch_words is not None and options.batch_words > self._settings.batch_words:
             raise _out_of_memory(f"{options.batch_words} words")
         noise = self._settings.batch_noise * len(documents)

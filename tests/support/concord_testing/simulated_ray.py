@@ -85,6 +85,7 @@ class SimulatedRay:
     Attributes:
         lost_nodes: names of nodes that are down.
         free: the resources that nobody holds.
+        pinned: the node of every actor that may be on no other, in the order of their start.
         plan: from which the last actor was built.
         output: for actors that look there.
     """
@@ -92,6 +93,7 @@ class SimulatedRay:
     def __init__(self, *, seconds: float = 0.0, actor: Callable[["SimulatedRay", int], Actor] = Actor) -> None:
         self.lost_nodes: set[str] = set()
         self.free = {"CPU": 1e6}
+        self.pinned: list[str] = []
         self.plan = b""
         self.output = Path()
         self._seconds = seconds
@@ -105,7 +107,11 @@ class SimulatedRay:
             self.plan = plan
             return next(self._actors)
 
-        return lambda _: SimpleNamespace(remote=start)
+        def pin(*, scheduling_strategy: Any) -> SimpleNamespace:
+            self.pinned.append(scheduling_strategy.node_id)
+            return SimpleNamespace(remote=start)
+
+        return lambda _: SimpleNamespace(remote=start, options=pin)
 
     def call(self, work: Callable[[], Any]) -> SimpleNamespace:
         """Return a reference to what the work returns or raises after the time that a call takes."""

@@ -93,6 +93,6 @@ def test_settings_that_only_ray_reads_are_mentioned(capsys: pytest.CaptureFixtur
     values = {"input": "in", "output": "out"}
     _warn_of_ray_settings(AnnotateConfig.from_mapping({**values, "executor": {"actors": 4, "gpus": 1}}))
     assert "executor.actors, executor.gpus: read only with --executor ray" in capsys.readouterr().err
-    _warn_of_ray_settings(AnnotateConfig.from_mapping({**values, "executor": {"actors": 2}}))
+    _warn_of_ray_settings(AnnotateConfig.from_mapping({**values, "executor": {"actors": None}}))
     _warn_of_ray_settings(AnnotateConfig.from_mapping({**values, "executor": {"actors": 4, "kind": "ray"}}))
     assert capsys.readouterr().err == ""
