@@ -158,6 +158,7 @@ def _placed(
         raise ConfigError(
             f"executor: {needed} workers of {role.cpus} CPUs and {role.gpus:g} GPUs do not fit the Ray cluster "
             f"({left}{have or 'no node'}); lower executor.{role.key}, executor.threads or executor.gpus, or add nodes"
+            f"{', or set tagger.device=cpu' if role.gpus else ''}"
         )
     for node in nodes:
         free[node]["CPU"] -= role.cpus
