@@ -40,7 +40,7 @@ def count(tagger: Any, documents: Documents, options: PredictOptions) -> dict[st
             "waits": dict(device.waits),
             "most_launched": dict(device.launches.most_common(8)),
         }
-    tagger.move_to("cpu")
+        tagger.move_to("cpu")
     return counts | {"labels": labels(found)}
 
 

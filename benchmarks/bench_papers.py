@@ -150,6 +150,7 @@ class Bench:
         uanet = self.text.build("uanet", 17, self.device)
         documents = [self.text.sentences(self.words // length, length)]
         works: dict[str, Callable[[], object]] = {"BiLSTM-CRF": lambda: crf.tabulate(documents)}
+        works |= self._with_pytorch_crf(17, documents[0])
         for samples in (1, 8):
             for name, threshold in self._thresholds(uanet, documents, samples).items():
                 works[f"UANet, M = {samples}, {name}"] = _tabulate(uanet, documents, samples, threshold)
@@ -164,6 +165,7 @@ class Bench:
             sentences[start : start + DOCUMENT_SENTENCES] for start in range(0, len(sentences), DOCUMENT_SENTENCES)
         ]
         works: dict[str, Callable[[], object]] = {"BiLSTM-CRF": lambda: crf.tabulate(documents)}
+        works |= self._with_pytorch_crf(17, sentences)
         for samples in (8, 32):
             threshold = self._thresholds(tagger, documents, samples)["15 % refined"]
             works[f"Doc-UANet, M = {samples}, 15 % refined"] = _tabulate(tagger, documents, samples, threshold)
@@ -198,7 +200,11 @@ class Bench:
             crf = self.text.build("bilstm_crf", labels, self.device, lstm={"hidden": 200})
             lan = self.text.build("bilstm_lan", labels, self.device)
             sentences = self.text.sentences(self.words // length, length)
-            works = {"BiLSTM-CRF": _decoding(crf, sentences), "BiLSTM-LAN": _decoding(lan, sentences)}
+            works = {
+                "BiLSTM-CRF": _decoding(crf, sentences),
+                **self._with_pytorch_crf(labels, sentences),
+                "BiLSTM-LAN": _decoding(lan, sentences),
+            }
             found[f"{labels} labels"] = self._measure(works, sentences=len(sentences))
         return found
 
@@ -217,6 +223,12 @@ class Bench:
                 }
                 found[f"M = {count}, {sentences} sentences"] = self._measure(works, sentences=sentences)
         return found
+
+    def _with_pytorch_crf(self, labels: int, sentences: Sequence[Sentence]) -> dict[str, Callable[[], object]]:
+        """Label sentences, without probabilities, by a BiLSTM and pytorch-crf, as the papers' baselines do."""
+        tagger: Any = self.text.build("bilstm_crf", labels, self.device, lstm={"hidden": 200})
+        tagger.crf = OtherCrf(tagger.crf).to(self.device)
+        return {"BiLSTM-CRF, pytorch-crf, labels alone": _decoding(tagger, sentences)}
 
     def _crf_tagger(self, name: str, changes: Mapping[str, Any], *, theirs: bool) -> OneStageTagger:
         tagger: Any = self.text.build(name, 73, self.device, **changes)

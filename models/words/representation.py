@@ -140,8 +140,8 @@ class WordRepresentation(nn.Module):
 
     def _hide_words(self, words: Tensor) -> Tensor:
         draws = torch.rand(words.shape).to(words.device)
-        chance = torch.full_like(draws, self._config.word_dropout)
-        chance[words >= self._first_rare] = max(self._config.rare_to_unknown, self._config.word_dropout)
+        usual, rare = self._config.word_dropout, max(self._config.rare_to_unknown, self._config.word_dropout)
+        chance = torch.full_like(draws, usual).masked_fill_(words >= self._first_rare, rare)
         return torch.where((draws < chance) & (words != PADDING), UNKNOWN, words)
 
 
