@@ -1,7 +1,7 @@
 """Measure what tagging asks of a GPU: launches, copies and waits, and where there is a GPU, its words a second.
 
-Command: python benchmarks/bench_gpu.py --gold $GOLD/ewt_uner/test.* $GOLD/gum_ne_open/test.* $GOLD/litbank_prop/test.* --words 53218 \
-    --summary benchmarks/results/gpu_counts_202611.json
+Command: python benchmarks/bench_gpu.py --gold $GOLD/ewt_uner/test.conllu.zst $GOLD/gum_ne_open/test.conllu.zst \
+    $GOLD/litbank_prop/test.conll.zst --summary benchmarks/results/gpu_counts_cpu_202611.json
 
 Without a GPU the operations are counted on a fake one, which computes on the CPU; `python_calls` are those of the host,
 which the number of words decides as well. All is of a second call, after one that loads what a process keeps.

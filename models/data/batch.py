@@ -62,9 +62,10 @@ class Forms:
         return self._computed[module]  # type: ignore[return-value]
 
     def part(self, rows: Tensor) -> "Forms":
-        """Return some of the words; ``rows`` has shape ``(R,)``, int64, rising."""
+        """Return some of the words; ``rows`` has shape ``(R,)``, int64, rising, on the CPU."""
         chosen = set(rows.tolist())
         words = [word for word, row in self.rows.items() if row in chosen]
+        (rows,) = send(self.numbers.device, rows)
         return Forms(
             rows={word: row for row, word in enumerate(words)},
             numbers=self.numbers[rows],
@@ -104,6 +105,8 @@ class Batch:
     """The batch's distinct words, or those of several batches."""
     form_index: Tensor
     """Row of ``forms`` for each word, shape ``(B, T)``, int64."""
+    form_rows: Tensor
+    """The same on the CPU."""
     lengths: Tensor
     """Words of each sentence, shape ``(B,)``, int64, on the CPU."""
     mask: Tensor
@@ -141,22 +144,24 @@ class Batch:
 
     def part(self, rows: Tensor) -> "Batch":
         """Return a batch of some of the sentences, padded to the longest of them; ``rows`` is int64, shape ``(R,)``."""
-        width = int(self.lengths[rows].max())
-        forms, form_index = torch.unique(self.form_index[rows, :width], return_inverse=True)
-        mask = self.mask[rows, :width]
+        width, device = int(self.lengths[rows].max()), self.words.device
+        own_mask = torch.arange(width) < self.lengths[rows][:, None]
+        forms, own_index = torch.unique(self.form_rows[rows, :width], return_inverse=True)
+        chosen, form_index, mask, cells = send(device, rows, own_index, own_mask, own_mask.flatten().nonzero()[:, 0])
         return Batch(
             sentences=tuple(self.sentences[row] for row in rows.tolist()),
-            words=self.words[rows, :width],
+            words=self.words[chosen, :width],
             forms=self.forms.part(forms),
             form_index=form_index,
+            form_rows=own_index,
             lengths=self.lengths[rows],
             mask=mask,
-            cells=mask.flatten().nonzero()[:, 0],
-            labels=None if self.labels is None else self.labels[rows, :width],
-            tags=None if self.tags is None else self.tags[rows, :width],
-            relations=None if self.relations is None else self.relations[rows, :width],
+            cells=cells,
+            labels=None if self.labels is None else self.labels[chosen, :width],
+            tags=None if self.tags is None else self.tags[chosen, :width],
+            relations=None if self.relations is None else self.relations[chosen, :width],
             documents=self.documents[rows],
-            targets=None if self.targets is None else self.targets.part(rows, width),
+            targets=None if self.targets is None else self.targets.part(chosen, width),
         )
 
 
@@ -209,12 +214,14 @@ class BatchEncoder:
         labels = self._encode_labels(sentences, shape) if targets is None else None
         tags = self._encode_column([sentence.tags for sentence in sentences], self._tag_numbers, mask)
         relations = self._encode_column([sentence.relations for sentence in sentences], self._relation_numbers, mask)
-        form_index, cells, mask = send(torch.device(device), form_index, mask.flatten().nonzero()[:, 0], mask)
+        form_rows, cells = form_index, mask.flatten().nonzero()[:, 0]
+        form_index, cells, mask = send(torch.device(device), form_rows, cells, mask)
         return Batch(
             sentences=tuple(sentences),
             words=forms.numbers[form_index],
             forms=forms,
             form_index=form_index,
+            form_rows=form_rows,
             lengths=length_tensor,
             mask=mask,
             cells=cells,
@@ -230,12 +237,18 @@ class BatchEncoder:
     ) -> Forms:
         """Encode the distinct words of sentences; ``shared`` as in Forms."""
         words = dict.fromkeys(chain(("",), chain.from_iterable(sentence.words for sentence in sentences)))
-        numbers = [self._word_numbers.get(self._vocabulary.word_form(word), UNKNOWN) for word in words if word]
+        found = [self._word_numbers.get(self._vocabulary.word_form(word), UNKNOWN) for word in words if word]
+        numbers, characters, cases = send(
+            torch.device(device),
+            torch.tensor([PADDING, *found]),
+            self._encode_characters(words),
+            torch.tensor([word_case(word) for word in words]),
+        )
         return Forms(
             rows={word: row for row, word in enumerate(words)},
-            numbers=torch.tensor([PADDING, *numbers]).to(device),
-            characters=self._encode_characters(words).to(device),
-            cases=torch.tensor([word_case(word) for word in words]).to(device),
+            numbers=numbers,
+            characters=characters,
+            cases=cases,
             shared=shared,
         )
 

@@ -15,11 +15,11 @@ from typing import cast
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from concord.models.config import Config
 from concord.models.devices import send
-from concord.models.layers.bilstm import draw_mask, lstm_states, reversal_index, run_lstm
+from concord.models.layers.bilstm import draw_mask, lstm_states, run_lstm
 from concord.models.layers.lstm_scan import SampledLayer, both_directions, by_step
 
 
@@ -190,23 +190,18 @@ def run_masked_lstm(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor, state_mask: 
     Both directions advance together, and a step computes only sentences that have not ended. ``state_mask`` is z_h of
     each direction and sentence, shape ``(2, B, H)``.
     """
-    reversal = reversal_index(lengths, inputs.shape[1]).to(inputs.device)[:, :, None]
-    backward = inputs.gather(1, reversal.expand_as(inputs))
-    packed = [
-        pack_padded_sequence(stream, lengths, batch_first=True, enforce_sorted=False) for stream in (inputs, backward)
-    ]
-    order = packed[0]
+    order = lengths.argsort(descending=True, stable=True)
+    cells, sizes = by_step(lengths, inputs.shape[1])
+    order, cells = send(inputs.device, order, cells)
     input_weight = both_directions(lstm, "weight_ih").transpose(1, 2)
     state_weight = both_directions(lstm, "weight_hh").transpose(1, 2)
     bias = both_directions(lstm, "bias_ih") + both_directions(lstm, "bias_hh")
-    gates = torch.baddbmm(bias[:, None], torch.stack([stream.data for stream in packed]), input_weight)
-    outputs = _scan(gates, state_weight, state_mask[:, order.sorted_indices], order.batch_sizes.tolist())
-    streams = []
-    for direction in range(2):
-        sequence = PackedSequence(outputs[direction], order.batch_sizes, order.sorted_indices, order.unsorted_indices)
-        streams.append(pad_packed_sequence(sequence, batch_first=True, total_length=inputs.shape[1])[0])
-    streams[1] = streams[1].gather(1, reversal.expand_as(streams[1]))
-    return torch.cat(streams, dim=2)
+    words = inputs.flatten(0, 1)
+    gates = torch.baddbmm(bias[:, None], words.index_select(0, cells.flatten()).unflatten(0, (2, -1)), input_weight)
+    outputs = _scan(gates, state_weight, state_mask[:, order], sizes)
+    padded = outputs.new_zeros(len(words), outputs.shape[2])
+    sides = [padded.index_copy(0, places, states) for places, states in zip(cells, outputs, strict=True)]
+    return torch.cat(sides, dim=1).view(*inputs.shape[:2], -1)
 
 
 def _scan(gates: Tensor, state_weight: Tensor, state_mask: Tensor, active: list[int]) -> Tensor:

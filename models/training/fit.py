@@ -19,6 +19,7 @@ from concord.models.config import Config
 from concord.models.data.batch import Batch
 from concord.models.data.options import Precision, PredictOptions
 from concord.models.data.sentence import Sentence, first_documents
+from concord.models.devices import fetch
 from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import gold_sequences, span_scores, token_scores
 from concord.models.evaluation.threshold_sweep import (
@@ -127,8 +128,8 @@ class EpochProgress:
     epochs: int
     words_done: int
     words: int
-    loss: float
-    """Loss of the latest batch."""
+    loss: Callable[[], float]
+    """Returns the loss of the latest batch, once a GPU has computed it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -294,9 +295,9 @@ class _Trainer:
         """Train on every sentence once and return the mean loss of the batches."""
         self._tagger.train()
         plan = self._plan(epoch)
-        losses = []
+        losses: list[Callable[[], float]] = []
         words = [sum(len(sentence.words) for unit in units for sentence in unit) for units in plan]
-        done = EpochProgress(epoch=epoch + 1, epochs=self._config.epochs, words_done=0, words=sum(words), loss=0.0)
+        done = EpochProgress(epoch=epoch + 1, epochs=self._config.epochs, words_done=0, words=sum(words), loss=float)
         for units, count in zip(plan, words, strict=True):
             documents = [number for number, unit in enumerate(units) for _ in unit]
             batch = self._tagger.encode([sentence for unit in units for sentence in unit], documents=documents)
@@ -304,7 +305,7 @@ class _Trainer:
             done = replace(done, words_done=done.words_done + count, loss=losses[-1])
             if on_batch is not None:
                 on_batch(done)
-        return sum(losses) / max(1, len(losses))
+        return sum(loss() for loss in losses) / max(1, len(losses))
 
     def learning_rates(self) -> dict[str, float]:
         """Return the learning rate of each optimizer in the last step; for a tuned encoder, that of its top layer."""
@@ -366,7 +367,8 @@ class _Trainer:
             self._tagger.set_threshold(threshold)
         return _HISTORY.validate_json(metadata["history"])
 
-    def _train_batch(self, batch: Batch, epoch: int) -> float:
+    def _train_batch(self, batch: Batch, epoch: int) -> Callable[[], float]:
+        """Take a step, and return what returns the loss."""
         for name, optimizer in self._optimizers.items():
             rate = learning_rate(self._config.optimizers[name], epoch=epoch, step=self._step, steps=self._steps)
             set_learning_rate(optimizer, rate)
@@ -379,7 +381,8 @@ class _Trainer:
         for optimizer in self._optimizers.values():
             optimizer.step()
         self._step += 1
-        return float(loss.detach())
+        found = fetch(loss.detach())
+        return lambda: float(found())
 
     def _plan(self, epoch: int) -> list[list[Unit]]:
         """Return the batches of an epoch, each a list of document parts or of single sentences."""

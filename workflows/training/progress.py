@@ -47,7 +47,7 @@ class TrainingProgress:
                 file=sys.stderr,
                 leave=False,
             )
-        self._bar.set_postfix(loss=f"{progress.loss:.3f}", refresh=False)
+        self._bar.set_postfix(loss=f"{progress.loss():.3f}", refresh=False)
         self._bar.update(progress.words_done - self._bar.n)
         if progress.words_done >= progress.words:
             self._bar.close()
@@ -59,5 +59,5 @@ def _line(progress: EpochProgress, rate: float) -> str:
     left = timedelta(seconds=round((progress.words - progress.words_done) / rate))
     return (
         f"epoch {progress.epoch}/{progress.epochs}: {progress.words_done:,} of {progress.words:,} words "
-        f"({progress.words_done / progress.words:.0%}), loss {progress.loss:.3f}; {rate:,.0f} words/s, {left} left"
+        f"({progress.words_done / progress.words:.0%}), loss {progress.loss():.3f}; {rate:,.0f} words/s, {left} left"
     )

@@ -92,18 +92,41 @@ def test_a_batch_begins_before_the_one_before_it_is_read(
     monkeypatch.setattr("torch.cuda.Event.synchronize", lambda event: steps.append("read"))
     tagger = build("bilstm_softmax").move_to("cuda")
     encode = tagger.encode
-    monkeypatch.setattr(tagger, "encode", lambda *args, **more: steps.append("begin") or encode(*args, **more))
+
+    def begin(*arguments: Any, **more: Any) -> Any:
+        steps.append("begin")
+        return encode(*arguments, **more)
+
+    monkeypatch.setattr(tagger, "encode", begin)
     tagger.predict_documents(random_documents(5, documents=6), PredictOptions(batch_words=2))
     batches = steps.count("begin")
     assert batches >= 4
     assert steps[:3] == ["begin", "begin", "read"]
 
 
+@pytest.mark.parametrize("name", ["uanet", "doc_uanet"])
+def test_a_training_step_waits_for_nothing_and_has_the_gradients_of_the_cpu(
+    name: str, build: Build, documents: list[list[Sentence]], gpu: FakeDevice
+) -> None:
+    tagger, gradients = build(name).train(), []
+    owners = [number for number, document in enumerate(documents) for _ in document]
+    for device in ("cpu", "cuda"):
+        tagger.move_to(device).zero_grad()
+        torch.manual_seed(2)
+        gpu.clear()
+        tagger.loss(tagger.encode([one for document in documents for one in document], documents=owners)).backward()
+        assert not gpu.waits
+        gradients.append({key: value.grad for key, value in tagger.named_parameters() if value.grad is not None})
+    assert gradients[0]
+    for key, expected in gradients[0].items():
+        assert torch.allclose(gradients[1][key].cpu(), expected, atol=1e-5), key
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["entities_multi", "entities_en_small"])
 def test_bundled_taggers_never_wait(name: str, gpu: FakeDevice) -> None:
-    text = "Ada Lovelace met Charles Babbage in London on 5 June 1833 . Babbage lived at Dorset Street .".split()
-    documents = [[Sentence(words=tuple(text[:12])), Sentence(words=tuple(text[12:]))] for _ in range(3)]
+    words = ("Ada", "Lovelace", "met", "Charles", "Babbage", "in", "London", ".", "Babbage", "lived", "there", ".")
+    documents = [[Sentence(words=words[:8]), Sentence(words=words[8:])] for _ in range(3)]
     tagger = load_tagger(CHECKOUT / "models/pretrained" / name)
     expected = tagger.predict_documents(documents)
     tagger.move_to("cuda").predict_documents(documents)

@@ -24,16 +24,16 @@ _FREE = {"detach", "_unsafe_view", "lift_fresh", "alias", "empty", "empty_stride
 
 
 class OnDevice(Tensor):
-    """A tensor of the fake device, whose values are in ``values``, on the CPU."""
+    """A tensor of the fake device, whose values are in ``plain``, on the CPU."""
 
-    values: Tensor
+    plain: Tensor
 
     @staticmethod
     def of(values: Tensor) -> "OnDevice":
         """Wrap values."""
         shape = torch.empty_strided(values.shape, values.stride(), dtype=values.dtype, device="meta")
         wrapped = Tensor._make_subclass(OnDevice, shape)
-        wrapped.values = values
+        wrapped.plain = values
         return wrapped
 
     @property
@@ -45,12 +45,12 @@ class OnDevice(Tensor):
         return True
 
     def __deepcopy__(self, memo: Any) -> "OnDevice":
-        copied: Any = self.clone()
-        copied._is_param = getattr(self, "_is_param", False)
+        copied: OnDevice = self.clone()
+        copied._is_param = getattr(self, "_is_param", False)  # type: ignore[attr-defined]
         return copied
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise RuntimeError(f"{function}: outside of FakeDevice()")
 
 
@@ -98,7 +98,7 @@ class _Event:
 
 class _Operations(TorchDispatchMode):
     def __init__(self, device: FakeDevice) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -115,7 +115,7 @@ class _Operations(TorchDispatchMode):
         if parts is not NotImplemented:
             return parts
         if name == "_to_copy" and target is not None and bool(fakes) != (target == "cuda"):
-            return self._copy(args[0], target, **kwargs)
+            return self._copy(args[0], **kwargs)
         if name == "copy_" and isinstance(args[0], OnDevice) != isinstance(args[1], OnDevice):
             return self._copy_into(*args)
         plain = [leaf for leaf in flat if isinstance(leaf, Tensor) and not isinstance(leaf, OnDevice)]
@@ -129,22 +129,22 @@ class _Operations(TorchDispatchMode):
             self._device.launches[name] += 1
         results = _run(function, flat, spec, fakes)
         # The sizes of steps stay with the host, as a GPU's LSTM wants them.
-        return (results[0], results[1].values) if name == "_pack_padded_sequence" else results
+        return (results[0], results[1].plain) if name == "_pack_padded_sequence" else results
 
-    def _copy(self, source: Any, target: str, *, dtype: Any = None, non_blocking: bool = False, **_: Any) -> Tensor:
-        if target == "cuda":
+    def _copy(self, source: Tensor, *, dtype: Any = None, non_blocking: bool = False, **_: Any) -> Tensor:
+        if not isinstance(source, OnDevice):
             self._device.copies["to_device"] += 1
             return OnDevice.of(source.to(dtype or source.dtype, copy=True))
         self._count_copy_to_host(non_blocking)
-        return source.values.to(dtype or source.dtype, copy=True)
+        return source.plain.to(dtype or source.dtype, copy=True)
 
-    def _copy_into(self, destination: Any, source: Any, non_blocking: bool = False) -> Tensor:
+    def _copy_into(self, destination: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         if isinstance(destination, OnDevice):
             self._device.copies["to_device"] += 1
-            destination.values.copy_(source)
-        else:
+            destination.plain.copy_(source)
+        elif isinstance(source, OnDevice):
             self._count_copy_to_host(non_blocking)
-            destination.copy_(source.values)
+            destination.copy_(source.plain)
         return destination
 
     def _count_copy_to_host(self, non_blocking: bool) -> None:
@@ -179,11 +179,11 @@ class _Functions(TorchFunctionMode):
 
 def _run(function: Any, flat: list[Any], spec: Any, fakes: list[OnDevice]) -> Any:
     """Call a function on the values of the fake tensors, and wrap what it returns."""
-    flat = [leaf.values if isinstance(leaf, OnDevice) else leaf for leaf in flat]
+    flat = [leaf.plain if isinstance(leaf, OnDevice) else leaf for leaf in flat]
     args, kwargs = tree_unflatten(flat, spec)
     if "device" in kwargs:
         kwargs["device"] = torch.device("cpu")
-    known = {id(fake.values): fake for fake in fakes}  # what an operation changes in place, it returns
+    known = {id(fake.plain): fake for fake in fakes}  # what an operation changes in place, it returns
 
     def wrap(value: Any) -> Any:
         if not isinstance(value, Tensor):
