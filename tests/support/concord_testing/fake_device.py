@@ -45,8 +45,8 @@ class OnDevice(Tensor):
         return True
 
     def __deepcopy__(self, memo: Any) -> "OnDevice":
-        copied: OnDevice = self.clone()
-        copied._is_param = getattr(self, "_is_param", False)  # type: ignore[attr-defined]
+        copied: Any = self.clone()
+        copied._is_param = getattr(self, "_is_param", False)
         return copied
 
     @classmethod
