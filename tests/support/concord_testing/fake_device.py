@@ -127,6 +127,8 @@ class _Operations(TorchDispatchMode):
             self._device.waits[name] += 1
         if not function.is_view and name not in _FREE:
             self._device.launches[name] += 1
+        # On CPUs without AVX-512 torch multiplies integers in a plain loop; in float64 the sums are exact as well.
+        function = _multiply_integers if name == "_int_mm" else function
         results = _run(function, flat, spec, fakes)
         # The sizes of steps stay with the host, as a GPU's LSTM wants them.
         return (results[0], results[1].plain) if name == "_pack_padded_sequence" else results
@@ -194,6 +196,10 @@ def _run(function: Any, flat: list[Any], spec: Any, fakes: list[OnDevice]) -> An
     is_plain_view = getattr(function, "is_view", False) and not all(fake.is_inference() for fake in fakes)
     with torch.inference_mode(torch.is_inference_mode_enabled() and not is_plain_view):
         return tree_map(wrap, function(*args, **kwargs))
+
+
+def _multiply_integers(left: Tensor, right: Tensor) -> Tensor:
+    return (left.double() @ right.double()).int()
 
 
 def _has_mask(args: Any) -> bool:
