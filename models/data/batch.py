@@ -179,7 +179,11 @@ class BatchEncoder:
         self._trees = trees
         self._max_characters = max_characters
         self._word_numbers = {word: number for number, word in enumerate(vocabulary.words, start=2)}
-        self._character_numbers = {character: number for number, character in enumerate(vocabulary.characters, start=2)}
+        codes = np.array(list(map(ord, vocabulary.characters)), dtype=np.uint32)
+        order = codes.argsort()
+        # Without characters, a code that no text has.
+        self._character_codes = codes[order] if len(codes) else np.array([2**32 - 1], dtype=np.uint32)
+        self._character_numbers = order + 2 if len(codes) else np.array([UNKNOWN])
         self._label_numbers = {label: number for number, label in enumerate(vocabulary.labels)}
         self._numbers_of_names: dict[tuple[str, ...], NDArray[np.int64]] = {}
         self._tag_numbers = {tag: number for number, tag in enumerate(vocabulary.tags, start=2)}
@@ -257,10 +261,11 @@ class BatchEncoder:
         lengths = torch.tensor([len(spelling) for spelling in spellings])
         characters = torch.zeros((len(spellings), max(1, int(lengths.max()))), dtype=torch.int64)
         inside = torch.arange(characters.shape[1])[None, :] < lengths[:, None]
-        numbers = self._character_numbers
-        characters[inside] = torch.tensor(
-            [numbers.get(character, UNKNOWN) for character in chain.from_iterable(spellings)], dtype=torch.int64
-        )
+        codes = np.frombuffer("".join(spellings).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        known = self._character_codes
+        places = np.searchsorted(known, codes).clip(max=len(known) - 1)
+        numbers = np.where(known[places] == codes, self._character_numbers[places], UNKNOWN)
+        characters[inside] = torch.from_numpy(numbers)
         return characters
 
     def _encode_column(

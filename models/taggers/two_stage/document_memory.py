@@ -6,6 +6,7 @@ word reads its own slot or another document.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -114,14 +115,13 @@ def number_words(documents: Sequence[Sequence[str]], key: MemoryKey) -> Tensor:
 
     Words are the same if their ``key`` is: ``lower``, lower-cased with digits as 0 (released code), or ``exact``.
     """
-    keys = {word for words in documents for word in words}
-    forms = {word: normalize_digits(word).lower() if key == "lower" else word for word in keys}
-    numbers: dict[tuple[int, str], int] = {}
-    return torch.tensor(
-        [
-            numbers.setdefault((document, forms[word]), len(numbers))
-            for document, words in enumerate(documents)
-            for word in words
-        ],
-        dtype=torch.int64,
-    )
+    words = list(chain.from_iterable(documents))
+    forms: dict[str, int] = {}
+    numbers: dict[str, int] = {}
+    for word in dict.fromkeys(words):
+        form = normalize_digits(word).lower() if key == "lower" else word
+        numbers[word] = forms.setdefault(form, len(forms))
+    owners = torch.arange(len(documents)).repeat_interleave(torch.tensor(list(map(len, documents)), dtype=torch.int64))
+    own = torch.tensor(list(map(numbers.__getitem__, words)), dtype=torch.int64)
+    _, groups = torch.unique(owners * len(forms) + own, return_inverse=True)
+    return groups
