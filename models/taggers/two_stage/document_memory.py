@@ -123,5 +123,5 @@ def number_words(documents: Sequence[Sequence[str]], key: MemoryKey) -> Tensor:
         numbers[word] = forms.setdefault(form, len(forms))
     owners = torch.arange(len(documents)).repeat_interleave(torch.tensor(list(map(len, documents)), dtype=torch.int64))
     own = torch.tensor(list(map(numbers.__getitem__, words)), dtype=torch.int64)
-    _, groups = torch.unique(owners * len(forms) + own, return_inverse=True)
-    return groups
+    found: tuple[Tensor, Tensor] = torch.unique(owners * len(forms) + own, return_inverse=True)
+    return found[1]

@@ -7,7 +7,7 @@ a copy back that is not asynchronous, a number read from a tensor, a mask as an 
 
 from collections import Counter
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import torch
@@ -47,7 +47,7 @@ class OnDevice(Tensor):
     def __deepcopy__(self, memo: Any) -> "OnDevice":
         copied: Any = self.clone()
         copied._is_param = getattr(self, "_is_param", False)
-        return copied
+        return cast(OnDevice, copied)
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
