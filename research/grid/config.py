@@ -162,6 +162,8 @@ class GridConfig(Config):
     reproductions: tuple[ReproductionConfig, ...] = ()
     figures: str | None = None
     """A file with what research.figures and research.epochs measured: `gating`, `attended` and `epochs`."""
+    speeds: str | None = None
+    """A file of benchmarks/bench_papers.py."""
 
 
 def read_grid(path: Path = CONF) -> GridConfig:

@@ -96,10 +96,31 @@ DIFFERENCES = """\
   memory once and joins what it has read before each layer; equations 12 and 13 have two attentions to the memory.
 - **Dependency-aware.** Aguilar and Solorio count hops, and the most attended words of their Table 4, in another way.
   Figures here and there cannot be compared.
-- **LAN.** Figure 3 is drawn for LAN and BiLSTM-softmax; the paper's curve of BiLSTM-CRF is missing.
-- **Speed.** On a CPU, UANet, Doc-UANet and LAN are slower than a BiLSTM-CRF; the papers measured GPUs. The linear-chain
-  CRF is faster than pytorch-crf, as Wang et al. say, but by less
-  ([papers_cpu_202611.json](../benchmarks/results/papers_cpu_202611.json))."""
+- **LAN.** Figure 3 is drawn for LAN and BiLSTM-softmax; the paper's curve of BiLSTM-CRF is missing."""
+SPEEDS_NOTE = (
+    "Speed over that of a BiLSTM-CRF with our CRF, or with pytorch-crf, and for the CRF over that of the same tagger "
+    "with pytorch-crf; on one thread of a CPU, {words} words a sentence: medians and quartiles of {turns} turns; "
+    "{command} ([{name}](../{path})). UANet and Doc-UANet and the BiLSTM-CRF with our CRF find probabilities of labels "
+    "and names as well, the one with pytorch-crf labels alone. No GPU was at hand, which the papers' figures are from."
+)
+SPEED_WORDS = 24
+OWN_BASELINE, OTHER_BASELINE = "BiLSTM-CRF", "BiLSTM-CRF, pytorch-crf, labels alone"
+SPEEDS = (
+    ("UANet labels faster than a BiLSTM-CRF", "1.03 to 1.30", ("uanet",), "UANet, M = 8, 15 % refined"),
+    ("Doc-UANet labels faster than a BiLSTM-CRF", "1.15", ("doc_uanet",), "Doc-UANet, M = 8, 15 % refined"),
+    ("LAN labels faster, 45 labels", "1.03", ("lan", "45 labels"), "BiLSTM-LAN"),
+    ("LAN labels faster, over 400 labels", "1.19", ("lan", "400 labels"), "BiLSTM-LAN"),
+    *(
+        (
+            f"{system} {kind}s faster by its CRF",
+            figure,
+            ("structured_refinement", f"{system}, {step}"),
+            f"{system}, own CRF",
+        )
+        for system, figures in (("BiLSTM-CRF", ("2.50", "1.77")), ("Structured Refinement", ("2.06", "1.35")))
+        for (kind, step), figure in zip((("train", "training step"), ("decode", "decoding")), figures, strict=True)
+    ),
+)
 LENGTHS = ("1", "2", "3", "4+")
 ATTENDED_NOTE = (
     "{data}, {words:,} words of names; {command} ([{name}](../{path})). {own:.0f} % of them attend most to a word of "
@@ -134,6 +155,8 @@ def render_page(
     if gains := [line for name, table in grid.tables.items() for line in _gains(table.title, rows[name])]:
         header = ["table", "system", *LENGTHS, "by type"]
         parts += ["## What crossing contexts and attention gain", GAINS_NOTE, _markdown(header, gains)]
+    if grid.speeds is not None:
+        parts += ["## What is faster", *_speeds(grid.speeds)]
     parts += ["## Where this differs from the papers", DIFFERENCES]
     return "\n\n".join(parts) + "\n"
 
@@ -278,6 +301,32 @@ def _p(value: float | None) -> str:
     if value < 0.0001:
         return "<0.0001"
     return "1" if value >= 0.995 else f"{value:.2g}" if value >= 0.001 else f"{value:.4f}"
+
+
+def _speeds(path: str) -> list[str]:
+    """Return the claims of the papers about speed, with what was measured."""
+    measured = _read(path)
+    lines = []
+    for claim, figure, (table, *places), system in SPEEDS:
+        found = measured["tables"][table][f"{SPEED_WORDS} words"]
+        for place in places:
+            found = found[place]
+        ratio = found[system]["ratio"]
+        other = found.get(OTHER_BASELINE)
+        against = ratio["median"] / other["ratio"]["median"] if other is not None else None
+        low, high = ratio["quartiles"]
+        holds = "yes" if low > 1 else "no" if high < 1 else "undecided"
+        own = f"{ratio['median']:.2f} ({low:.2f} to {high:.2f})"
+        lines.append([claim, figure, own, "" if against is None else f"{against:.2f}", holds, "not measured"])
+    header = ["claim", "papers, on a GPU", "here, on a CPU", "over pytorch-crf", "holds on a CPU", "on a GPU"]
+    note = SPEEDS_NOTE.format(
+        words=SPEED_WORDS,
+        turns=measured["config"]["turns"],
+        command=f"`{measured['command']}`",
+        name=Path(path).name,
+        path=path,
+    )
+    return [note, _markdown(header, lines)]
 
 
 def _gating(path: str) -> str:
