@@ -1,7 +1,7 @@
 """Work on a device that the host does not wait for.
 
 A GPU computes what it is told in order, while the host goes on. So what the host reads of it is copied back in the
-background, and a piece of work that needs such a copy lets others begin before it waits.
+background, and a piece of work that needs such a copy lets others start before it waits.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -34,7 +34,7 @@ def send(device: torch.device, *values: Tensor) -> list[Tensor]:
 
 
 def fetch(values: Tensor) -> Callable[[], Tensor]:
-    """Begin to copy a tensor to the CPU; what is returned waits for the end of it, and returns the copy."""
+    """Start to copy a tensor to the CPU; return a function that waits for the copy and returns it."""
     if values.device.type == "cpu":
         return lambda: values
     copied = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -60,7 +60,7 @@ def finished(work: Work[Result]) -> Result:
 
 
 def overlap(works: Iterable[Work[None]], device: torch.device) -> None:
-    """Do pieces of work; on a GPU each begins before the host waits for those before it."""
+    """Do pieces of work; on a GPU, start each before the host waits for those before it."""
     running: list[Work[None]] = []
     for work in works:
         if device.type == "cpu":
@@ -75,5 +75,5 @@ def overlap(works: Iterable[Work[None]], device: torch.device) -> None:
 
 
 def _goes_on(work: Work[None]) -> bool:
-    """Do a piece of work up to where it next stops; return whether it stopped before its end."""
+    """Do a piece of work up to its next stop; return whether that is not its end."""
     return next(work, _END) is not _END
