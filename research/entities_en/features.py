@@ -13,7 +13,6 @@ from concord.models.words.frozen_encoder import FrozenEncoder
 
 _AT_ONCE = 256
 _BLOCK_WORDS = 190
-_PASS_SUBWORDS = {"cpu": 512, "cuda": 4096}
 
 
 class Features:
@@ -44,14 +43,14 @@ class Features:
 def encoder_states(sentences: Sequence[Sequence[str]], device: str, config: EncoderConfig | None = None) -> Tensor:
     """Return the states of an encoder, by default the bundled one, for each word, shape ``(N, 384)``, fp16."""
     chosen = config or EncoderConfig(source=BUNDLED_NAME)
-    encoder = FrozenEncoder(chosen, device=device, pass_subwords=_PASS_SUBWORDS[device])
+    encoder = FrozenEncoder(chosen, device=device)
     order = sorted(range(len(sentences)), key=lambda place: len(sentences[place]))
     found: list[Tensor] = [torch.empty(0)] * len(sentences)
-    with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-        for start in range(0, len(order), _AT_ONCE):
-            places = order[start : start + _AT_ONCE]
-            for place, rows in zip(places, encoder.features([sentences[place] for place in places]), strict=True):
-                found[place] = rows.half()
+    for start in range(0, len(order), _AT_ONCE):
+        places = order[start : start + _AT_ONCE]
+        states = torch.cat(encoder.features([sentences[place] for place in places])).half().cpu()
+        for place, rows in zip(places, states.split([len(sentences[place]) for place in places]), strict=True):
+            found[place] = rows
     return torch.cat(found)
 
 
