@@ -16,6 +16,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.words.encoder_config import BUNDLED_NAME
 from concord.models.words.frozen_encoder import load_encoder
 from concord.models.words.int8 import fastest_product
+from concord.pipeline.corpora.read_corpus import read_gold
 
 Draw = Callable[..., list[list[Sentence]]]
 Build = Callable[..., Any]
@@ -133,6 +134,19 @@ def test_bundled_taggers_never_wait(name: str, gpu: FakeDevice) -> None:
     gpu.clear()
     found = tagger.predict_documents(documents)
     assert not gpu.waits
-    assert [one.labels for document in found for one in document] == [
-        one.labels for document in expected for one in document
-    ]
+    assert labels(found) == labels(expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["entities_multi", "entities_en_small", "entities_bio"])
+def test_bundled_taggers_find_on_a_real_gpu_what_they_find_on_a_cpu(name: str) -> None:
+    documents = read_gold(CHECKOUT / "examples/train/train.conllu")
+    tagger = load_tagger(CHECKOUT / "models/pretrained" / name)
+    expected = tagger.predict_documents(documents)
+    tagger.move_to("cuda")
+    found = [tagger.predict_documents(documents, PredictOptions(batch_words=words)) for words in (64, 4096)]
+    assert labels(found[0]) == labels(found[1]) == labels(expected)
+
+
+def labels(found: list[list[Prediction]]) -> list[tuple[str, ...]]:
+    return [one.labels for document in found for one in document]
