@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from concord.models.devices import send
+
 # The entries of a state stay within this many nats. The product of two states, one of a forward and one of a backward
 # scan, must stay within the 708 nats of fp64.
 _RANGE = 300.0
@@ -36,16 +38,24 @@ class Packing:
     @classmethod
     def of(cls, mask: Tensor) -> "Packing":
         """Order the words of a mask, shape ``(B, T)``, bool, true for words; every sentence has a word."""
-        lengths, order = mask.sum(dim=1).sort(descending=True, stable=True)
-        steps = torch.arange(mask.shape[1], device=mask.device)[:, None]
+        # On the CPU, since the host must know how many words there are at each step.
+        lengths, order = mask.sum(dim=1).cpu().sort(descending=True, stable=True)
+        steps = torch.arange(mask.shape[1])[:, None]
         inside = steps < lengths
         continues = (steps + 1 < lengths)[inside]
+        rows, sentences, followed, last = send(
+            mask.device,
+            (order * mask.shape[1] + steps)[inside],
+            order.expand_as(inside)[inside],
+            continues.nonzero()[:, 0],
+            (~continues).nonzero()[:, 0],
+        )
         return cls(
             sizes=[size for size in inside.sum(dim=1).tolist() if size],
-            rows=(order * mask.shape[1] + steps)[inside],
-            sentences=order.expand_as(inside)[inside],
-            followed=continues.nonzero()[:, 0],
-            last=(~continues).nonzero()[:, 0],
+            rows=rows,
+            sentences=sentences,
+            followed=followed,
+            last=last,
             shape=(mask.shape[0], mask.shape[1]),
         )
 
