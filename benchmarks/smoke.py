@@ -136,7 +136,12 @@ CASES: Mapping[str, Case] = {
         constants={"DEV": 3},
     ),
     "bench_generations": Case(piece=change_archive),
-    "bench_guarantee": Case(options=f"{TO_FILE} --model entities_en_small", constants={"HALVES": 2, "RECALLS": (0.5,)}),
+    "bench_gpu": Case(
+        options="--gold {corpora}/ewt_uner/dev.conllu --words 40 --summary {out}/summary.json --turns 1 " + SMALL
+    ),
+    "bench_guarantee": Case(
+        options=f"{TO_FILE} --model entities_en_small", constants={"HALVES": 2, "RECALLS": (0.5,), "LANGUAGES": ()}
+    ),
     "bench_hand_checked": Case(options="--texts {out} --summary {out}/summary.json " + SMALL, constants=ONE_WINDOW),
     "bench_identities": Case(piece=score_identities),
     "bench_kills": Case(piece=lambda module, _: module.draw_trials(1, steps=5, local=1, ray=1, actors=1)),
