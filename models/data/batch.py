@@ -213,7 +213,8 @@ class BatchEncoder:
         length_tensor = torch.tensor(lengths)
         mask = torch.arange(shape[1])[None, :] < length_tensor[:, None]
         form_index = torch.zeros(shape, dtype=torch.int64)
-        form_index[mask] = torch.tensor([forms.rows[word] for sentence in sentences for word in sentence.words])
+        words = chain.from_iterable(sentence.words for sentence in sentences)
+        form_index[mask] = torch.tensor(list(map(forms.rows.__getitem__, words)))
         targets = self._encode_targets(sentences, shape)
         labels = self._encode_labels(sentences, shape) if targets is None else None
         tags = self._encode_column([sentence.tags for sentence in sentences], self._tag_numbers, mask)

@@ -17,8 +17,8 @@ class PredictOptions(Config):
 
     precision: Precision = "fp32"
     """bf16 computes networks in bfloat16, faster on some devices; an encoder in int8 stays so, and on a CPU a tagger of
-    two stages computes its encoder alone in bfloat16. Probabilities, entropies and CRFs stay in fp32. A run then reports
-    the share of labels that differ from those of fp32."""
+    two stages computes its encoder alone in bfloat16. Probabilities, entropies and CRFs stay in fp32. A run then
+    reports the share of labels that differ from those of fp32."""
     batch_words: Annotated[int, LabelNeutral] = Field(default=4096, ge=1)
     """Most words (padding included) in a batch of sentences on a CPU, unless one sentence is longer; on a GPU, sixteen
     times as many. Lower it where memory is short; there is nothing to gain by raising it."""

@@ -36,7 +36,7 @@ _DIGIT_RUN = re.compile(r"\d+")
 
 def normalize_digits(word: str) -> str:
     """Replace every decimal digit by ``0``, as NCRF++ does for words and characters."""
-    return _DIGIT.sub("0", word)
+    return word if word.isalpha() else _DIGIT.sub("0", word)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, islice, repeat
 from math import prod
 
 import torch
@@ -172,29 +172,30 @@ class TokenTable:
 
         With ``candidates_from``, other spans of at least this score become candidates; it needs distributions.
         """
-        columns = (self.draft, self.label, self.probability, self.margin, self.uncertainty, self.refined, self.span)
-        draft, label, probability, margin, uncertainty, refined, span = (column.tolist() for column in columns)
+        columns = (self.draft, self.label, self.refined, self.span)
+        draft, label, refined, span = (tuple(column.tolist()) for column in columns)
+        probability, margin, uncertainty = map(self._scores, (self.probability, self.margin, self.uncertainty))
         lengths = [len(sentence.words) for document in self.documents for sentence in document]
         rows = [slice(stop - length, stop) for length, stop in zip(lengths, accumulate(lengths), strict=True)]
         decoded = [_decode(label[words], vocabulary) for words in rows]
         confidences = [
-            prod(span[words][found.start : found.end])
+            prod(span[words.start + found.start : words.start + found.end])
             for words, (_, spans) in zip(rows, decoded, strict=True)
             for found in spans
         ]
         if self.calibration is not None:
             confidences = self.calibration.entity_confidences(confidences)
-        remaining = iter(confidences)
+        remaining = iter(confidences if self.scored else repeat(None))
         predictions = (
             Prediction(
                 labels=labels,
                 draft_labels=labels if draft[words] == label[words] else _decode(draft[words], vocabulary)[0],
-                probabilities=self._scores(probability[words]),
-                margins=self._scores(margin[words]),
-                uncertainty=self._scores(uncertainty[words]),
-                refined=tuple(refined[words]),
+                probabilities=probability[words],
+                margins=margin[words],
+                uncertainty=uncertainty[words],
+                refined=refined[words],
                 spans=spans,
-                confidences=self._scores(list(islice(remaining, len(spans)))),
+                confidences=tuple(islice(remaining, len(spans))),
             )
             for words, (labels, spans) in zip(rows, decoded, strict=True)
         )
@@ -212,8 +213,8 @@ class TokenTable:
         lengths = [len(sentence.words) for document in self.documents for sentence in document]
         return find_spans(self.distributions.double().numpy(), lengths, vocabulary, least=least)
 
-    def _scores(self, values: Sequence[float]) -> tuple[float | None, ...]:
-        return tuple(values) if self.scored else (None,) * len(values)
+    def _scores(self, column: Tensor) -> tuple[float | None, ...]:
+        return tuple(column.tolist()) if self.scored else (None,) * len(column)
 
     def _begin(self, labels: Tensor, probabilities: Tensor, other: Tensor) -> Callable[[], "WordResults"]:
         """Begin to copy the results of a batch to the CPU."""
@@ -257,7 +258,7 @@ class WordResults:
     """Shape ``(B, T, L)``; None unless the table keeps them."""
 
 
-def _decode(numbers: list[int], vocabulary: Vocabulary) -> tuple[tuple[str, ...], tuple[Span, ...]]:
+def _decode(numbers: tuple[int, ...], vocabulary: Vocabulary) -> tuple[tuple[str, ...], tuple[Span, ...]]:
     """Return labels in the form of gold labels, and the entities, from the numbers of a sentence's labels."""
     names = vocabulary.labels
     # Label 0 is O: most sentences have no other.
@@ -270,8 +271,10 @@ def top_two_margin(probabilities: Tensor) -> Tensor:
     """Return the best probability less the second best; shape ``(..., L)`` to ``(...)``; 1 for a single label."""
     if probabilities.shape[-1] == 1:
         return torch.ones_like(probabilities[..., 0])
-    best = probabilities.topk(2, dim=-1).values
-    return best[..., 0] - best[..., 1]
+    # On a CPU several times as fast as ``topk``.
+    best = probabilities.argmax(dim=-1, keepdim=True)
+    second = probabilities.scatter(-1, best, -1.0).amax(dim=-1)
+    return probabilities.gather(-1, best)[..., 0] - second
 
 
 def span_query(
@@ -293,11 +296,12 @@ def span_query(
     if not vocabulary.scheme.has_entities:
         return None
     # Label 0 is O: most sentences have no other.
-    named = labels.any(dim=1).tolist()
-    numbers, names, scheme = labels.tolist(), vocabulary.labels, vocabulary.scheme
+    named = labels.any(dim=1).nonzero()[:, 0]
+    numbers = dict(zip(named.tolist(), labels[named].tolist(), strict=True))
+    names, scheme = vocabulary.labels, vocabulary.scheme
     found: list[tuple[int, Span, list[int], str | None]] = []
     for number in sentences:
-        if not named[number]:
+        if number not in numbers:
             continue
         begin, stop = kept[number]
         own = numbers[number][begin:stop]
