@@ -11,7 +11,7 @@ where it is then joined to the streams before every layer.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -170,7 +170,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
         inside = torch.arange(batch.mask.shape[1]) < batch.lengths[:, None]
         is_uncertain = ((found.other > work.threshold) & inside).any(dim=1)
         is_uncertain[[contradiction.sentence for contradiction in contradictions]] = True
-        work.uncertain.add(windows, inside, is_uncertain, draft, features)
+        work.drafts.add(windows, inside, is_uncertain, draft, features)
         certain = (~is_uncertain).nonzero()[:, 0].tolist()
         probability = partial(drafted_probability, draft.samples)
         yield from table.write_spans(
@@ -179,23 +179,20 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
 
     def _refine(self, work: "_Work", *, batch_words: int, words: int) -> None:
         """Run stage two on the uncertain windows of a call with this many words; overwrite their uncertain labels."""
-        drafts = work.uncertain.join()
         most = min(batch_words, _REFINED_WORDS.get(self.device.type, batch_words))
-        ordered = sorted(work.uncertain.windows, key=lambda window: window.first)
+        ordered = sorted(work.drafts.windows, key=lambda window: window.first)
 
         def works() -> Iterator[Work[None]]:
             for part, batch in self.batches(ordered, batch_words=most):
                 if work.on_batch is not None:
                     work.on_batch(words, words)
-                yield self._refine_batch(work, part, batch, drafts)
+                yield self._refine_batch(work, part, batch)
 
         overlap(works(), self.device)
 
-    def _refine_batch(
-        self, work: "_Work", windows: Sequence[Window], batch: Batch, drafts: "_UncertainDrafts"
-    ) -> Work[None]:
+    def _refine_batch(self, work: "_Work", windows: Sequence[Window], batch: Batch) -> Work[None]:
         memory = work.memory
-        probabilities, uncertainty, samples, features = drafts.read(windows, batch)
+        probabilities, uncertainty, samples, features = work.drafts.read(windows, batch)
         contents = memory.read(_window_rows(windows, batch)) if memory is not None else None
         with self._small_networks(work.options.precision):
             logits = self.refine_network(batch, features, probabilities, contents)
@@ -298,7 +295,7 @@ class _UncertainDrafts:
         self.windows: list[Window] = []
         self._first: dict[int, int] = {}
         self._words = 0
-        self._columns: list[list[Tensor]] = []
+        self._parts: list[list[Tensor]] = []
 
     def add(
         self, windows: Sequence[Window], inside: Tensor, chosen: Tensor, draft: Draft, features: Tensor | None
@@ -315,20 +312,19 @@ class _UncertainDrafts:
         (cells,) = send(draft.labels.device, (inside & chosen[:, None]).flatten().nonzero()[:, 0])
         # The words come first, and the weight samples after them.
         values = [draft.probabilities, draft.uncertainty, draft.samples.movedim(0, 2), features]
-        self._columns.append([value.flatten(0, 1).index_select(0, cells) for value in values if value is not None])
+        self._parts.append([value.flatten(0, 1).index_select(0, cells) for value in values if value is not None])
 
-    def join(self) -> "_UncertainDrafts":
-        """Join what was added, with zeros for padding at the end."""
-        if self._columns:
-            parts = [list(column) for column in zip(*self._columns, strict=True)]
-            self._columns = [[torch.cat([*column, torch.zeros_like(column[0][:1])])] for column in parts]
-        return self
+    @cached_property
+    def _columns(self) -> list[Tensor]:
+        """What was added, joined, with zeros for padding at the end."""
+        columns, self._parts = list(zip(*self._parts, strict=True)), []
+        return [torch.cat([*column, torch.zeros_like(column[0][:1])]) for column in columns]
 
     def read(self, windows: Sequence[Window], batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return probabilities, uncertainty, samples and features of a batch of windows, zeros where padded."""
         rows = word_rows(torch.tensor([self._first[window.first] for window in windows]), batch.lengths)
         (index,) = send(batch.mask.device, rows.masked_fill(rows < 0, self._words))
-        probabilities, uncertainty, samples, *features = (column[index] for (column,) in self._columns)
+        probabilities, uncertainty, samples, *features = (column[index] for column in self._columns)
         return probabilities, uncertainty, samples.movedim(2, 0), features[0] if features else None
 
 
@@ -342,7 +338,7 @@ class _Work:
     """Nats above which stage two decides."""
     memory: DocumentMemory | None
     on_batch: OnBatch | None
-    uncertain: _UncertainDrafts = field(default_factory=_UncertainDrafts)
+    drafts: _UncertainDrafts = field(default_factory=_UncertainDrafts)
 
 
 def _window_rows(windows: Sequence[Window], batch: Batch) -> Tensor:
