@@ -98,7 +98,7 @@ DIFFERENCES = """\
   Figures here and there cannot be compared.
 - **LAN.** Figure 3 is drawn for LAN and BiLSTM-softmax; the paper's curve of BiLSTM-CRF is missing."""
 SPEEDS_NOTE = (
-    "Over a BiLSTM-CRF with our CRF, then with pytorch-crf and without probabilities; our CRF over pytorch-crf. One "
+    "Over a BiLSTM-CRF with our CRF, then pytorch-crf without probabilities; our CRF over pytorch-crf. One "
     "CPU thread, {words} words a sentence ([JSON](../{path})); the papers measured GPUs."
 )
 SPEED_WORDS = 24
