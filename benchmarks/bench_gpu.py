@@ -4,18 +4,13 @@ Command: python benchmarks/bench_gpu.py --gold $GOLD/ewt_uner/test.conllu.zst $G
     $GOLD/litbank_prop/test.conll.zst --summary benchmarks/results/gpu_counts_cpu_202611.json
 
 Without a GPU the operations are counted on a fake one, which computes on the CPU; `python_calls` are those of the host,
-which the number of words decides as well. All is of a second call, after one that loads what a process keeps. With
---other, the root of another checkout, its taggers take turns with these on one thread of the CPU; a ratio is its
-processor time over that of this checkout in the same turn, of a first call on new documents.
+which the number of words decides as well. All is of a second call, after one that loads what a process keeps.
 """
 
 import argparse
 import cProfile
 import json
-import os
 import pstats
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -86,31 +81,6 @@ def python_calls(run: Callable[[], object]) -> int:
     return calls
 
 
-def cpu_seconds(name: str, documents: Documents) -> float:
-    """Return the processor time of a call, in a process that has tagged other documents before."""
-    half = len(documents) // 2
-    tagger = load_tagger(BUNDLES / name)
-    tagger.predict_documents(documents[:half])
-    started = time.process_time()
-    tagger.predict_documents(documents[half:])
-    return time.process_time() - started
-
-
-def compare(other: Path, name: str, *, turns: int) -> dict[str, float]:
-    """Time both checkouts in turns, each time in a new process."""
-    ratios = []
-    for _ in range(turns):
-        seconds = []
-        for root in (Path.cwd(), other):
-            path = os.pathsep.join([str(root), str(root / "tests" / "support")])
-            command = [sys.executable, __file__, *sys.argv[1:], "--models", name, "--seconds"]
-            environ = os.environ | {"PYTHONPATH": path}
-            ran = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-            seconds.append(float(ran.stdout))
-        ratios.append(seconds[1] / seconds[0])
-    return spread(ratios, digits=3)
-
-
 def labels(found: Sequence[Sequence[Any]]) -> list[str]:
     """Return the labels of all words."""
     return [label for document in found for prediction in document for label in prediction.labels]
@@ -123,8 +93,6 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=53218)
     parser.add_argument("--models", nargs="+", default=["entities_multi", "entities_en_small", "entities_bio"])
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--other", type=Path)
-    parser.add_argument("--seconds", action="store_true", help="print the processor time of the first model alone")
     parser.add_argument("--summary", type=Path, required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -132,9 +100,6 @@ def main() -> None:
     gold = [document for path in arguments.gold for document in read_gold(path)]
     plain = [[Sentence(words=sentence.words) for sentence in document] for document in gold]
     documents = first_documents(plain, arguments.words)
-    if arguments.seconds:
-        print(cpu_seconds(arguments.models[0], documents))
-        return
     report: dict[str, Any] = {**environment("bench_gpu.py"), "is_fake": not torch.cuda.is_available(), "models": {}}
     for name in arguments.models:
         tagger, options = load_tagger(BUNDLES / name), PredictOptions()
@@ -153,8 +118,6 @@ def main() -> None:
             **found,
             "other_labels_than_the_cpu": others,
         }
-        if arguments.other is not None:
-            report["models"][name]["cpu_ratio"] = compare(arguments.other, name, turns=arguments.turns)
         print(name, report["models"][name], flush=True)
     arguments.summary.write_text(json.dumps(report, indent=1) + "\n")
 

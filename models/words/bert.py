@@ -41,10 +41,9 @@ class Windows:
     """The place of each subword in its window, shape ``(N,)``, int64."""
     lengths: Sequence[tuple[int, int]]
     """How many windows in a row have one length, and that length in subwords."""
-    index: Tensor | None = None
-    """On a GPU, the subwords of each window, shape ``(windows, longest)``, int64, -1 where padded; None on a CPU."""
-    cells: Tensor | None = None
-    """On a GPU, the cell of each subword among those of ``index``, shape ``(N,)``, int64; None on a CPU."""
+    padded: tuple[Tensor, Tensor, Tensor] | None = None
+    """On a GPU, the subwords of each window, shape ``(windows, longest)``, int64; which of these are no padding, bool; and
+    the cell of each subword among them, ``(N,)``, int64. None on a CPU."""
 
 
 class Bert:
@@ -106,9 +105,10 @@ class Bert:
         if self._device.type == "cpu":
             return Windows(numbers=numbers, places=places, lengths=lengths)
         index = pad_sequence(list(torch.arange(len(numbers)).split(list(map(len, rows)))), True, padding_value=-1)
-        cells = (index >= 0).flatten().nonzero()[:, 0]
-        numbers, places, index, cells = send(self._device, numbers, places, index, cells)
-        return Windows(numbers=numbers, places=places, lengths=lengths, index=index, cells=cells)
+        inside = index >= 0
+        cells = inside.flatten().nonzero()[:, 0]
+        numbers, places, index, inside, cells = send(self._device, numbers, places, index.clamp(min=0), inside, cells)
+        return Windows(numbers=numbers, places=places, lengths=lengths, padded=(index, inside, cells))
 
     def _embed(self, numbers: Tensor, places: Tensor) -> Tensor:
         types, positions = (
@@ -124,11 +124,11 @@ class Bert:
 
     def _attend(self, layer: str, states: Tensor, windows: Windows) -> Tensor:
         projected = self._project(f"{layer}.attention.self", states).unflatten(1, (len(_STREAMS), self._heads, -1))
-        if windows.index is not None and windows.cells is not None:
-            inside = windows.index >= 0
-            query, key, value = projected[windows.index.clamp(min=0)].permute(2, 0, 3, 1, 4)
+        if windows.padded is not None:
+            index, inside, cells = windows.padded
+            query, key, value = projected[index].permute(2, 0, 3, 1, 4)
             found = scaled_dot_product_attention(query, key, value, attn_mask=inside[:, None, None])
-            return found.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, windows.cells)
+            return found.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, cells)
         sizes = [count * length for count, length in windows.lengths]
         attended = []
         for part, shape in zip(projected.split(sizes), windows.lengths, strict=True):

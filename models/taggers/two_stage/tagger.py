@@ -156,9 +156,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
         options, table = work.options, work.table
         with self.autocast(options.precision):
             features = self.encoder_features(batch)
-        draft = yield from self._draft(
-            batch, features, samples=options.samples, computing=partial(self._small_networks, options.precision)
-        )
+        draft = yield from self._draft(batch, features, samples=options.samples, precision=options.precision)
         words = KeptWords.of(windows, batch.mask.shape[1])
         found = yield from table.write_labels(
             words, draft.labels, probabilities=draft.probabilities, uncertainty=draft.uncertainty
@@ -167,7 +165,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
         draft = leave_matches_to_stage_two(draft, contradictions)
         if work.memory is not None:
             work.memory.write(words.rows, words.cells, draft.hidden, draft.probabilities)
-        inside = torch.arange(batch.mask.shape[1]) < batch.lengths[:, None]
+        inside = _window_rows(windows, batch) >= 0
         is_uncertain = ((found.other > work.threshold) & inside).any(dim=1)
         is_uncertain[[contradiction.sentence for contradiction in contradictions]] = True
         work.drafts.add(windows, inside, is_uncertain, draft, features)
@@ -206,11 +204,17 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
         """Return the context in which all but the encoder computes: on a CPU bfloat16 would slow it down."""
         return self.autocast("fp32" if self.device.type == "cpu" else precision)
 
-    def _draft(self, batch: Batch, features: Tensor | None, *, samples: int | None, **options: Any) -> Work[Draft]:
+    def _draft(
+        self, batch: Batch, features: Tensor | None, *, samples: int | None, precision: Precision = "fp32"
+    ) -> Work[Draft]:
         """Draft a batch with weight samples for every sentence if their number is given, else as configured."""
-        drawn = self._weight_samples(samples or self.config.samples)
-        samples_above = self.config.samples_above if samples is None else None
-        return self.draft_network.drafting(batch, features, drawn, samples_above=samples_above, **options)
+        return self.draft_network.drafting(
+            batch,
+            features,
+            self._weight_samples(samples or self.config.samples),
+            samples_above=self.config.samples_above if samples is None else None,
+            computing=partial(self._small_networks, precision),
+        )
 
     def _weight_samples(self, samples: int) -> Sequence[LstmSample]:
         """Return M weight samples, which are drawn again only when the weights or their device have changed."""
@@ -242,8 +246,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             documents.setdefault(document, []).append(sentence)
         memory = self._empty_memory(list(documents.values()))
         if memory is not None:
-            inside = torch.arange(batch.mask.shape[1]) < batch.lengths[:, None]
-            cells = inside.flatten().nonzero()[:, 0]
+            cells = (_batch_rows(batch) >= 0).flatten().nonzero()[:, 0]
             memory.write(torch.arange(len(cells)), cells, hidden, probabilities)
         return memory
 
