@@ -14,10 +14,9 @@ DIRECTIONS = ("l0", "l0_reverse")
 
 # Fewer sentences are as fast in PyTorch's own loop, whose steps cost less than a dozen calls from Python.
 _FEWEST_SENTENCES = 8
-# Sentences that all samples read together, and words whose gates are computed ahead. On a CPU both should stay in its
-# cache, on a GPU they should be many.
-_SENTENCES = {"cpu": 16, "cuda": 256}
-_WORDS_AHEAD = {"cpu": 64, "cuda": 8192}
+# Sentences that all samples read together, and words whose gates are computed ahead: both should stay in the cache.
+_SENTENCES = 16
+_WORDS_AHEAD = 64
 
 
 def can_scan(lstm: nn.LSTM, inputs: Tensor) -> bool:
@@ -93,11 +92,10 @@ class SampledLayer:
         The inputs are the B * T cells of padded sentences, ``(B * T, D)``, or ``(M, B * T, D)`` if each sample has its
         own; the lengths have shape ``(B,)``, int64, and ``width`` is T.
         """
-        device = inputs.device
-        for first in range(0, len(lengths), _SENTENCES[device.type]):
-            cells, sizes = by_step(lengths[first : first + _SENTENCES[device.type]], width)
-            blocks = list(_blocks(sizes, words=_WORDS_AHEAD[device.type]))
-            parts = (cells + first * width).to(device).split([sum(block) for block in blocks], dim=1)
+        for first in range(0, len(lengths), _SENTENCES):
+            cells, sizes = by_step(lengths[first : first + _SENTENCES], width)
+            blocks = list(_blocks(sizes, words=_WORDS_AHEAD))
+            parts = (cells + first * width).split([sum(block) for block in blocks], dim=1)
             gates = (
                 step for part, block in zip(parts, blocks, strict=True) for step in self._gates(inputs, part, block)
             )

@@ -42,7 +42,7 @@ class Windows:
     lengths: Sequence[tuple[int, int]]
     """How many windows in a row have one length, and that length in subwords."""
     padded: tuple[Tensor, Tensor, Tensor] | None = None
-    """On a GPU, the subwords of each window, shape ``(windows, longest)``, int64; which of these are no padding, bool; and
+    """On a GPU, the subwords of each window, shape ``(windows, longest)``, int64; which of these are not padding; and
     the cell of each subword among them, ``(N,)``, int64. None on a CPU."""
 
 
