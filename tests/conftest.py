@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 from concord_testing import stores
+from concord_testing.checkout import SOAK
 from concord_testing.heads import Head, ray_head
 from concord_testing.store_servers import azure_server, s3_server, store_proxy
 from hypothesis import HealthCheck, settings
 
-# A busy machine is no fault of the code: examples are judged by their outcome, not by the clock.
-settings.register_profile("concord", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("concord")
+# Examples are judged by their outcome, not by the clock; those of a test may share a folder.
+_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+settings.register_profile("test", _UNTIMED, max_examples=25)
+settings.register_profile("soak", _UNTIMED, max_examples=400)
+settings.load_profile("soak" if SOAK else "test")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -172,7 +172,6 @@ def test_span_probability_of_both_stages_is_joint_over_samples_and_constant_in_s
 
 @pytest.mark.slow
 @given(st.lists(st.sampled_from(BIOES.label_set(["X", "Y"])), min_size=1, max_size=12), st.data())
-@settings(deadline=None, max_examples=200)
 def test_pieces_of_a_cut_sentence_add_up_to_its_spans(labels: list[str], data: st.DataObject) -> None:
     for scheme in (BIO, BIOES):
         names = [label for label in labels if scheme is BIOES or label[0] not in "ES"] or ["O"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.models.bundles.checkpoint import load_tagger, save_calibration, save_tagger
@@ -33,7 +33,6 @@ HOT = Calibration(tokens=Temperature(temperature=2.0), entities=Platt(slope=0.5,
 
 @pytest.mark.slow
 @given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=6), st.floats(0.2, 5.0))
-@settings(deadline=None)
 def test_temperature_is_the_normalised_power(weights: list[float], temperature: float) -> None:
     probabilities = torch.tensor(weights, dtype=torch.float64) / sum(weights)
     powers = probabilities ** (1 / temperature)

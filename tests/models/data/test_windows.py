@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.models.data.options import PredictOptions
@@ -24,7 +24,6 @@ def numbered(words: int) -> Sentence:
     longest=st.integers(8, 30),
     overlap=st.integers(0, 40),
 )
-@settings(deadline=None, max_examples=200)
 def test_windows_keep_every_word_once_and_in_order(lengths: list[list[int]], longest: int, overlap: int) -> None:
     documents = [[numbered(words) for words in document] for document in lengths]
     kept = []
@@ -38,7 +37,6 @@ def test_windows_keep_every_word_once_and_in_order(lengths: list[list[int]], lon
 
 @pytest.mark.slow
 @given(length=st.integers(1, 300), longest=st.integers(8, 60), overlap=st.integers(0, 59))
-@settings(deadline=None, max_examples=200)
 def test_kept_words_are_half_the_overlap_away_from_the_edge(length: int, longest: int, overlap: int) -> None:
     overlap = min(overlap, longest - 1)
     windows = cut_windows([[numbered(length)]], longest=longest, overlap=overlap)

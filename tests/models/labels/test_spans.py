@@ -3,7 +3,7 @@
 from itertools import pairwise, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from seqeval.scheme import IOB2, IOBES, Entities
 
@@ -38,7 +38,6 @@ def spans_in_a_sentence(draw: st.DrawFn) -> tuple[tuple[Span, ...], int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(drawn=spans_in_a_sentence())
-@settings(deadline=None)
 def test_decoding_returns_the_encoded_spans(scheme: SpanScheme, drawn: tuple[tuple[Span, ...], int]) -> None:
     spans, length = drawn
     assert decode_spans(encode_spans(spans, length, scheme), scheme) == spans
@@ -46,7 +45,6 @@ def test_decoding_returns_the_encoded_spans(scheme: SpanScheme, drawn: tuple[tup
 
 @pytest.mark.slow
 @given(drawn=spans_in_a_sentence())
-@settings(deadline=None)
 def test_converting_labels_keeps_their_spans(drawn: tuple[tuple[Span, ...], int]) -> None:
     bio, bioes = encode_spans(*drawn, "BIO"), encode_spans(*drawn, "BIOES")
     assert convert_labels(bio, source="BIO", target="BIOES") == bioes
@@ -56,7 +54,6 @@ def test_converting_labels_keeps_their_spans(drawn: tuple[tuple[Span, ...], int]
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [BIO, BIOES])
 @given(data=st.data())
-@settings(deadline=None, max_examples=300)
 def test_decoder_agrees_with_seqeval_strict_on_any_labels(scheme: LabelScheme, data: st.DataObject) -> None:
     labels = data.draw(st.lists(st.sampled_from(scheme.label_set(KINDS)), min_size=1, max_size=8))
     found = Entities([labels], SEQEVAL[scheme.name], suffix=False).entities[0]

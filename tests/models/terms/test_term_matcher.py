@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import spacy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from spacy.tokens import Doc
 
@@ -123,7 +123,6 @@ LINES = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(LINES, min_size=1, max_size=5), st.lists(st.sampled_from(WORDS), max_size=8))
 def test_matches_are_those_of_spacys_entity_ruler(lines: list[dict[str, Any]], words: list[str]) -> None:
     RULER.clear()

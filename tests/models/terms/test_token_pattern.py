@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import spacy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from spacy.matcher import Matcher
 from spacy.tokens import Doc
@@ -51,7 +51,6 @@ def test_conditions_accept_the_words_that_spacy_accepts(condition: dict[str, Any
         assert own_matches([condition], [word]) == spacy_matches([condition], [word]), (condition, word)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.sampled_from((*CONDITIONS, *REPEATED)), min_size=1, max_size=4),
     st.sampled_from((*CONDITIONS, *NEGATED)),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from concord_testing.checkout import CHECKOUT
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -108,7 +108,6 @@ FORMS = st.one_of(st.sampled_from(sorted(set(TEXT.split()))), st.text(LETTERS, m
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_vectors_are_equal_to_the_bit_however_forms_are_split_over_calls(
     fitted: FormVectors, forms: Callable[..., Forms], data: st.DataObject

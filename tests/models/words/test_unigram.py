@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
@@ -127,7 +127,6 @@ def test_pieces_of_listed_words_are_those_of_the_library(ours: Split, library: S
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
 @given(words=st.lists(st.text(CHARACTERS, max_size=12), min_size=1, max_size=20))
 def test_pieces_of_any_words_are_those_of_the_library(ours: Split, library: Split, words: list[str]) -> None:
     found = dict(zip(words, ours(words), strict=True))

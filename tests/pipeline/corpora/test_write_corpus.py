@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.models.data.sentence import Sentence
@@ -42,7 +42,6 @@ def corpora(draw: st.DrawFn) -> list[GoldDocument]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("form", "suffix"), [("conll", ".gz"), ("conllu", ""), ("conllu", ".zst")])
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(corpus=corpora())
 def test_written_corpus_is_read_back_unchanged(
     tmp_path: Path, form: GoldForm, suffix: str, corpus: list[GoldDocument]

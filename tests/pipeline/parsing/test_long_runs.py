@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -55,7 +55,6 @@ def test_best_tree_of_nested_cycles_equals_that_of_stanza(seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join))
 def test_addresses_are_those_of_stanza(text: str) -> None:
     from stanza.models.tokenization.utils import MASK_RE

@@ -9,7 +9,7 @@ import spacy
 from concord_testing.finished_runs import null_columns
 from concord_testing.parses import ODD, check_tokens, check_tree, documents_of, parse_text
 from concord_testing.spacy_pipelines import FRENCH, write_french
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.models.errors import ConfigError, ModelError
@@ -64,7 +64,6 @@ def test_words_cover_odd_text(parser: Parser, name: str) -> None:
         check_tree(sentence)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.text(max_size=60) | st.text("ab. \n", max_size=60))
 def test_words_cover_any_text(parser: Parser, text: str) -> None:
     document = parse_text(parser, text)

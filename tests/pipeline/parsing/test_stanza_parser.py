@@ -16,7 +16,7 @@ import pytest
 import torch
 from concord_testing.finished_runs import null_columns
 from concord_testing.parses import ODD, check_tokens, check_tree, documents_of, parse_text
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -92,7 +92,6 @@ def test_tokens_cover_odd_text(parser: StanzaParser, name: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
 @given(st.text(max_size=60))
 def test_tokens_cover_any_text(parser: StanzaParser, text: str) -> None:
     assume(not is_unspaced(text))
@@ -420,7 +419,6 @@ def enumerated_best(scores: NDArray[np.floating]) -> float:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
 @given(st.integers(2, 5), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 3.0, 30.0]))
 def test_best_tree_equals_exhaustive_search(size: int, seed: int, root_bonus: float) -> None:
     scores = np.random.default_rng(seed).normal(size=(size, size)).astype(np.float32) * 3

@@ -13,7 +13,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 from concord_testing import fakes, runs
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.pipeline.annotate import dry_run
@@ -497,7 +497,6 @@ edits = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rounds=st.lists(edits, min_size=1, max_size=4))
 def test_any_sequence_of_edits_and_runs_equals_one_run(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[Any]

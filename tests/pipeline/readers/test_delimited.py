@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from concord_testing import runs
 from concord_testing.broken_files import read_all, zstd
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.pipeline.config import AnnotateConfig, ReaderConfig
@@ -174,7 +174,6 @@ FIELD = st.one_of(st.text(max_size=8), st.sampled_from(['"', 'a"b', "a,b", "x\ny
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.tuples(FIELD, FIELD), max_size=10),
     noise=st.lists(st.sampled_from(['"', "\n", ",", '",', 'x,"', "\xff"]), max_size=3),

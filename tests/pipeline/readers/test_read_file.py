@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from concord_testing import runs
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from concord.pipeline.config import AnnotateConfig, OutputConfig, PlanningConfig, ReaderConfig
@@ -197,7 +197,6 @@ LINE = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.lists(LINE, max_size=12),
     end=st.sampled_from([b"", b"\n"]),
@@ -240,7 +239,6 @@ def test_jsonl_pieces_of_any_size_have_the_records_of_the_whole_file(
         assert len(whole) == sum(1 for line in raw.removeprefix(mark).split(b"\n") if line.strip())
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     texts=st.lists(st.one_of(st.none(), st.text(max_size=9)), min_size=1, max_size=200),
     group=st.integers(1, 150),

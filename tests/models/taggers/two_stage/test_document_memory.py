@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.models.data.options import PredictOptions
@@ -50,7 +50,6 @@ def naive_index(documents: list[list[str]], key: Key, slots: int) -> list[list[i
     key=st.sampled_from(["lower", "exact"]),
     slots=st.integers(1, 5),
 )
-@settings(deadline=None, max_examples=200)
 def test_index_lists_the_first_other_occurrences_in_document_order(
     documents: list[list[str]], key: Key, slots: int
 ) -> None:
@@ -60,7 +59,6 @@ def test_index_lists_the_first_other_occurrences_in_document_order(
 
 @pytest.mark.slow
 @given(documents=st.lists(st.lists(WORDS, max_size=14), max_size=4), slots=st.integers(1, 5))
-@settings(deadline=None)
 def test_index_excludes_the_word_itself_and_other_documents(documents: list[list[str]], slots: int) -> None:
     index = occurrence_index(number_words(documents, "lower"), slots=slots)
     owner = [number for number, words in enumerate(documents) for _ in words]
