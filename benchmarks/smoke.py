@@ -122,7 +122,6 @@ CASES: Mapping[str, Case] = {
     ),
     "bench_crf": Case(options="--labels 9 --sentences 2 --seconds 0.001"),
     "bench_defaults": Case(options=f"{TO_FILE} {SMALL}", constants={"SUITE": ("ewt_uner",)}),
-    "bench_delta": Case(options="--documents 3 --generations 2 --changed 1 --parts 101"),
     "bench_diff": Case(options="{collection} {collection} --copies 1 --repeats 1"),
     "bench_disk_faults": Case(options="--stride 1000"),
     "bench_document_memory": Case(options="--corpora {corpora}", constants={"SETS": ("ewt_uner",)}),

@@ -4,14 +4,13 @@
 2. ``executors`` give the shards to workers. In a ``worker`` each shard passes four stages: ``readers`` turn records
    into documents, ``parsing`` finds sentences and dependency trees, the tagger of ``models`` labels the words, and
    ``output`` writes the tables and commits them. A record that fails on the way becomes a dead letter.
-3. ``output`` checks that every record is accounted for and publishes the manifest, and on demand a version of the Delta
-   tables; ``report`` writes a page about it.
+3. ``output`` checks that every record is accounted for and publishes the manifest; ``report`` writes a page about
+   it.
 
 The same call starts a run, resumes it, or finds it finished. Everything that is committed survives a crash.
 """
 
 import os
-import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,9 +23,7 @@ from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, Execu
 from concord.pipeline.executors.local import run_locally
 from concord.pipeline.executors.ray_auth import resolve_auth_mode
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.dead_letters import DeadLetterFilter
-from concord.pipeline.output.delta_log import check_delta, has_delta_log, write_delta_log
 from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import CONFIG_NAME, OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
@@ -69,8 +66,6 @@ def annotate(
     """
     config, folder = job.config, job.folder
     _check_output(folder)
-    if config.output.delta:
-        check_delta(folder.output)
     folder.generations.settle()
     planner = Planner(job)
     plan = planner.resolve() if retry is None else planner.retry(retry)
@@ -95,9 +90,8 @@ def annotate(
                     folder.remove_broken_commits(shards, generation=plan.generation)
                     run_shards = _executor(config.executor, build, build_parse)
                     tally.replaced = run_shards(plan, shards, tally.add, tally.update)
-            folder.finish(plan, _retention(job))
-    if config.output.delta:
-        write_delta_log(open_collection(folder))
+            retention = Retention(keep=config.output.keep, grace_seconds=config.output.grace_seconds)
+            folder.finish(plan, retention)
     if config.report and not (was_finished and (folder.metadata / "report.html").exists()):
         write_report(folder)
     return tally.result(job, done_before=len(plan.shards) - len(shards))
@@ -144,14 +138,6 @@ def _make_output(folder: OutputFolder) -> None:
 
 def _unusable(folder: OutputFolder, reason: str) -> ConfigError:
     return ConfigError(f"output: expected a folder that can be written, got {folder.output} ({reason})")
-
-
-def _retention(job: ResolvedJob) -> Retention:
-    """Return which generations are kept: in an object store all of them, where a Delta log names their parts."""
-    output, settings = job.folder.output, job.config.output
-    if not isinstance(output, Path) and (settings.delta or has_delta_log(output)):
-        return Retention(keep=sys.maxsize)
-    return Retention(keep=settings.keep, grace_seconds=settings.grace_seconds)
 
 
 def _write_config(job: ResolvedJob) -> None:

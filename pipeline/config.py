@@ -185,8 +185,6 @@ class OutputConfig(Config):
     """How many generations are kept, the newest included. Those with a name (concord history --tag) are kept anyway."""
     grace_seconds: Annotated[float, Incidental] = Field(default=3600, ge=0)
     """For how long a generation is kept after the next one is finished, so that programs can finish reading it."""
-    delta: Annotated[bool, Incidental] = False
-    """Also write a Delta log for each table, with a version for each generation; needs the extra `delta`."""
 
 
 class AnnotateConfig(Config):

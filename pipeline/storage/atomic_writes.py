@@ -31,9 +31,9 @@ from concord.pipeline.storage.store_path import StorePath
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
 RunStep = Literal["plan", "write", "fsync", "rename", "commit", "names", "publish", "swap", "sweep"]
 PromotionStep = Literal["locked", "intent", "previous", "champion", "ledger", "settled"]
-CrashStep = RunStep | PromotionStep | Literal["link", "delta"]
+CrashStep = RunStep | PromotionStep | Literal["link"]
 CRASH_STEPS: tuple[RunStep, ...] = get_args(RunStep)
-_ALL_STEPS = {*CRASH_STEPS, *get_args(PromotionStep), "link", "delta"}
+_ALL_STEPS = {*CRASH_STEPS, *get_args(PromotionStep), "link"}
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 """The compressions of text files, by suffix."""
 
@@ -209,8 +209,7 @@ def crash_point(step: CrashStep) -> None:
     run: ``plan`` (the plan is written), ``write`` (a staged file's bytes are written), ``fsync`` (they are on disk),
     ``rename`` (a part has its final name), ``commit`` (a commit record exists), ``names`` (the table of names is
     written), ``publish`` (a generation is complete), ``swap`` (it is the current one), ``sweep`` (orphans are removed);
-    in a new folder also ``link`` (a name leads to the current generation), and with a Delta log ``delta`` (one of its
-    tables has a new version).
+    in a new folder also ``link`` (a name leads to the current generation).
 
     Raises:
         ValueError: when the variable names no step.

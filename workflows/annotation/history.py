@@ -3,12 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from concord.models.errors import ConfigError
 from concord.pipeline.errors import PlanError
 from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.delta_log import FOLDER, check_delta, prune_delta_log
 from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.past_generations import CONFIDENT, PastGeneration, past_generations
@@ -73,12 +71,7 @@ def prune(output: OutputPath, *, keep: int | None) -> Answer:
     """Remove the generations that are past their grace period, but for the newest ``keep`` and those with a name."""
     folder = OutputFolder(output)
     settings = folder.plan().config.output
-    has_delta_log = isinstance(folder.output, Path) and (folder.output / FOLDER).is_dir()
-    if has_delta_log:
-        check_delta(folder.output)
     removed = folder.generations.prune(Retention(keep=keep or settings.keep, grace_seconds=settings.grace_seconds))
-    if has_delta_log:
-        prune_delta_log(folder.generations)
     names = [generation.name for generation in removed]
     text = f"{output}: removed {counted(len(names), 'generation')}" + (f" ({', '.join(names)})" if names else "")
     return Answer(values={"output": folder.output, "removed": names}, text=text)

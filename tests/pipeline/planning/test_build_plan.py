@@ -354,7 +354,7 @@ NOT_DECIDING = {
     # The digests of packages, models and terms are in the identities of parser and tagger.
     "parser": {"package", "directory", "batch_documents", "device"},
     "tagger": {"model", "terms", "accept_parser", "batch_words", "device"},
-    "output": {"path", "keep_text", "keep", "grace_seconds", "delta"},
+    "output": {"path", "keep_text", "keep", "grace_seconds"},
 }
 
 

@@ -36,9 +36,6 @@ FOLDERS = (
     "documents",
     "current",
     "versions",
-    "delta",
-    "delta/documents",
-    "delta/documents/_delta_log",
 )
 FILES = (
     "generations/000001/manifest.json",
@@ -51,7 +48,6 @@ FILES = (
     "_run/attempts/2/00000.json",
     "_run/report.html",
     "corrections.jsonl",
-    "delta/documents/_delta_log/00000000000000000001.json",
 )
 DEEP = b"[" * 100_000
 CONTENTS: Mapping[str, bytes] = {
@@ -92,7 +88,7 @@ def contents_of(folder: Path) -> dict[str, tuple[int, bytes | str | None]]:
 
 def make_victim(folder: Path) -> Path:
     """Make a folder of somebody, with names such as a collection has."""
-    for name in ("documents", "000000", "000001/documents", "staging", "_delta_log"):
+    for name in ("documents", "000000", "000001/documents", "staging"):
         (folder / name).mkdir(parents=True)
         (folder / name / "precious.txt").write_text("mine")
         (folder / name / "part-00000-g0-00000000.parquet").write_text("mine")
@@ -156,7 +152,6 @@ def commands(output: Path, source: Path, folder: Path) -> Iterator[tuple[str, Ca
     yield "view", partial(view, output, folder / "cache")
     yield "open", partial(read, output)
     yield "annotate", partial(annotate, source, output)
-    yield "annotate --delta", partial(annotate, source, output, delta=True)
 
 
 def run_command(*arguments: object) -> str:
@@ -185,9 +180,9 @@ def read(output: Path) -> None:
         run.document("d1")
 
 
-def annotate(source: Path, output: Path, *, delta: bool = False) -> None:
+def annotate(source: Path, output: Path) -> None:
     """Annotate what has changed, and keep no earlier generation."""
-    runs.run_job(job(source, output, delta=delta, grace_seconds=0.0))
+    runs.run_job(job(source, output, grace_seconds=0.0))
 
 
 def job(source: Path, output: Path, **settings: Any) -> Any:
@@ -225,7 +220,7 @@ def make_collection(folder: Path) -> tuple[Path, Path]:
     for number in range(2):
         with source.open("a") as stream:
             stream.write(json.dumps({"id": f"new{number}", "text": f"Anna met Bob {number} times."}) + "\n")
-        runs.run_job(job(source, output, delta=True, keep=2))
+        runs.run_job(job(source, output, keep=2))
     run_command("history", output, "--tag", "v1")
     run_command("report", output)
     with source.open("a") as stream:

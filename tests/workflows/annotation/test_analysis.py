@@ -70,7 +70,7 @@ def test_the_page_asks_ten_questions_each_answered_twice() -> None:
     assert [section.partition(".")[0] for section in questions] == [str(number) for number in range(1, QUESTIONS + 1)]
     assert delta.startswith("Versions in Delta Lake\n")
     languages = [block.language for block in blocks_of(PAGE)]
-    assert languages == ["console", "python", *["sql", "python", "text"] * QUESTIONS, "console", "python", "text"]
+    assert languages == ["console", "python", *["sql", "python", "text"] * QUESTIONS, "python", "text"]
 
 
 @pytest.mark.slow
@@ -84,7 +84,6 @@ def test_the_page_prints_the_answers(tmp_path: Path, monkeypatch: pytest.MonkeyP
     session: dict[str, Any] = {"duckdb": duckdb}
     exec(python, session)
     assert_printed(session["answer"], text)
-    assert len(session["frame"]) == session["answer"]["entities"].sum()
 
 
 @pytest.mark.slow
