@@ -1,4 +1,4 @@
-"""Labels that are not certain: a teacher's probabilities of labels, or the set of labels that each word may have."""
+"""Labels that are not certain: the set of labels that each word may have, or a teacher's probabilities of them."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace

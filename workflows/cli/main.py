@@ -35,7 +35,6 @@ SECTIONS = {
         taggers.init,
         taggers.prepare,
         taggers.train,
-        taggers.distil,
         taggers.evaluate,
         taggers.compare,
         taggers.calibrate,

@@ -16,7 +16,6 @@ from concord.models.taggers.base import Tagger
 from concord.pipeline.corpora.conllu import PARSER_KEY, read_header
 from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, UNKNOWN_LABEL, GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument, read_corpus
-from concord.pipeline.corpora.soft_corpus import Labelling, is_soft_corpus, read_labelling, read_soft_corpus
 from concord.pipeline.errors import InputError
 from concord.workflows.console import warn
 
@@ -85,27 +84,8 @@ def require_sentences(documents: Iterable[Iterable[Sentence]], paths: Iterable[s
 def read_corpora(
     paths: Iterable[str], *, labels: Mapping[str, str | None], form: GoldFormat | None = None, trees: bool = False
 ) -> Documents:
-    """Read the sentences of gold and soft corpora; arguments and errors as in ``read_documents``.
-
-    The labels of a soft corpus are not renamed.
-    """
-    documents: list[Sequence[Sentence]] = []
-    for path in paths:
-        if is_soft_corpus(path):
-            documents += read_soft_corpus(Path(path))
-        else:
-            found = read_documents([path], labels=labels, form=form, trees=trees)
-            documents += [list(document.sentences) for document in found]
-    return documents
-
-
-def known_types(files: Sequence[Documents], paths: Sequence[str], *, scheme: LabelScheme) -> set[str]:
-    """Return what training corpora distinguish, their soft labels included; errors as in ``check_teachers``."""
-    types = set[str]().union(*(label_types(documents, scheme) for documents in files))
-    soft = [(path, read_labelling(Path(path))) for path in paths if is_soft_corpus(path)]
-    for path, teachers in soft:
-        check_teachers(path, teachers, scheme=scheme, types=types)
-    return types.union(*(scheme.types(teachers.labels) for _, teachers in soft))
+    """Read the sentences of gold corpora; arguments and errors as in ``read_documents``."""
+    return [document.sentences for document in read_documents(paths, labels=labels, form=form, trees=trees)]
 
 
 def mark_incomplete(
@@ -180,28 +160,6 @@ def check_dev_types(dev: Documents, paths: Sequence[str], known: set[str], *, sc
         )
     if unseen:
         warn(f"{where} holds {', '.join(sorted(unseen))}, the training corpora do not; these labels count as wrong.")
-
-
-def check_teachers(where: str, teachers: Labelling, *, scheme: LabelScheme, types: set[str]) -> None:
-    """Check that teachers know the labels of a student.
-
-    Args:
-        where: what to name in messages.
-        types: that the student learns from gold corpora.
-
-    Raises:
-        ConfigError: when they label in another scheme, or lack a type, whose entities they would teach to be outside.
-    """
-    if teachers.scheme != scheme.name:
-        raise ConfigError(
-            f"model.scheme: expected {teachers.scheme}, in which {where} is labelled, got {scheme.name}; "
-            f"--set model.scheme={teachers.scheme}"
-        )
-    if missing := types - scheme.types(teachers.labels):
-        raise ConfigError(
-            f"{where}: expected teachers that know {', '.join(sorted(missing))} of the gold corpora, got labels of "
-            f"{', '.join(sorted(scheme.types(teachers.labels)))}; map or drop types under data.labels"
-        )
 
 
 def read_documents(

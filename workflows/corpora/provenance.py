@@ -8,14 +8,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from pathlib import Path, PurePath
+from typing import Literal, Self
 
 from pydantic import Field
 
 from concord.models.config import Config
 from concord.models.data.sentence import Sentence
-from concord.pipeline.corpora.soft_corpus import CorpusFile, is_soft_corpus, read_labelling
+from concord.pipeline.storage.files import file_sha256
 
 PROVENANCE_NAME = "provenance.json"
 Role = Literal["train", "dev", "calibration"]
@@ -27,6 +27,19 @@ ROLES: dict[Role, str] = {
 # Shorter documents, such as a greeting or a title, may be equal by chance.
 LEAST_WORDS = 10
 _HASH_LENGTH = 16
+
+
+class CorpusFile(Config):
+    """One file of a corpus."""
+
+    name: str
+    """The file's name with its folder's."""
+    sha256: str
+
+    @classmethod
+    def of(cls, path: str) -> Self:
+        """Hash a file, given by its path or URL."""
+        return cls(name="/".join(PurePath(path).parts[-2:]), sha256=file_sha256(path))
 
 
 class Part(Config):
@@ -87,14 +100,6 @@ class Provenance(Config):
         named = self.joined_with(Provenance(parts=[], teachers=[Teacher(name=name, digest=digest, recorded=recorded)]))
         return named if own is None else named.joined_with(own)
 
-    def seen_through(self, paths: Iterable[str]) -> "Provenance":
-        """Add the teachers of soft corpora, and all that these have seen; other corpora have none."""
-        merged = self
-        for path in filter(is_soft_corpus, paths):
-            known = read_provenance(Path(path))
-            merged = merged if known is None else merged.joined_with(known)
-        return merged
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overlap:
@@ -117,8 +122,7 @@ class Overlap:
 
 def describe_part(role: Role, paths: Iterable[str], documents: Iterable[Sequence[Sentence]]) -> Part:
     """Return the part for corpora whose documents have been read."""
-    unique = map(Path, dict.fromkeys(paths))
-    files = [file for path in unique for file in _corpus_files(path)]
+    files = [CorpusFile.of(path) for path in dict.fromkeys(paths)]
     return Part(role=role, files=files, documents=sorted(set(_hashes(documents))))
 
 
@@ -131,12 +135,9 @@ def find_overlap(provenance: Provenance, documents: Sequence[Sequence[Sentence]]
 
 
 def is_unchanged(provenance: Provenance, role: Role, path: str) -> bool:
-    """Return whether a corpus is one that a bundle has seen in a role, with the same content.
-
-    Of a soft corpus, the files of the texts that it labels are compared.
-    """
+    """Return whether a corpus is one that a bundle has seen in a role, with the same content."""
     known = [file for part in provenance.parts if part.role == role for file in part.files]
-    return Path(path).exists() and all(file in known for file in _corpus_files(Path(path)))
+    return Path(path).exists() and CorpusFile.of(path) in known
 
 
 def document_hash(document: Sequence[Sentence]) -> str:
@@ -159,13 +160,6 @@ def read_provenance(folder: Path) -> Provenance | None:
     """
     path = folder / PROVENANCE_NAME
     return Provenance.read_json(path) if path.exists() else None
-
-
-def _corpus_files(path: Path) -> list[CorpusFile]:
-    """Return the files of a corpus; of a soft one, those of its texts."""
-    if is_soft_corpus(path):
-        return read_labelling(path).texts
-    return [CorpusFile.of(str(path))]
 
 
 def _hashes(documents: Iterable[Sequence[Sentence]]) -> list[str]:

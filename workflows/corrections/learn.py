@@ -25,7 +25,6 @@ from concord.models.training.fit import FitConfig
 from concord.models.training.optim import OptimizerConfig
 from concord.pipeline.corpora.conllu import PARSER_KEY
 from concord.pipeline.corpora.read_corpus import GoldDocument
-from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus
 from concord.pipeline.corpora.write_corpus import write_gold
 from concord.pipeline.errors import InputError
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
@@ -274,7 +273,7 @@ def _digest(job: LearnJob, champion: ResolvedTagger, corrected: CorrectedCorpus,
             (document.name, [(sentence.words, sentence.labels, sentence.known) for sentence in document.sentences])
             for document in corrected.documents
         ],
-        "files": [file_sha256(f"{path}/{LABELLING_NAME}" if is_soft_corpus(path) else path) for path in paths],
+        "files": [file_sha256(path) for path in paths],
         "calibrate": list(job.calibrate),
         "training": training.model_dump(mode="json", exclude={"start", "experiment", "profile"}),
     }

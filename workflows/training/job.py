@@ -22,7 +22,7 @@ class TrainCorpus(Config):
     """A corpus to train on, and how much it counts."""
 
     path: str
-    """A path or pattern; or a folder of labels that ``concord distil`` has written."""
+    """A path or pattern."""
     weight: float = Field(default=1.0, gt=0)
     """How often an epoch reads each of its documents; a weight of 0.25 reads a quarter of them, the same in every
     epoch."""

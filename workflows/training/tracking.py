@@ -17,7 +17,6 @@ from concord.models.errors import ConfigError
 from concord.models.regular_files import read_regular
 from concord.models.taggers.base import Tagger
 from concord.models.training.fit import STATE_NAME, EpochResult, read_history
-from concord.pipeline.corpora.soft_corpus import LABELLING_NAME, is_soft_corpus
 from concord.pipeline.errors import InputError
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.files import file_sha256
@@ -107,10 +106,7 @@ def start(
         alias=alias,
         sizes=sizes,
         tags={"concord.kind": "training", "concord.job": job.digest, **code_tags(), **tags},
-        datasets=[
-            _describe_dataset(f"{path}/{LABELLING_NAME}" if is_soft_corpus(path) else path, role)
-            for path, role in datasets(job)
-        ],
+        datasets=[_describe_dataset(path, role) for path, role in datasets(job)],
         files=list(files),
     )
     _write_state(folder, state)

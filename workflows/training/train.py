@@ -25,7 +25,6 @@ from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitR
 from concord.models.words.form_vectors import FormVectors
 from concord.models.words.representation import WordRepresentation
 from concord.models.words.word_vectors import read_word_vectors
-from concord.pipeline.corpora.soft_corpus import is_soft_corpus
 from concord.workflows.console import info, plain, shows_progress
 from concord.workflows.corpora.corpora import Documents, label_types
 from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance
@@ -205,7 +204,7 @@ class Training:
         """Return what the trained tagger has seen, by itself and through what it continues from."""
         data = self.job.data
         train = describe_part("train", [*data.paths("train"), *data.paths("unlabelled")], self.corpora["train"])
-        provenance = _seen_before(self.job, self.model).seen_through(data.paths("train")).merged_with(train)
+        provenance = _seen_before(self.job, self.model).merged_with(train)
         if not self.dev:
             return provenance
         return provenance.merged_with(describe_part("dev", data.paths("dev"), self.corpora["dev"]))
@@ -244,19 +243,6 @@ def prepare(job: TrainJob, options: TrainOptions) -> Training:
     )
 
 
-def check(job: TrainJob, options: TrainOptions) -> None:
-    """Find what is wrong with a job before its corpora exist, and mark its folder as this training's.
-
-    Raises:
-        ConfigError: as ``train`` does for the job, its name or its folder.
-    """
-    if options.tracked:
-        check_name(job.register_as)
-    _model_config(job)
-    FitConfig.from_mapping(job.fit, where="fit")
-    _claim_folder(options.folder or default_folder(job), job, resume=options.resume)
-
-
 def default_folder(job: TrainJob) -> Path:
     """Return the default folder of a training, which depends on everything in the job that decides the weights."""
     return Path("runs") / f"{job.tagger}-{job.profile}-{job.digest[:8]}"
@@ -264,8 +250,7 @@ def default_folder(job: TrainJob) -> Path:
 
 def evaluation_job(job: TrainJob, bundle: Path, data: Sequence[str]) -> EvaluateJob:
     """Return the job that scores the bundle of a training on corpora, read as the training read its own."""
-    gold = [path for path in job.data.paths("train") if not is_soft_corpus(path)]
-    return EvaluateJob(folder=bundle, data=data, labels=job.data.labels, form=job.data, train=gold)
+    return EvaluateJob(folder=bundle, data=data, labels=job.data.labels, form=job.data, train=job.data.paths("train"))
 
 
 def _model_config(job: TrainJob) -> TaggerConfig:

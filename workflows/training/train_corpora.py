@@ -1,4 +1,4 @@
-"""The corpora of a training: gold, soft and unlabelled ones, with what their labels leave open."""
+"""The corpora of a training: gold and unlabelled ones, with what their labels leave open."""
 
 import random
 from collections.abc import Collection
@@ -25,7 +25,7 @@ from concord.workflows.corpora.corpora import (
     Documents,
     check_dev_types,
     gold_format,
-    known_types,
+    label_types,
     learned_types,
     mark_incomplete,
     read_corpora,
@@ -51,7 +51,7 @@ def read_train_corpora(
     read = partial(read_corpora, labels=data.labels, form=form, trees=trees)
     files = {part: [read([path]) for path in data.paths(part)] for part in parts}
     weak, term_types = read_weak_corpora(data, scheme=scheme, trees=trees)
-    types = known_types(files["train"], data.paths("train"), scheme=scheme) | term_types
+    types = set(term_types).union(*(label_types(documents, scheme) for documents in files["train"]))
     if start is not None:
         types = learned_types(start, types)
     files["train"] = [

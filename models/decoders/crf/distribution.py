@@ -7,11 +7,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from concord.models.data.batch import Batch
 from concord.models.decoders.crf.partition import (
     Posterior,
     log_likelihood,
-    log_marginals,
     log_partition,
     log_prob_allowed,
     marginals,
@@ -94,29 +92,8 @@ class CrfDistribution(LabelDistribution):
         return log_likelihood(*self._scores, self._mask, (labels * self._mask).clamp(min=0))
 
     @override
-    def log_likelihood(self, batch: Batch) -> Tensor:
-        targets = batch.targets
-        if targets is None or targets.are_sets.all() or not targets.are_sets.any():
-            return super().log_likelihood(batch)
-        # Each kind of labels has sums of its own.
-        sets, others = targets.are_sets.nonzero()[:, 0], (~targets.are_sets).nonzero()[:, 0]
-        found = (
-            self._part(sets).log_prob_allowed(targets.weights[sets] > 0),
-            self._part(others).expected_log_prob(targets.weights[others]),
-        )
-        return torch.cat(found)[torch.cat((sets, others)).argsort()]
-
-    def _part(self, rows: Tensor) -> "CrfDistribution":
-        return CrfDistribution(self._crf, self._scores[0][rows], self._mask[rows])
-
-    @override
     def log_prob_allowed(self, allowed: Tensor) -> Tensor:
         return log_prob_allowed(*self._scores, self._mask, allowed)
-
-    @override
-    def expected_log_prob(self, weights: Tensor) -> Tensor:
-        """See the base class; a teacher's words are taken as independent, so that transitions learn from marginals."""
-        return (weights * log_marginals(*self._scores, self._mask)).sum(dim=(1, 2))
 
     @override
     def mode(self) -> Tensor:

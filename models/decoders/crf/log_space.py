@@ -16,25 +16,14 @@ def log_partition(emissions: Tensor, transitions: Tensor, start: Tensor, end: Te
 
 def marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
     """Return each word's label probabilities, shape ``(B, T, L)``; arguments as in ``partition.marginals``."""
-    joint = _log_sums(emissions, transitions, start, end, mask)
+    scores, between = emissions.double(), transitions.double()
+    joint = _scan_forward(scores, between, start.double(), mask) + _scan_backward(scores, between, end.double(), mask)
     return (joint.softmax(dim=2) * mask[:, :, None]).to(emissions.dtype)
-
-
-def log_marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
-    """Return their logarithms, shape ``(B, T, L)``, zeros where padded."""
-    joint = _log_sums(emissions, transitions, start, end, mask)
-    return (joint.log_softmax(dim=2) * mask[:, :, None]).to(emissions.dtype)
 
 
 def log_suffixes(emissions: Tensor, transitions: Tensor, end: Tensor, mask: Tensor) -> Tensor:
     """Return log-sums of the suffixes that begin with each word and label, shape ``(B, T, L)``, double."""
     return emissions.double() + _scan_backward(emissions.double(), transitions.double(), end.double(), mask)
-
-
-def _log_sums(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
-    """Return log-sums of the sequences that contain each word and label, shape ``(B, T, L)``, double."""
-    scores, between = emissions.double(), transitions.double()
-    return _scan_forward(scores, between, start.double(), mask) + _scan_backward(scores, between, end.double(), mask)
 
 
 def _scan_forward(emissions: Tensor, transitions: Tensor, start: Tensor, mask: Tensor) -> Tensor:

@@ -71,17 +71,6 @@ def log_prob_allowed(
     return (constrained - _messages(factors).log_partition).to(emissions.dtype)
 
 
-def log_marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
-    """Return the logarithms of the words' label probabilities, shape ``(B, T, L)``, zeros where padded."""
-    packing = Packing.of(mask)
-    factors = Factors.of(emissions, transitions, start, end, packing)
-    if factors is None:
-        return log_space.log_marginals(emissions, transitions, start, end, mask)
-    found = _messages(factors)
-    joint = found.before * found.after
-    return packing.pad(joint.log() - joint.sum(dim=1, keepdim=True).log()).to(emissions.dtype)
-
-
 def marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
     """Return each word's label probabilities, shape ``(B, T, L)``, zeros where padded.
 

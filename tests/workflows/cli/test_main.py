@@ -30,7 +30,7 @@ SECTIONS = {
         *("errors", "report", "view", "export", "schema", "doctor"),
     ),
     "Corrections": ("review", "corrections", "learn"),
-    "Taggers": ("init", "prepare", "train", "distil", "evaluate", "compare", "calibrate"),
+    "Taggers": ("init", "prepare", "train", "evaluate", "compare", "calibrate"),
     "Registry": ("bundle", "promote", "rollback", "registry"),
     "Clusters": ("submit",),
     "Research": ("parse",),
@@ -323,7 +323,7 @@ def test_doctor_looks_at_the_load(monkeypatch: pytest.MonkeyPatch, load: float, 
     assert f"{load:.1f}" in check.found
 
 
-@pytest.mark.parametrize("verb", ["annotate", "train", "distil", "evaluate", "compare", "calibrate", "promote"])
+@pytest.mark.parametrize("verb", ["annotate", "train", "evaluate", "compare", "calibrate", "promote"])
 def test_verbs_that_compute_take_a_number_of_threads(verb: str) -> None:
     assert "--threads" in concord(verb, "--help").stdout
 

@@ -235,20 +235,6 @@ def test_a_wrapped_model_is_served_with_a_parser_of_another_language(tmp_path: P
     assert [(entity["text"], entity["start_char"]) for entity in entities] == [("Anna", 0), ("Lyon", 14)]
 
 
-def test_a_model_of_transformers_teaches_a_student(model: Path, tmp_path: Path, store: Path) -> None:
-    del store
-    student = tmp_path / "student.yaml"
-    student.write_text(
-        f"tagger: bilstm_softmax\ndata: {{train: [{DEV}], dev: {DEV}, labels: {{ORG: null}}}}\nregister_as: student\n"
-        "profiles:\n  small:\n    fit: {epochs: 1, optimizers: {tagger: {learning_rate: 1e-2}}}\n    model:\n"
-        "      {scheme: BIO, representation: {word_dimension: 8, characters: null}, lstm: {hidden: 8, layers: 1}}\n"
-    )
-    text = ("--text", NEWS / "news.jsonl")
-    done = run("distil", student, "--teacher", f"hf:{model}", *text, "-o", tmp_path / "run", "--force")
-    assert done["labelled"]["words"] > 1_000
-    assert load_tagger(tmp_path / "run" / "bundle").entity_types == ("LOC", "PER")
-
-
 @pytest.mark.ray
 def test_a_pipeline_parses_and_tags_on_ray_as_it_does_here(tmp_path: Path, ray_address: str) -> None:
     french, source = write_french(tmp_path / "french"), tmp_path / "in.jsonl"
