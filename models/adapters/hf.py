@@ -62,7 +62,7 @@ class HfTagger(OneStageTagger[HfConfig], AdaptedTagger[HfConfig]):
     @override
     @classmethod
     def find(cls, source: str) -> Path:
-        require_library(cls.library, extra="encoder")
+        require_library(cls.library, extra="hf")
         folder = Path(source).expanduser().absolute()
         if not (folder / "config.json").is_file():
             raise ModelError(f"{folder}: expected the folder of a model of transformers, with config.json")
@@ -121,7 +121,7 @@ class HfTagger(OneStageTagger[HfConfig], AdaptedTagger[HfConfig]):
 
 
 def _library(name: str) -> Any:
-    require_library("transformers", extra="encoder")
+    require_library("transformers", extra="hf")
     import transformers
 
     return getattr(transformers, name)
@@ -231,4 +231,4 @@ def _places(windows: Sequence[SubwordWindow], *, subwords: int, words: int) -> t
                 firsts.append(place)
                 cells.append(window.sentence * words + window.first + number)
             place += len(pieces)
-    return torch.tensor(firsts), torch.tensor(cells)
+    return torch.tensor(firsts, dtype=torch.int64), torch.tensor(cells, dtype=torch.int64)

@@ -36,7 +36,8 @@ class EncoderConfig(Config):
     precision: Precision = "int8"
     """Of the products of a frozen encoder; a GPU rounds alike, and multiplies in float32."""
     overlap_words: int = Field(default=32, ge=0)
-    """Words shared by neighbouring windows of a sentence that has more subwords than the encoder takes."""
+    """Words shared by neighbouring windows of a sentence that has more subwords than the encoder takes; fewer where
+    they have more than a quarter of a window's subwords, as web addresses do."""
     passage_words: int = Field(default=0, ge=0)
     """A frozen encoder reads the sentences of a document in passages of about this many words; 0 for each sentence
     alone. A passage depends on its document alone."""

@@ -96,6 +96,6 @@ def _word_places(windows: Sequence[SubwordWindow], firsts: Sequence[int]) -> tup
     ]
     return (
         counts.cumsum(0) - counts,
-        torch.tensor(list(chain.from_iterable(chosen))),
-        torch.tensor(list(chain.from_iterable(rows))),
+        torch.tensor(list(chain.from_iterable(chosen)), dtype=torch.int64),
+        torch.tensor(list(chain.from_iterable(rows)), dtype=torch.int64),
     )

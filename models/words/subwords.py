@@ -60,7 +60,10 @@ class SubwordReader:
         subwords = self._subwords({word for words in sentences for word in words})
         for number, words in enumerate(sentences):
             pieces = [subwords[word] for word in words]
-            for first, last, begin, end in _bounds(list(map(len, pieces)), self._capacity, self._overlap_words):
+            bounds = window_bounds(
+                list(map(len, pieces)), capacity=self._capacity, overlap_words=self._overlap_words
+            )
+            for first, last, begin, end in bounds:
                 keep = (begin - first, end - first)
                 windows.append(SubwordWindow(sentence=number, first=first, keep=keep, words=pieces[first:last]))
         return sorted(windows, key=lambda window: -window.subwords)
@@ -111,21 +114,30 @@ def pack_passes(windows: Sequence[SubwordWindow], *, subwords: int) -> Iterator[
         yield windows[start:]
 
 
-def _bounds(counts: Sequence[int], capacity: int, overlap: int) -> list[tuple[int, int, int, int]]:
-    """Return each window as first and last word and first and last word whose vectors are used (both half-open)."""
+def window_bounds(counts: Sequence[int], *, capacity: int, overlap_words: int) -> list[tuple[int, int, int, int]]:
+    """Return each window as first and last word and first and last word whose vectors are used (both half-open).
+
+    The counts are the subwords of each word, from 1 to ``capacity``. Every window uses the vector of at least one word,
+    and all of them together have at most 4/3 of the text's subwords.
+    """
     if not counts:
         return []
     bounds: list[tuple[int, int]] = []
-    first = 0
+    first = last = used = 0
     while True:
-        last, used = first, 0
         while last < len(counts) and used + counts[last] <= capacity:
             used += counts[last]
             last += 1
         bounds.append((first, last))
-        if last >= len(counts):
+        if last == len(counts):
             break
-        first = max(first + 1, last - overlap)
+        # What the next window shares with this one leaves room for a further word.
+        room = min(used // 4, capacity - counts[last])
+        first, used = last, 0
+        while last - first < overlap_words and used + counts[first - 1] <= room:
+            first -= 1
+            used += counts[first]
+    # Both ends of windows increase strictly, and so does the middle of what neighbours share.
     seams = [(left[1] + right[0]) // 2 for left, right in pairwise(bounds)]
     starts, ends = [0, *seams], [*seams, len(counts)]
     return [(*bound, start, end) for bound, start, end in zip(bounds, starts, ends, strict=True)]

@@ -74,7 +74,7 @@ class TunedEncoder(nn.Module):
             vectors.append(_word_means(states, windows))
             cells.extend(_cells(windows, length))
         if vectors:
-            features = features.index_copy(0, torch.tensor(cells, device=device), torch.cat(vectors))
+            features = features.index_copy(0, torch.tensor(cells, dtype=torch.int64, device=device), torch.cat(vectors))
         return features.view(len(sentences), length, self.width)
 
     def layers_above(self) -> dict[nn.Parameter, int]:
@@ -131,9 +131,9 @@ def _word_means(states: Tensor, windows: Sequence[SubwordWindow]) -> Tensor:
                 places.extend(range(place, place + len(pieces)))
                 counts.append(len(pieces))
             place += len(pieces)
-    chosen = states.flatten(0, 1).index_select(0, torch.tensor(places, device=states.device))
+    chosen = states.flatten(0, 1).index_select(0, torch.tensor(places, dtype=torch.int64, device=states.device))
     # The order of additions is fixed on a GPU too, unlike that of index_add.
-    return torch.segment_reduce(chosen, "mean", lengths=torch.tensor(counts, device=states.device))
+    return torch.segment_reduce(chosen, "mean", lengths=torch.tensor(counts, dtype=torch.int64, device=states.device))
 
 
 def _cells(windows: Sequence[SubwordWindow], length: int) -> Iterator[int]:

@@ -174,4 +174,4 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory, vocabulary: Vocabular
 @pytest.fixture(scope="session")
 def encoder_values(tiny_encoder: Path) -> Mapping[str, Any]:
     """Return the configuration values of the tiny encoder."""
-    return {"source": str(tiny_encoder), "last_layers": 2, "overlap_words": 4}
+    return {"source": str(tiny_encoder), "last_layers": 2, "overlap_words": 3}

@@ -76,17 +76,27 @@ def test_sentences_in_a_batch_are_independent(encoder: FrozenEncoder) -> None:
 
 @pytest.mark.encoder
 def test_sentence_longer_than_the_capacity_is_read_in_windows(exact: FrozenEncoder, tiny_encoder: Path) -> None:
-    """The encoder takes 14 subwords; windows share 4 words, so they start at words 0, 10, 20 and 30."""
+    """The encoder takes 14 subwords; windows share 3 words, so they start at words 0, 11, 22 and 33."""
     sentence = ("ada", "king", "met", "ford", "in", "paris", "river", ".") * 5
     (found,) = exact.features([sentence])
     assert found.shape == (40, 16)
     assert bool(found.isfinite().all())
-    for first, last, kept in ((0, 14, range(12)), (10, 24, range(12, 22)), (20, 34, range(22, 32))):
+    for first, last, kept in ((0, 14, range(12)), (11, 25, range(12, 23)), (22, 36, range(23, 34))):
         window = direct_features(tiny_encoder, sentence[first:last], last_layers=2)
         for word in kept:
             assert torch.allclose(found[word], window[word - first], atol=1e-5), word
-    end = direct_features(tiny_encoder, sentence[30:], last_layers=2)
-    assert torch.allclose(found[32:], end[2:], atol=1e-5)
+    end = direct_features(tiny_encoder, sentence[33:], last_layers=2)
+    assert torch.allclose(found[34:], end[1:], atol=1e-5)
+
+
+@pytest.mark.encoder
+def test_long_word_after_short_ones_is_read_in_a_window_of_its_own(config: EncoderConfig, tiny_encoder: Path) -> None:
+    """As a web address is that fills most of a window; each pass has a single window here."""
+    encoder = FrozenEncoder(config.model_copy(update={"precision": "float32"}), pass_subwords=1)
+    short, long = ("ada", "paris", "met", "ada"), ("laugh" + "e" * 13,)
+    (found,) = encoder.features([(*short, *long) * 2])
+    parts = [direct_features(tiny_encoder, words, last_layers=2) for words in (short, long)]
+    assert torch.allclose(found, torch.cat(parts * 2), atol=1e-5)
 
 
 @pytest.mark.encoder
