@@ -60,9 +60,7 @@ class SubwordReader:
         subwords = self._subwords({word for words in sentences for word in words})
         for number, words in enumerate(sentences):
             pieces = [subwords[word] for word in words]
-            bounds = window_bounds(
-                list(map(len, pieces)), capacity=self._capacity, overlap_words=self._overlap_words
-            )
+            bounds = window_bounds(list(map(len, pieces)), capacity=self._capacity, overlap_words=self._overlap_words)
             for first, last, begin, end in bounds:
                 keep = (begin - first, end - first)
                 windows.append(SubwordWindow(sentence=number, first=first, keep=keep, words=pieces[first:last]))
