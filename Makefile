@@ -14,9 +14,9 @@ export RAY_USAGE_STATS_ENABLED = 0
 export MLFLOW_DISABLE_TELEMETRY = true
 export RAY_AUTH_MODE ?= disabled
 # A tagger of a test is so small that a second thread only waits.
-quick test coverage: export OMP_NUM_THREADS = 1
+quick test durations coverage: export OMP_NUM_THREADS = 1
 
-.PHONY: help setup demo check smoke docs quick test test-python coverage soak format bench grid clean
+.PHONY: help setup demo check smoke docs quick test durations test-python coverage soak format bench grid clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -62,22 +62,28 @@ $(NODE): %/node_modules/.package-lock.json: %/package-lock.json
 	if command -v npm >/dev/null; then npm ci --prefix $(<D) --ignore-scripts --no-audit --no-fund && touch $@ || \
 		{ rm -rf $(@D); echo "npm cannot install $(<D): the tests that need it are skipped"; }; fi
 
-# The tests of Ray, which mostly wait and have limits of time, run beside the others, which let them have the cores.
+# The tests of Ray, which mostly wait and have limits of time, run beside the others, which let them have the cores. A file
+# stays in one process, which makes its fixtures once; long files begin first (tests/conftest.py).
 RAY_LOG := .pytest_ray.log
+PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: $(STAMP) $(NODE)  ## Every test but those that need a GPU
-	$(BIN)/pytest -m 'ray and not gpu' --durations=10 >$(RAY_LOG) 2>&1 & \
-	nice $(BIN)/pytest -m 'not ray and not gpu' --numprocesses 3 --dist worksteal --durations=30; others=$$?; \
+	$(BIN)/pytest -m 'ray and not gpu' --durations=10 $(RECORD) >$(RAY_LOG) 2>&1 & \
+	nice $(BIN)/pytest -m 'not ray and not gpu' $(PARALLEL) --durations=30 $(RECORD); others=$$?; \
 	wait $$!; ray=$$?; cat $(RAY_LOG); exit $$((others | ray))
+
+durations: RECORD := --record-durations
+durations: test  ## make test, and write how long each file and each long test take to tests/durations.json
 
 test-python:  ## The quick tests under another interpreter, as in PYTHON=python3.13, in an environment of its own
 	$(MAKE) quick PYTHON=$(PYTHON) VENV=.venv-$(notdir $(PYTHON))
 
 coverage: $(STAMP) $(NODE)  ## make test with coverage of models and pipeline
-	$(BIN)/pytest -m 'not gpu and not ray' --numprocesses 3 --dist worksteal --cov=concord --cov-report=
+	$(BIN)/pytest -m 'not gpu and not ray' $(PARALLEL) --cov=concord --cov-report=
 	$(BIN)/pytest -m 'ray and not gpu' --cov=concord --cov-append --cov-report=term-missing:skip-covered
 
 soak: $(STAMP)  ## Disturb runs by random faults for SECONDS (1800), drawn from SEED (1), over INPUT if given
+	CONCORD_SOAK=1 $(BIN)/pytest -m 'hypothesis or soak' --timeout 3600
 	PYTHONPATH=tests/support $(BIN)/python benchmarks/bench_soak.py --seconds $(SECONDS) --seed $(SEED) \
 		$(addprefix --input ,$(wildcard $(INPUT)))
 

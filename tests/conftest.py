@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from concord_testing import stores
 from concord_testing.checkout import SOAK
+from concord_testing.durations import DurationRecorder, order_by_duration
 from concord_testing.heads import Head, ray_head
 from concord_testing.store_servers import azure_server, s3_server, store_proxy
 from hypothesis import HealthCheck, settings
@@ -16,6 +17,23 @@ _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, 
 settings.register_profile("test", _UNTIMED, max_examples=25)
 settings.register_profile("soak", _UNTIMED, max_examples=400)
 settings.load_profile("soak" if SOAK else "test")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of make durations."""
+    parser.addoption("--record-durations", action="store_true", help="write processor times to tests/durations.json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Record durations where that is asked for, in the workers of xdist too."""
+    if config.getoption("record_durations", default=False):
+        config.pluginmanager.register(DurationRecorder())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the workers of xdist begin with the files that take longest."""
+    if hasattr(config, "workerinput"):
+        order_by_duration(items)
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from concord_testing import hostile
+from concord_testing.checkout import SOAK
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(60)]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def test_honest_copy_is_served_by_every_command(copy: tuple[Path, Path], victim:
     assert "parser: was 'fake_parser@" in failed[f"errors retry {copy[0]}"]
 
 
-@pytest.mark.parametrize(("name", "kind"), hostile.CHOSEN)
+@pytest.mark.parametrize(("name", "kind"), hostile.ATTACKS if SOAK else hostile.CHOSEN)
 def test_other_things_in_place_of_files_and_folders_lead_nowhere(
     copy: tuple[Path, Path], victim: Path, tmp_path: Path, name: str, kind: str
 ) -> None:

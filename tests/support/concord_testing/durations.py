@@ -1,0 +1,91 @@
+"""Processor time of every test: recorded in tests/durations.json, by which long files start first.
+
+It is that of the process of the test and of its children that have ended: other load does not change it, and waiting
+does not count. The minutes of a whole session, by the clock, are recorded beside it.
+"""
+
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from concord_testing.checkout import CHECKOUT
+
+RECORDED = CHECKOUT / "tests" / "durations.json"
+LONG_SECONDS = 5.0
+_UNKNOWN_SECONDS = 10.0
+_KEYWORD = "processor_seconds"
+
+
+def order_by_duration(items: list[pytest.Item]) -> None:
+    """Put the files with the longest tests first, as recorded; the order within a file stays."""
+    seconds: dict[str, float] = json.loads(RECORDED.read_bytes())["files"] if RECORDED.exists() else {}
+    items.sort(key=lambda item: -seconds.get(_file(item.nodeid), _UNKNOWN_SECONDS))
+
+
+class DurationRecorder:
+    """Measures each phase of a test, and writes what it and the workers of xdist have measured at the end."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._last = 0.0
+        self._tests: defaultdict[str, float] = defaultdict(float)
+        self._reasons: dict[str, str] = {}
+
+    def pytest_runtest_logstart(self) -> None:
+        """Begin to measure."""
+        self._last = _processor_seconds()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[Any]:
+        """Add to a report what its phase took, and the reason why the test is slow."""
+        report = yield
+        now = _processor_seconds()
+        mark = item.get_closest_marker("slow")
+        setattr(report, _KEYWORD, [round(now - self._last, 3), mark.kwargs.get("reason", "") if mark else ""])
+        self._last = now
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take over a report of this process or of a worker."""
+        seconds, reason = getattr(report, _KEYWORD)
+        self._tests[report.nodeid] += seconds
+        self._reasons[report.nodeid] = reason
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the durations; those of files that were not run now are kept."""
+        if hasattr(session.config, "workerinput"):
+            return
+        recorded = json.loads(RECORDED.read_bytes()) if RECORDED.exists() else {"minutes": {}, "files": {}, "long": []}
+        files: defaultdict[str, float] = defaultdict(float)
+        for test, seconds in self._tests.items():
+            files[_file(test)] += seconds
+        kept = {name: seconds for name, seconds in recorded["files"].items() if (CHECKOUT / name).exists()}
+        long = [row for row in recorded["long"] if _file(row["test"]) in kept.keys() - files.keys()]
+        long += [
+            {"test": test, "seconds": round(seconds, 1), "reason": self._reasons[test]}
+            for test, seconds in self._tests.items()
+            if seconds > LONG_SECONDS
+        ]
+        rounded = {name: round(seconds, 1) for name, seconds in files.items()}
+        if session.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+            recorded["minutes"][session.config.option.markexpr] = round((time.monotonic() - self._started) / 60, 1)
+        values = {
+            "minutes": recorded["minutes"],
+            "files": dict(sorted({**kept, **rounded}.items())),
+            "long": sorted(long, key=lambda row: str(row["test"])),
+        }
+        RECORDED.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _processor_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
