@@ -30,6 +30,7 @@ from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import Document, ParsedDocument
 from concord.pipeline.parsing.stanza_packages import EMBEDDED_PACKAGE
 from concord.pipeline.parsing.stanza_parser import StanzaParser
+from concord.pipeline.parsing.tokens import SENTENCE_CAP
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -183,7 +184,7 @@ def main() -> None:
     differences = compare(
         list(our_sentences([document for document in ours if isinstance(document, ParsedDocument)])),
         list(plain_sentences(plain)),
-        cap=config.sentence_cap,
+        cap=SENTENCE_CAP,
     )
     del ours, plain
     other = OtherParser(options.other, documents) if options.other is not None else None

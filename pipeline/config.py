@@ -37,12 +37,9 @@ class ReaderConfig(Config):
     attachments: bool = False
     """Of eml and mbox files, read what messages attach as documents of their own; pictures, sounds and films are left
     out."""
-    # Records beyond these bounds are dead letters, which may be tried again with other bounds.
+    # Records beyond this bound are dead letters, which may be tried again with another.
     max_record_bytes: Annotated[int, Incidental] = Field(default=1 << 30, ge=1)
     """A record of more bytes, decompressed, becomes a dead letter, and is not read further."""
-    max_unpack_ratio: Annotated[float, Incidental] = Field(default=100, ge=1)
-    """A compressed file is read up to this many times its size, but at least up to 64 MiB; what follows becomes a dead
-    letter."""
 
     @field_validator("encoding")
     @classmethod
@@ -58,13 +55,8 @@ class PlanningConfig(Config):
 
     shard_bytes: int = Field(default=500_000, ge=1)
     """A shard is closed when its records reach this many bytes of input; a document is never split."""
-    compact_at: int | None = Field(default=8, ge=2)
-    """A run that changes a collection merges its small shards (less than a quarter of shard_bytes in characters) when
-    there are at least this many; never if null."""
     rehash: Annotated[bool, Incidental, OneRun] = False
     """Hash every input file, even those whose size and time are unchanged since they were last hashed."""
-    hash_with_ray_bytes: Annotated[int, Incidental] = Field(default=2_000_000_000, ge=1)
-    """With the Ray executor, inputs larger than this many bytes in total are hashed by Ray tasks."""
 
 
 class ParserConfig(Config):
@@ -77,8 +69,6 @@ class ParserConfig(Config):
     language: str = "en"
     directory: Annotated[str | None, Incidental] = None
     """The folder of Stanza's packages; Stanza's default if null. Nothing is ever downloaded."""
-    sentence_cap: int = Field(default=200, ge=10)
-    """In words; a longer sentence is parsed in pieces marked `continues`."""
     trees: bool = True
     """Without, heads and relations are null, and the network that finds them is not loaded."""
     tags: bool = True

@@ -15,6 +15,7 @@ from concord.models.data.options import OnBatch
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.parsing.tokens import (
+    SENTENCE_CAP,
     Token,
     WordAnalysis,
     cut_sentence,
@@ -34,10 +35,9 @@ class Parser(ABC):
     where other processes needed the cores.
     """
 
-    def __init__(self, *, identity: ComponentIdentity, sentence_cap: int, needs_spaces: bool = False) -> None:
+    def __init__(self, *, identity: ComponentIdentity, needs_spaces: bool = False) -> None:
         self.identity = identity
         """As ``parser_identity`` returns it."""
-        self._sentence_cap = sentence_cap
         self._needs_spaces = needs_spaces
 
     @abstractmethod
@@ -63,8 +63,7 @@ class Parser(ABC):
         with torch_threads(1), torch.inference_mode():
             tokenized, faults = self._read(documents, on_batch)
             pieces = [
-                [] if fault else list(_pieces(sentences, cap=self._sentence_cap))
-                for fault, sentences in zip(faults, tokenized, strict=True)
+                [] if fault else list(_pieces(sentences)) for fault, sentences in zip(faults, tokenized, strict=True)
             ]
             forms = [_forms(piece.tokens) for piece in chain.from_iterable(pieces) if not piece.analyses]
             analyses = iter(self._analyse(forms, on_batch))
@@ -109,7 +108,7 @@ class Parser(ABC):
         A sentence above the cap is parsed in the same pieces as one from raw text; each piece has its own root.
         """
         tokens = [[make_token("", 0, 0, [word]) for word in words] for words in sentences]
-        cut = [cut_sentence(sentence, cap=self._sentence_cap) for sentence in tokens]
+        cut = [cut_sentence(sentence, cap=SENTENCE_CAP) for sentence in tokens]
         forms = [_forms(piece) for pieces in cut for piece in pieces]
         with torch_threads(1), torch.inference_mode():
             analyses = iter(self._analyse(forms, None))
@@ -147,9 +146,9 @@ class _Piece(NamedTuple):
     """Those known already, of all words or of none."""
 
 
-def _pieces(sentences: Sequence[Sequence[Token]], *, cap: int) -> Iterator[_Piece]:
+def _pieces(sentences: Sequence[Sequence[Token]]) -> Iterator[_Piece]:
     for sentence in sentences:
-        pieces = cut_sentence(sentence, cap=cap)
+        pieces = cut_sentence(sentence, cap=SENTENCE_CAP)
         known = [word.analysis for token in sentence for word in token.words if word.analysis is not None]
         for index, tokens in enumerate(pieces):
             # The heads of a sentence are not those of its pieces.

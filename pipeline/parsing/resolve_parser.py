@@ -101,7 +101,7 @@ def _find_spacy(config: ParserConfig) -> tuple[Path, ComponentIdentity]:
         folder = find_spacy_pipeline(config.package.removeprefix(SPACY))
     except ModelError as error:
         raise ModelError(f"parser.package: {error}") from error
-    library, settings = version("spacy"), [config.sentence_cap, config.trees, config.tags]
+    library, settings = version("spacy"), [config.trees, config.tags]
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = [(path.relative_to(folder).as_posix(), file_sha256(path)) for path in paths]
     digest = sha256(json.dumps([library, PARSING_VERSION, settings, files]).encode()).hexdigest()

@@ -37,7 +37,7 @@ class SpacyParser(Parser):
     """
 
     def __init__(self, config: ParserConfig, folder: Path, *, identity: ComponentIdentity) -> None:
-        super().__init__(identity=identity, sentence_cap=config.sentence_cap)
+        super().__init__(identity=identity)
         self._tags = config.tags
         self._trees = config.trees
         self._nlp = load_spacy_pipeline(folder)

@@ -11,6 +11,7 @@ from typing import Any
 from concord.models.errors import ModelError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import ComponentIdentity
+from concord.pipeline.parsing.tokens import SENTENCE_CAP
 from concord.pipeline.storage.files import file_sha256
 
 EMBEDDED_PACKAGE, MULTILINGUAL_PACKAGE = EMBEDDED_PACKAGES = "parser_en", "parser_multi"
@@ -64,7 +65,7 @@ def identity_of(config: ParserConfig, package: StanzaPackage) -> ComponentIdenti
         "parsing": PARSING_VERSION,
         "language": config.language,
         "package": config.package,
-        "sentence_cap": config.sentence_cap,
+        "sentence_cap": SENTENCE_CAP,
         "files": {path.relative_to(package.folder).as_posix(): file_sha256(path) for path in package.files},
     }
     digest = sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()

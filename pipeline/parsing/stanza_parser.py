@@ -42,7 +42,6 @@ class StanzaParser(Parser):
         package = find_package(config)
         super().__init__(
             identity=identity_of(config, package),
-            sentence_cap=config.sentence_cap,
             needs_spaces=config.package in EMBEDDED_PACKAGES,
         )
         nlp = load_pipeline(package, device=pick_device(config.device, key="parser.device"))

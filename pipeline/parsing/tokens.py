@@ -22,6 +22,9 @@ SENTENCE_END = 2
 MULTI_WORD_END = 3
 BOTH_END = 4
 
+SENTENCE_CAP = 200
+"""In words; a longer sentence is parsed in pieces marked `continues`."""
+
 # Characters of Windows-1252 for the code points U+0080..U+009F. Stanza treats these as white space and would lose them;
 # in real text they are almost always punctuation of a file that was decoded as Latin-1. U+0085 is white space in
 # Python too and stays so; the five that Windows-1252 leaves undefined become U+FFFD.

@@ -132,9 +132,8 @@ def retry_plan(base: Plan, inputs: PlanInputs, existing: ExistingOutput, choice:
     retries = choose_retries(existing, chosen, unchanged=existing.unchanged_files(digests))
     unread = scan.counts.keys() - files.keys()
     diff = diff_input(existing, chain.from_iterable(records), reused_files=unread, retries=retries)
-    # Small shards are merged when the collection is next brought up to date.
-    planning = config.planning.model_copy(update={"compact_at": None})
-    generation = next_generation(existing, diff, planning, inputs.corrections)
+    shard_bytes = config.planning.shard_bytes
+    generation = next_generation(existing, diff, inputs.corrections, shard_bytes=shard_bytes, merges_small=False)
     read_again = {source.uri: source for source in scan.sources(files.values(), digests)}
     sources = [read_again.get(source.uri, source) for source in base.sources]
     return _freeze(
@@ -213,7 +212,7 @@ def _plan_changes(files: Sequence[InputFile], inputs: PlanInputs, existing: Exis
     unchanged = existing.complete_files(digests) if config.limit is None else set()
     kept = keep_dead_letters(existing, unchanged.difference(reused))
     diff = diff_input(existing, scan.read_all(to_read, limit=room), reused_files=set(reused), retries=kept)
-    generation = next_generation(existing, diff, config.planning, inputs.corrections)
+    generation = next_generation(existing, diff, inputs.corrections, shard_bytes=config.planning.shard_bytes)
     known = {path: existing.files[path] for path in reused}
     sources = [known.get(source.uri, source) for source in scan.sources(files, digests)]
     return _Work(sources, generation, _names(diff) if inputs.name_documents else {}, scan.losses)

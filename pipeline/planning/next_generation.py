@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from concord.pipeline.config import PlanningConfig
 from concord.pipeline.corrections.correction import Correction, corrections_digest, group_by_document
 from concord.pipeline.plan import Changes, Piece, RowsToCopy, Shard, ShardRef
 from concord.pipeline.planning.existing_output import ExistingOutput
@@ -13,6 +12,8 @@ from concord.pipeline.planning.input_diff import InputDiff, RecordToAnnotate
 
 SMALL = 0.25
 """Shards with less text, in characters, than this share of planning.shard_bytes are small."""
+MERGED_AT = 8
+"""A run that changes a collection merges its small shards when there are so many."""
 
 
 class NextGeneration(NamedTuple):
@@ -30,7 +31,7 @@ Corrections = Mapping[str, Sequence[Correction]]
 
 
 def next_generation(
-    existing: ExistingOutput, diff: InputDiff, config: PlanningConfig, corrections: Corrections
+    existing: ExistingOutput, diff: InputDiff, corrections: Corrections, *, shard_bytes: int, merges_small: bool = True
 ) -> NextGeneration:
     """Turn the differences of an input into shards.
 
@@ -39,7 +40,7 @@ def next_generation(
     rows_to_copy = list(_rows_to_copy(existing, diff))
     first_index = 1 + max((shard.shard for shard in existing.current), default=-1)
     shards = list(
-        cut_shards(diff.to_annotate, shard_bytes=config.shard_bytes, first_index=first_index, corrections=corrections)
+        cut_shards(diff.to_annotate, shard_bytes=shard_bytes, first_index=first_index, corrections=corrections)
     )
     corrected = _reused_corrections(existing, diff) | annotated_corrections(shards)
     untouched = {
@@ -49,7 +50,8 @@ def next_generation(
     }
     is_all_reused = len(untouched) == len(existing.shards)
     # A run that finds nothing to do rewrites nothing, not even small shards.
-    groups = [] if is_all_reused and not shards else _small_shards(rows_to_copy, existing, config)
+    merges_small = merges_small and bool(shards or not is_all_reused)
+    groups = _small_shards(rows_to_copy, existing, shard_bytes) if merges_small else []
     merged = {rows.shard for group in groups for rows in group}
     groups += [[rows] for rows in rows_to_copy if rows.shard not in merged | untouched]
     shards += [Shard(index=group[0].shard, carries=tuple(group)) for group in groups]
@@ -133,14 +135,14 @@ def _rows_to_copy(existing: ExistingOutput, diff: InputDiff) -> Iterator[RowsToC
 
 
 def _small_shards(
-    rows_to_copy: Sequence[RowsToCopy], existing: ExistingOutput, config: PlanningConfig
+    rows_to_copy: Sequence[RowsToCopy], existing: ExistingOutput, shard_bytes: int
 ) -> list[list[RowsToCopy]]:
     """Return the groups of small shards that are merged, each into one."""
     sizes = {
         rows.shard: existing.characters[ShardRef(shard=rows.shard, generation=rows.generation)] for rows in rows_to_copy
     }
-    small = [rows for rows in rows_to_copy if sizes[rows.shard] < SMALL * config.shard_bytes]
-    if config.compact_at is None or len(small) < config.compact_at:
+    small = [rows for rows in rows_to_copy if sizes[rows.shard] < SMALL * shard_bytes]
+    if len(small) < MERGED_AT:
         return []
     groups: list[list[RowsToCopy]] = []
     room = 0
@@ -148,7 +150,7 @@ def _small_shards(
         size = max(sizes[rows.shard], 1)
         if room < size:
             groups.append([])
-            room = config.shard_bytes
+            room = shard_bytes
         groups[-1].append(rows)
         room -= size
     return [group for group in groups if len(group) > 1]

@@ -24,6 +24,9 @@ from concord.pipeline.readers.read_file import libraries_of
 from concord.pipeline.storage.remote_files import FileState
 from concord.pipeline.threads import default_threads, threads_of_environment
 
+MOST_HASHED_HERE = 2_000_000_000
+"""Bytes of an input that the driver hashes itself with the Ray executor; more are hashed by Ray tasks."""
+
 
 class Planner:
     """Finds out what a job has to do in its output folder; writes nothing.
@@ -251,8 +254,8 @@ class Planner:
         return default_threads()
 
     def _hash_files(self, states: Mapping[str, FileState]) -> Sequence[str]:
-        bytes_here = self._config.planning.hash_with_ray_bytes
-        if self._config.executor.kind == "local" or sum(state.size for state in states.values()) <= bytes_here:
+        size = sum(state.size for state in states.values())
+        if self._config.executor.kind == "local" or size <= MOST_HASHED_HERE:
             return hash_here(states)
         resolve_auth_mode(os.environ.get("RAY_ADDRESS"))
         # Importing Ray takes seconds.

@@ -85,7 +85,7 @@ class RowStream(ABC):
         Raises:
             RecordError: when that is too far for its size.
         """
-        most, unpacked, rows = most_unpacked(self._size, config), 0, 0
+        most, unpacked, rows = most_unpacked(self._size), 0, 0
         for batch in self._batches:
             rows += batch.rows
             if not isinstance(batch.columns, RecordError):
@@ -142,7 +142,7 @@ class ParquetStream(RowStream):
 
     @override
     def check_unpacked(self, config: ReaderConfig) -> None:
-        most, metadata = most_unpacked(self._size, config), self._file.metadata
+        most, metadata = most_unpacked(self._size), self._file.metadata
         groups = map(metadata.row_group, range(metadata.num_row_groups))
         stated = [sum(map(_stated_bytes, map(group.column, range(group.num_columns)))) for group in groups]
         if sum(stated) > most:

@@ -107,7 +107,7 @@ class _Book:
     def _read(self, path: str) -> bytes:
         content = read_member(self._archive, path, size=self._size, config=self._config)
         self._unpacked += len(content)
-        if self._unpacked > (most := most_unpacked(self._size, self._config)):
+        if self._unpacked > (most := most_unpacked(self._size)):
             raise unpacks_too_far(self._size, most, loss=Loss())
         return content
 

@@ -209,8 +209,8 @@ def read_member(archive: ZipFile, name: str, *, size: int, config: ReaderConfig)
     """
     info = archive.getinfo(name)
     # zipfile reads no more than is stated here.
-    if info.file_size > most_unpacked(size, config):
-        raise unpacks_too_far(size, most_unpacked(size, config), loss=Loss())
+    if info.file_size > most_unpacked(size):
+        raise unpacks_too_far(size, most_unpacked(size), loss=Loss())
     if info.file_size > config.max_record_bytes:
         raise too_large(config.max_record_bytes)
     return archive.read(info)

@@ -108,7 +108,7 @@ def _read_pages(
             raise RecordError("encrypted", "encrypted: it opens with a password only; save it without one") from None
         raise
     try:
-        count, most = len(document), most_unpacked(len(content), config)
+        count, most = len(document), most_unpacked(len(content))
         if count > len(content) / _LEAST_PAGE_BYTES:
             raise unpacks_too_far(len(content), most, loss=Loss())
         pages: dict[int, _Page] = {}
@@ -124,7 +124,7 @@ def _read_pages(
             except pdfium.PdfiumError as error:
                 lost[number] = RecordError("unreadable_page", f"cannot be read ({reason_of(error)}); the others were")
             if most < 0:
-                raise unpacks_too_far(len(content), most_unpacked(len(content), config), loss=Loss())
+                raise unpacks_too_far(len(content), most_unpacked(len(content)), loss=Loss())
         known = document.get_metadata_dict()
         meta: dict[str, Any] = {name: known.get(key, "") for key, name in _META.items()}
         date = _DATE.match(meta["created"])

@@ -2,7 +2,7 @@
 
 A truncated compressed file yields every byte before the cut, the same ones however it is read, and then reports the
 cut, so that the lines before it are not lost. Where bytes are corrupt, the decoder may give up a little earlier. A file
-that unpacks to far more than its size is cut as well (``reader.max_unpack_ratio``), and no record is read beyond
+that unpacks to far more than its size is cut as well (``UNPACK_RATIO``), and no record is read beyond
 ``reader.max_record_bytes``.
 """
 
@@ -33,6 +33,8 @@ _CHUNK_BYTES = 1 << 16
 _LEAST_STEP_BYTES = 1 << 10
 _READ_BYTES = 1 << 20
 
+UNPACK_RATIO = 100
+"""How many times its size is read of a compressed file."""
 ALWAYS_UNPACKED_BYTES = 64 << 20
 """A compressed file is read up to here whatever its size: short files may well be repetitive."""
 
@@ -56,18 +58,18 @@ def with_codecs(suffix: str) -> tuple[str, ...]:
     return (suffix, *(f"{suffix}{codec}" for codec in CODECS))
 
 
-def most_unpacked(size: int, config: ReaderConfig) -> int:
+def most_unpacked(size: int) -> int:
     """Return how many bytes a file of this size may unpack to."""
     # Of the whole file and not of what was read of it: the cut must be the same however the file is read.
-    return max(ALWAYS_UNPACKED_BYTES, int(config.max_unpack_ratio * size))
+    return max(ALWAYS_UNPACKED_BYTES, UNPACK_RATIO * size)
 
 
 def unpacks_too_far(size: int, most: int, *, loss: Loss | None) -> RecordError:
     """Return the error of a file of this size that unpacks to more bytes than ``most_unpacked``."""
     return RecordError(
         "unpacks_too_far",
-        f"{size:,} bytes unpack to more than {most:,}; what follows was not read; check the file, or raise "
-        "reader.max_unpack_ratio in a retry if it is what you expect",
+        f"{size:,} bytes unpack to more than {most:,}; what follows was not read; check the file, and "
+        "unpack it, or write it in another format, if it is what you expect",
         loss=loss,
     )
 
@@ -84,7 +86,7 @@ class LineStream:
     def __init__(self, path: str, config: ReaderConfig) -> None:
         self.position = 0
         self._most = config.max_record_bytes
-        self._stream, self._damage = open_stream(path, config)
+        self._stream, self._damage = open_stream(path)
         self.encoding = mark_of(self._stream.read(4)) or (None if _ends_in_line_feed(config) else config.encoding)
         self._stream.seek(0)
         if self.encoding is not None:
@@ -148,7 +150,7 @@ def read_whole(path: str, *, expected_size: int | None = None, config: ReaderCon
         RecordError: when a compressed file is truncated or corrupt, or there is more to read than the bounds allow.
         InputError: when it has another size.
     """
-    stream, decompressed = open_stream(path, config)
+    stream, decompressed = open_stream(path)
     with stream:
         if expected_size is not None:
             size = stream.seek(0, io.SEEK_END) if decompressed is None else decompressed.size_on_disk
@@ -222,11 +224,11 @@ class _Decompressed(_Derived):
 
     error: RecordError | None
 
-    def __init__(self, source: BinaryIO, codec: str, config: ReaderConfig) -> None:
+    def __init__(self, source: BinaryIO, codec: str) -> None:
         self._codec = codec
         self.size_on_disk = source.seek(0, io.SEEK_END)
         source.seek(0)
-        self._most = most_unpacked(self.size_on_disk, config)
+        self._most = most_unpacked(self.size_on_disk)
         # Where the stream breaks off is known to a thousandth.
         self._step = min(max(self.size_on_disk // 1000, _LEAST_STEP_BYTES), _CHUNK_BYTES)
         super().__init__(source)
@@ -368,9 +370,9 @@ def read_at_most(stream: BinaryIO, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def open_stream(path: str, config: ReaderConfig) -> tuple[io.BufferedReader, _Decompressed | None]:
+def open_stream(path: str) -> tuple[io.BufferedReader, _Decompressed | None]:
     codec = CODECS.get(PurePath(path).suffix.lower())
     if codec is None:
         return open_file(path), None
-    raw = _Decompressed(open_file(path), codec, config)
+    raw = _Decompressed(open_file(path), codec)
     return io.BufferedReader(raw, _CHUNK_BYTES), raw

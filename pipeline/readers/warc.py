@@ -221,7 +221,7 @@ class _Whole(_Source):
 
     def __init__(self, path: str, config: ReaderConfig) -> None:
         self._most = config.max_record_bytes
-        self._stream, self._damage = open_stream(path, config)
+        self._stream, self._damage = open_stream(path)
         self._size = None if self._damage else file_state(path).size
 
     def take(self, position: int) -> tuple[bytes | RecordError, int] | None:
@@ -302,8 +302,8 @@ class _Members(_Source):
                 raise RecordError("corrupt_stream", f"expected a gzip member, got {error}; {_ADVICE}") from None
             size += len(unpacked)
             packed = self._file.tell() - position
-            if size > most_unpacked(packed, self._config):
-                raise unpacks_too_far(packed, most_unpacked(packed, self._config), loss=None)
+            if size > most_unpacked(packed):
+                raise unpacks_too_far(packed, most_unpacked(packed), loss=None)
             if is_wanted is not False and len(content) <= self._config.max_record_bytes:
                 content += unpacked
             if is_wanted is None and (decoder.eof or len(content) >= _HEAD_BYTES):

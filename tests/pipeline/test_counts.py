@@ -18,6 +18,7 @@ from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, collection_counts, total_counts
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Changes
+from concord.pipeline.planning import next_generation
 from concord.pipeline.report.statistics import measure_quality
 from concord.pipeline.run_report import Progress, RunReport
 from concord.workflows.annotation.summary import describe_run
@@ -99,8 +100,10 @@ def test_a_correction_leaves_the_dead_letter_and_the_generation_of_the_others(co
     assert generations(config) == {"d0": 0, "d1": 1, "d2": 0, "d3": 0, "d4": 2, "d5": 0}
 
 
-def test_generations_survive_the_merging_of_small_shards(config: AnnotateConfig) -> None:
-    config = config.model_copy(update={"planning": config.planning.model_copy(update={"compact_at": 2})})
+def test_generations_survive_the_merging_of_small_shards(
+    config: AnnotateConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(next_generation, "MERGED_AT", 2)
     runs.run_job(config)
     expected = {f"d{number}": 0 for number in range(6)}
     for number in (4, 2, 4, 1):

@@ -177,9 +177,12 @@ def test_tampered_weights_are_refused_by_name(model_folder: Path, tmp_path: Path
         mlflow.pyfunc.load_model(str(copy))
 
 
-def test_a_parser_other_than_that_of_the_manifest_is_refused(model_folder: Path) -> None:
+def test_a_parser_other_than_that_of_the_manifest_is_refused(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("concord.pipeline.parsing.stanza_packages.SENTENCE_CAP", 150)
     with pytest.raises(ModelError, match=r"expected the parser stanza/parser_en@\w+, got stanza/parser_en@\w+"):
-        mlflow.pyfunc.load_model(str(model_folder), model_config={"parser": {"sentence_cap": 150}})
+        mlflow.pyfunc.load_model(str(model_folder))
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ def config(tmp_path: Path) -> AnnotateConfig:
 
 
 def job(folder: Path, **changes: Any) -> AnnotateConfig:
-    values = {"planning": {"shard_bytes": 200, "compact_at": None}, "max_removed": 1.0, "max_dead_letters": 1.0}
+    values = {"planning": {"shard_bytes": 200}, "max_removed": 1.0, "max_dead_letters": 1.0}
     return runs.job(folder / "in.jsonl", folder / "out", **(values | changes))
 
 

@@ -9,6 +9,7 @@ import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -27,6 +28,7 @@ from concord.pipeline.executors.ray_scheduler import longest_first, workers_that
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Piece, Shard
+from concord.pipeline.planning import planner
 
 SUPPORT = Path(fakes.__file__).parents[1]
 
@@ -275,9 +277,12 @@ def test_ray_is_started_and_shut_down_when_no_cluster_is_named(
     folder.mkdir()
     monkeypatch.setenv("RAY_TMPDIR", str(folder))
     config = ray_job(source, tmp_path / "ray")
-    # One input of one byte or more is large enough here for Ray to hash it.
-    config = config.model_copy(update={"planning": config.planning.model_copy(update={"hash_with_ray_bytes": 1})})
-    process = runs.in_child(lambda: runs.run_job(config))
+
+    def run_hashing_with_ray() -> None:
+        with mock.patch.object(planner, "MOST_HASHED_HERE", 1):
+            runs.run_job(config)
+
+    process = runs.in_child(run_hashing_with_ray)
     assert finish(process) == 0
     runs.run_job(runs.job(source, tmp_path / "local"))
     assert runs.committed_bytes(tmp_path / "ray") == runs.committed_bytes(tmp_path / "local")

@@ -217,8 +217,8 @@ def test_retry_does_nothing_when_no_dead_letter_matches(archive: Path) -> None:
 
 def test_retry_refuses_a_different_configuration_or_parser(archive: Path) -> None:
     runs.run_job(job(archive))
-    with pytest.raises(PlanError, match=r"parser.sentence_cap: was 200, is now 100.*'concord annotate' does all"):
-        retry(archive, config=job(archive, parser={"sentence_cap": 100}))
+    with pytest.raises(PlanError, match=r"parser.language: was 'en', is now 'de'.*'concord annotate' does all"):
+        retry(archive, config=job(archive, parser={"language": "de"}))
     with pytest.raises(PlanError, match="parser: was"):
         retry(archive, parser=fakes.PARSER.model_copy(update={"digest": "8" * 64}))
     assert retry(archive, config=job(archive, max_removed=0.0)).changes.retried == 5

@@ -95,8 +95,11 @@ IN_ENGLISH = [1, 5]
 
 
 @pytest.mark.parametrize(("trees", "tags"), [(True, True), (False, True), (False, False)])
-def test_english_is_read_as_by_parser_en_and_all_else_as_by_the_tokenizer(trees: bool, tags: bool) -> None:
-    config = MULTI.model_copy(update={"trees": trees, "tags": tags, "sentence_cap": 10})
+def test_english_is_read_as_by_parser_en_and_all_else_as_by_the_tokenizer(
+    trees: bool, tags: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("concord.pipeline.parsing.parser.SENTENCE_CAP", 10)
+    config = MULTI.model_copy(update={"trees": trees, "tags": tags})
     parser, tokenizer = load_parser(config), StanzaParser(config)
     english = StanzaParser(config.model_copy(update={"package": "parser_en"}))
     documents = documents_of(TEXTS)
@@ -148,10 +151,10 @@ def test_the_identity_covers_both_packages_and_the_model_of_languages(
 
     assert parser.identity == parser_identity(MULTI)
     assert parser.identity.name == "stanza/parser_multi"
-    found = [identity(), identity(trees=False), identity(trees=False, tags=False), identity(sentence_cap=50)]
+    found = [identity(), identity(trees=False), identity(trees=False, tags=False)]
     found += [parser_identity(ParserConfig()).digest, StanzaParser(MULTI).identity.digest]
     monkeypatch.setattr(resolve_parser, "version", lambda name: "another" if name == "py3langid" else "")
-    assert len({*found, identity()}) == 7
+    assert len({*found, identity()}) == 6
 
 
 def test_the_parser_of_a_tagger_is_taken_where_the_job_names_none() -> None:

@@ -234,9 +234,12 @@ def test_sentence_of_5000_tokens_is_whole(parser: StanzaParser) -> None:
 
 
 @pytest.mark.slow
-def test_sentence_cap_comes_from_the_configuration(plain: StanzaParser) -> None:
-    small = StanzaParser(ParserConfig(sentence_cap=10))
-    document = parse_text(small, PROSE[3])
+def test_a_sentence_above_the_cap_is_parsed_in_pieces(
+    plain: StanzaParser, parser: StanzaParser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("concord.pipeline.parsing.parser.SENTENCE_CAP", 10)
+        document = parse_text(parser, PROSE[3])
     check_tokens(document)
     assert max(len(sentence.words) for sentence in document.sentences) <= 10
     [whole] = parse_text(plain, PROSE[3]).sentences
@@ -256,11 +259,11 @@ def test_parse_words_returns_the_trees_of_raw_text(parser: StanzaParser) -> None
 
 
 @pytest.mark.slow
-def test_parse_words_cuts_long_sentences_like_raw_text() -> None:
-    small = StanzaParser(ParserConfig(sentence_cap=10))
-    pieces = parse_text(small, PROSE[3]).sentences
+def test_parse_words_cuts_long_sentences_like_raw_text(parser: StanzaParser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("concord.pipeline.parsing.parser.SENTENCE_CAP", 10)
+    pieces = parse_text(parser, PROSE[3]).sentences
     assert len(pieces) > 4
-    (found,) = small.parse_words([[word.word for piece in pieces for word in piece.words]])
+    (found,) = parser.parse_words([[word.word for piece in pieces for word in piece.words]])
     expected, before = [], 0
     for piece in pieces:
         expected += [word.head + before if word.head else 0 for word in piece.words]
@@ -321,8 +324,8 @@ def test_parser_identity_equals_that_of_the_loaded_parser(parser: StanzaParser) 
 
 def test_identity_depends_on_settings_that_change_the_parse() -> None:
     digest = parser_identity(ParserConfig()).digest
-    others = [ParserConfig(sentence_cap=100), ParserConfig(trees=False), ParserConfig(trees=False, tags=False)]
-    assert len({digest, *(parser_identity(config).digest for config in others)}) == 4
+    others = [ParserConfig(trees=False), ParserConfig(trees=False, tags=False)]
+    assert len({digest, *(parser_identity(config).digest for config in others)}) == 3
     assert parser_identity(ParserConfig(batch_documents=7)).digest == digest
 
 

@@ -325,7 +325,7 @@ def test_digest_ignores_what_cannot_change_the_output(folder: Path) -> None:
         executor=ExecutorConfig(kind="ray", actors=7, gpus=0.5, attempts=1),
         report=False,
         max_dead_letters=1.0,
-        planning=PlanningConfig(hash_with_ray_bytes=1),
+        planning=PlanningConfig(rehash=True),
     )
 
     assert other.digest == plan.digest
@@ -346,7 +346,7 @@ def test_recipe_difference_names_what_decides_the_rows(folder: Path) -> None:
 
 
 ROW_CHANGES: dict[str, dict[str, Any]] = {
-    "parser": {"language": "de", "sentence_cap": 20, "trees": False, "tags": False},
+    "parser": {"language": "de", "trees": False, "tags": False},
     "tagger": {"precision": "bf16", "samples": 3, "threshold": 0.1},
     "output": {"candidates": True},
 }

@@ -26,7 +26,7 @@ from concord.pipeline.output.manifest import read_commit_record
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Changes, Plan
-from concord.pipeline.planning import existing_output, planner
+from concord.pipeline.planning import existing_output, next_generation, planner
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.worker.shard_worker import ShardWorker
@@ -56,7 +56,7 @@ def write_lines(path: Path, texts: Mapping[str, str], **fields: object) -> None:
 
 
 def job(archive: Path, **changes: Any) -> AnnotateConfig:
-    values = {"planning": {"shard_bytes": 300, "compact_at": None}, "max_removed": 1.0}
+    values = {"planning": {"shard_bytes": 300}, "max_removed": 1.0}
     return runs.job(archive, archive.parent / "out", **(values | changes))
 
 
@@ -300,8 +300,9 @@ def test_dead_letters_are_reused_until_their_file_changes(archive: Path, monkeyp
 
 
 @pytest.mark.slow
-def test_small_shards_are_merged(archive: Path) -> None:
-    settings = {"planning": {"shard_bytes": 2000, "compact_at": 4}, "max_removed": 1.0}
+def test_small_shards_are_merged(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(next_generation, "MERGED_AT", 4)
+    settings = {"planning": {"shard_bytes": 2000}, "max_removed": 1.0}
     runs.run_job(job(archive, **settings))
     for number in range(6):
         (archive / f"night{number}.txt").write_text(f"Night {number} was dark.")
@@ -505,7 +506,7 @@ def test_any_sequence_of_edits_and_runs_equals_one_run(
     archive.mkdir()
     (archive / "always.txt").write_text("Here.")
     (archive / "lines.jsonl").touch()
-    settings = {"planning": {"shard_bytes": 150, "compact_at": 3}, "max_removed": 1.0, "max_dead_letters": 1.0}
+    settings = {"planning": {"shard_bytes": 150}, "max_removed": 1.0, "max_dead_letters": 1.0}
     runs.run_job(job(archive, **settings))
     for round_edits in rounds:
         for kind, number, text in round_edits:

@@ -160,8 +160,9 @@ def test_a_scanned_page_among_others_is_lost() -> None:
 
 def test_pages_that_share_one_long_text_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("concord.pipeline.readers.streams.ALWAYS_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr("concord.pipeline.readers.streams.UNPACK_RATIO", 1)
     content = pdf(lines(*["word " * 20] * 20)).replace(b"/Count 1/Kids[4 0 R]", b"/Count 9/Kids[%s]" % (b"4 0 R " * 9))
-    assert fault(content, max_unpack_ratio=1).code == "unpacks_too_far"
+    assert fault(content).code == "unpacks_too_far"
     assert fault(content, max_record_bytes=100).code == "record_too_large"
 
 

@@ -15,6 +15,7 @@ from hashlib import sha256
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import duckdb
 import pandas as pd
@@ -28,6 +29,7 @@ from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.folder_generations import FolderGenerations
 from concord.pipeline.output.generations import Generation
 from concord.pipeline.plan import Plan
+from concord.pipeline.planning import next_generation
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord_testing import fakes, runs
@@ -253,12 +255,15 @@ class Writer:
         (self._archive / f"t{number:03d}.txt").write_text(text)
 
     def _run(self, kind: str, *, crash_at: str = "") -> None:
-        planning = {"shard_bytes": 400, "compact_at": 3}
+        planning = {"shard_bytes": 400}
         config = runs.job(self._archive, "", output=self._place, planning=planning, max_removed=1.0)
         tagger = replace(runs.TAGGER, digest=f"{self._number:064d}")
-        driver = runs.in_child(
-            lambda: runs.run_job(config, tagger=tagger, build=partial(_build, self._number)), crash_at=crash_at
-        )
+
+        def run() -> None:
+            with mock.patch.object(next_generation, "MERGED_AT", 3):
+                runs.run_job(config, tagger=tagger, build=partial(_build, self._number))
+
+        driver = runs.in_child(run, crash_at=crash_at)
         driver.join()
         self.runs[kind] += 1
         if driver.exitcode != 0 and not crash_at:

@@ -34,7 +34,6 @@ NEUTRAL = [
     "tagger.batch_words=50",
     "tagger.accept_parser=true",
     "planning.shard_bytes=40",
-    "planning.compact_at=null",
     "max_dead_letters=0.3",
     "report=false",
     "reader.format=jsonl",
@@ -122,7 +121,7 @@ def test_a_setting_that_decides_labels_tags_everything_again_and_holds(source: P
 def test_every_setting_is_known_to_decide_or_not_to(source: Path) -> None:
     config = read_annotate_job(None, values={"input": str(source), "output": "out"})
     deciding = flatten(config.values_without(Incidental, LabelNeutral)).keys()
-    labels = {f"parser.{name}" for name in ("language", "sentence_cap", "trees", "tags")}
+    labels = {f"parser.{name}" for name in ("language", "trees", "tags")}
     assert deciding == labels | {"output.candidates", *(override.split("=")[0] for override in DECIDING)}
     kept = flatten(config.values_without(OneRun)).keys()
     assert not kept & {"input", "limit", "max_removed", "accept_input", "planning.rehash", "tagger.device"}
