@@ -58,7 +58,7 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
         raise RuntimeError(f"concord diff ended with status {status}")
     return {
         "verdict": values["verdict"],
-        "words": values["tokens"]["first"] + values["tokens"]["second"],
+        "entities": values["entities"]["first"] + values["entities"]["second"],
         "wall_seconds": time.monotonic() - started,
         "cpu_seconds": usage.ru_utime + usage.ru_stime,
         "peak_mb": usage.ru_maxrss / 1e3,
@@ -85,7 +85,7 @@ def main() -> None:
             sizes.append(
                 {
                     "copies": copies,
-                    "words_of_both": runs[0]["words"],
+                    "entities_of_both": runs[0]["entities"],
                     "verdict": runs[0]["verdict"],
                     **{name: spread([run[name] for run in runs], digits=1) for name in measures},
                 }

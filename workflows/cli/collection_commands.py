@@ -15,7 +15,6 @@ from concord.workflows.cli.options import (
     POSITIVE,
     OrderedGroup,
     device_option,
-    page_option,
     set_option,
     verb,
 )
@@ -240,24 +239,24 @@ def files(output: "OutputPath", *, name: str | None, generation: int | None, ver
     return work.files(output, name=name, generation=generation, version=version)
 
 
-@verb(example="concord diff out/monday out/tuesday --output out/diff.html")
+@verb(example="concord diff out/monday out/tuesday")
 @click.argument("first", metavar="A", type=COLLECTION)
 @click.argument("second", metavar="B", type=COLLECTION)
-@page_option
-@click.option("--top", "listed", type=click.IntRange(min=0), default=20, show_default=True, help="Changes to list.")
+@click.option(
+    "--top", "listed", type=click.IntRange(min=0), default=20, show_default=True, help="How many differences to list."
+)
 def diff(first: "OutputPath", second: "OutputPath", **options: Any) -> Answer:
-    """Show what changed between two annotations.
+    """Show which documents and entities differ between two annotations.
 
-    A and B are the outputs of finished runs. Documents are matched by id, the remaining ones by text. Where the text is
-    the same, entities are compared by offsets: only in A, only in B, other label, other boundaries. Sentences, words,
-    heads and all other columns are compared as well.
+    A and B are the outputs of finished runs, or two generations of one. Documents are matched by id. Where the text is
+    the same, entities are compared by offsets: they have the same or different labels, or are only in A or only in B.
+    An entity with other boundaries counts as one that is only in A and one that is only in B.
 
-    The most certain changes come first: a change is as certain as the lower of its two probabilities. Documents whose
-    text changed, and dead letters gained and lost, are listed by name.
+    The most certain differences come first: a difference is as certain as the lower of its two probabilities.
 
-    The exit code is 0 whether or not anything changed.
+    The exit code is 0 whether or not anything differs.
     """
-    from concord.workflows.diff.command import diff_collections
+    from concord.workflows.diff import diff_collections
 
     return diff_collections(first, second, **options)
 
@@ -336,7 +335,6 @@ browser_option = click.option("--no-browser", is_flag=True, help="Only print the
 @click.argument("output", metavar="OUT", type=COLLECTION)
 @click.option("--port", type=click.IntRange(0, 65535), help="Port on 127.0.0.1.  [default: 7391, or any free one]")
 @browser_option
-@click.option("--against", metavar="OTHER", type=COLLECTION, help="Another collection to compare this one with.")
 @click.option("--as", "who", metavar="NAME", help="Who corrects.  [default: nobody, read only]")
 @click.option("--fetch", is_flag=True, help="Read texts that are not stored from inputs behind URLs, by requests.")
 @click.option(

@@ -17,8 +17,7 @@ from concord.pipeline.exchange.review_queue import Quotas
 from concord.pipeline.report.html import REPORT_NAME
 from concord.pipeline.report.templates import load_template
 from concord.pipeline.report.type_colours import type_colours
-from concord.pipeline.storage.output_paths import OutputPath, read_bytes
-from concord.workflows.view.comparisons import Comparisons
+from concord.pipeline.storage.output_paths import read_bytes
 from concord.workflows.view.correcting.collection_tagger import CollectionTagger
 from concord.workflows.view.correcting.correction_log import CorrectionLog, RefusedError
 from concord.workflows.view.correcting.review_queue import QUOTAS, ReviewQueue
@@ -27,7 +26,6 @@ from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.page import NotFoundError, Page, Query, Table, UnavailableError, link
 from concord.workflows.view.pages import (
     attention,
-    comparing,
     correcting,
     differing,
     finding,
@@ -49,7 +47,6 @@ _PAGES: Mapping[str, Callable[[Viewer, Query], Page]] = {
     "/sql": querying.sql,
     "/dead-letters": finding.dead_letters,
     "/document": reading.document,
-    "/changes": comparing.changes,
     "/corrections": correcting.corrections,
     "/differences": differing.differences,
     "/why": attention.attention,
@@ -72,7 +69,6 @@ def build_app(
     *,
     token: str,
     port: int,
-    against: OutputPath | None = None,
     who: str | None = None,
     quotas: Quotas = QUOTAS,
     names: Sequence[str] = (),
@@ -89,7 +85,6 @@ def build_app(
         log=CorrectionLog(opened, who),
         queue=ReviewQueue(opened, quotas),
         tagger=CollectionTagger(),
-        comparisons=Comparisons(opened, against),
         key=forms.form_key(token),
         base=base,
     )

@@ -38,7 +38,6 @@ def serve(
     *,
     port: int | None,
     browser: bool,
-    against: OutputPath | None = None,
     who: str | None = None,
     quotas: Quotas | None = None,
     fetch: bool = False,
@@ -50,7 +49,6 @@ def serve(
     Args:
         port: to listen on; ``PORT`` if None, or any free one.
         browser: whether to open one.
-        against: another collection, with which this one can be compared.
         who: corrects the collection; without a name it can only be read.
         quotas: of the queue of sentences to review, which is then opened first.
         fetch: whether texts of inputs behind URLs are read.
@@ -85,7 +83,6 @@ def serve(
             OpenedCollection(output, fetch=fetch),
             token=token,
             port=number,
-            against=against,
             who=who,
             quotas=quotas or QUOTAS,
             names=[*names, f"{listens[0]}:{number}"],

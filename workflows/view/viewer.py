@@ -3,7 +3,6 @@
 import sqlite3
 from dataclasses import dataclass
 
-from concord.workflows.view.comparisons import Comparisons
 from concord.workflows.view.correcting.collection_tagger import CollectionTagger
 from concord.workflows.view.correcting.correction_log import CorrectionLog, LogState
 from concord.workflows.view.correcting.review_queue import ReviewQueue
@@ -24,7 +23,6 @@ class Viewer:
     log: CorrectionLog
     queue: ReviewQueue
     tagger: CollectionTagger
-    comparisons: Comparisons
     key: str
     base: str
 

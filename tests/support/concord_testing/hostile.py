@@ -168,7 +168,7 @@ def view(output: Path, cache: Path) -> None:
     opened.wait()
     client = TestClient(build_app(opened, token="token", port=7391, who="ada"), base_url="http://127.0.0.1:7391")
     client.get("/?token=token")
-    for page in ("/", "/dead-letters", "/document?id=d1", "/corrections", "/report", "/changes", "/names"):
+    for page in ("/", "/dead-letters", "/document?id=d1", "/corrections", "/report", "/names"):
         client.get(page)
 
 

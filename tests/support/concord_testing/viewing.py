@@ -62,13 +62,11 @@ def write_long(output: Path, *, entities: int = 10_000) -> Path:
     return finished_runs.write_run(output, {"long": tuple(names)}, keep_text=True)
 
 
-def open_client(
-    output: Path, cache: Path, *, against: Path | None = None, who: str | None = None, **options: Any
-) -> TestClient:
+def open_client(output: Path, cache: Path, *, who: str | None = None, **options: Any) -> TestClient:
     """Return a client that knows the token, after the collection has been indexed; with a name one that corrects."""
     opened = OpenedCollection(output, cache=cache)
     opened.wait()
-    app = build_app(opened, token=TOKEN, port=7391, against=against, who=who, **options)
+    app = build_app(opened, token=TOKEN, port=7391, who=who, **options)
     client = TestClient(app, base_url="http://127.0.0.1:7391")
     assert client.get(f"{options.get('base', '')}/?token={TOKEN}").status_code == 200
     return client
@@ -92,14 +90,12 @@ def links(page: str) -> list[str]:
 
 
 @contextmanager
-def served(
-    output: Path, cache: Path, *, against: Path | None = None, who: str | None = None, **options: Any
-) -> Iterator[str]:
+def served(output: Path, cache: Path, *, who: str | None = None, **options: Any) -> Iterator[str]:
     """Serve a collection as ``concord view`` does, and yield the address with the token."""
     opened = OpenedCollection(output, cache=cache)
     with listen(0) as listener:
         port = listener.getsockname()[1]
-        app = build_app(opened, token=TOKEN, port=port, against=against, who=who, **options)
+        app = build_app(opened, token=TOKEN, port=port, who=who, **options)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

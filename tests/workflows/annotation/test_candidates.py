@@ -28,7 +28,7 @@ from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord.workflows.cli.main import main
-from concord.workflows.diff.command import diff_collections
+from concord.workflows.diff import diff_collections
 
 pytestmark = pytest.mark.slow
 

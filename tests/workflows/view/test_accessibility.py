@@ -12,12 +12,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from concord.models.data.sentence import Sentence
 from concord.pipeline.corpora.read_corpus import GoldDocument
-from concord.pipeline.identity import ComponentIdentity
-from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.report.html import write_report
-from concord.workflows.diff import page as diff_page
-from concord.workflows.diff.diff import compare_collections
 from concord.workflows.evaluation import page as comparison_page
 from concord.workflows.evaluation.compare import CompareJob
 from concord.workflows.evaluation.paired_tests import Procedure
@@ -38,8 +34,6 @@ READING = (
     "/search?q=goole&label=LOC",
     "/search?q=goole+AND",
     "/sql?q=SELECT+*+FROM+entities",
-    "/changes",
-    "/changes?against=other",
     "/corrections",
     "/differences",
     "/review",
@@ -55,26 +49,21 @@ CORRECTING = (
     "/corrections",
 )
 SIZES: tuple[tuple[int, Literal["light", "dark"]], ...] = ((1200, "light"), (1920, "dark"), (360, "light"))
-OTHER = {**viewing.NEWS, "fair": ("Goole|B-PER|||0.99 waits ~.", "People came to Goole|B-LOC ~.")}
 
 
 @pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Write two runs over the same documents; tests must not change them."""
-    folder = tmp_path_factory.mktemp("sides")
-    tagger = ComponentIdentity(name="other_tagger", digest="3" * 64)
-    letters = [viewing.DEAD_LETTER]
-    first = finished_runs.write_run(folder / "a", OTHER, tagger=tagger)
-    second = finished_runs.write_run(
-        folder / "b",
+def news(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a run with its report; tests must not change it."""
+    output = finished_runs.write_run(
+        tmp_path_factory.mktemp("news") / "out",
         viewing.NEWS,
-        dead_letters=letters,
+        dead_letters=[viewing.DEAD_LETTER],
         keep_text=True,
         documents_per_shard=1,
         metas=viewing.METAS,
     )
-    write_report(OutputFolder(second))
-    return first, second
+    write_report(OutputFolder(output))
+    return output
 
 
 @pytest.fixture
@@ -98,19 +87,17 @@ def check(page: Page, name: str) -> None:
 
 
 def open_page(visit: Visit, path: str) -> Page:
-    """Go to a page when the server has made it: a queue and a comparison are made in the background."""
+    """Go to a page when the server has made it: a queue is made in the background."""
     page = visit.open(path)
-    expect(page.locator("h1", has_text="Comparing").or_(page.get_by_text("are being selected"))).to_have_count(
-        0, timeout=20_000
-    )
+    expect(page.get_by_text("are being selected")).to_have_count(0, timeout=20_000)
     return page
 
 
 def test_pages_for_reading_are_accessible(
-    window: BrowserContext, sides: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    window: BrowserContext, news: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collection_tagger, "_load", lambda plan: fakes.AttentiveTagger())
-    with viewing.served(sides[1], tmp_path, against=sides[0]) as url:
+    with viewing.served(news, tmp_path) as url:
         visit = Visit(window, url)
         for path in READING:
             check(open_page(visit, path), path)
@@ -127,20 +114,14 @@ def test_pages_for_correcting_are_accessible(window: BrowserContext, tmp_path: P
             check(open_page(visit, path), path)
 
 
-@pytest.mark.parametrize("name", ["saved", "report", "diff", "comparison"])
-def test_files_are_accessible(
-    window: BrowserContext, name: str, sides: tuple[Path, Path], tiny_bundle: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", ["saved", "report", "comparison"])
+def test_files_are_accessible(window: BrowserContext, name: str, news: Path, tiny_bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.html"
     if name == "saved":
-        client = viewing.open_client(sides[1], tmp_path / "cache")
+        client = viewing.open_client(news, tmp_path / "cache")
         path.write_text(client.get("/document?id=yard&name=Baxter&tree=0&save=1").text, encoding="utf-8")
     elif name == "report":
-        path = sides[1] / "_run" / "report.html"
-    elif name == "diff":
-        path.write_text(
-            diff_page.render_page(compare_collections(*map(open_collection, sides), listed=20)), encoding="utf-8"
-        )
+        path = news / "_run" / "report.html"
     else:
         path.write_text(render_comparison(tiny_bundle), encoding="utf-8")
     page = window.new_page()

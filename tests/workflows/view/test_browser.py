@@ -73,10 +73,10 @@ def test_a_search_leads_to_the_sentence(visit: Visit) -> None:
     expect(page.locator("#s0")).to_be_in_viewport()
 
 
-def test_an_analyst_goes_from_a_month_to_the_entity_that_matched(visit: Visit) -> None:
+def test_an_analyst_goes_from_a_year_to_the_entity_that_matched(visit: Visit) -> None:
     page = visit.page
-    page.get_by_role("link", name="2031-03: 1").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("1 document of 3")
+    page.get_by_role("link", name="2031: 2").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("2 documents of 3")
     page.get_by_role("link", name="LOC", exact=True).click()
     page.get_by_role("link", name="On yard").click()
     expect(page.locator(".e:target")).to_have_text(re.compile("Goole"))
@@ -96,7 +96,7 @@ def test_an_analyst_reads_who_a_name_is_by_keys_alone(visit: Visit) -> None:
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Alan Baxter")
     expect(page.locator("#h-variants ~ ul li")).to_have_text(["Alan Baxter 1", "Baxter 1"])
-    page.get_by_role("link", name="2031-03: 1").press("Enter")
+    page.get_by_role("link", name="2031: 1").press("Enter")
     expect(page.locator(".lines li")).to_have_count(2)
     with page.expect_download() as download:
         page.get_by_role("link", name="This list as CSV").press("Enter")

@@ -24,7 +24,6 @@ from starlette.testclient import TestClient
 from concord.models.errors import ConfigError
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import PlanError
-from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.worker.source_texts import SourceTexts
 from concord.workflows.view.app import build_app
@@ -175,7 +174,7 @@ def test_impossible_parameters_do_no_harm(client: TestClient, path: str) -> None
 
 
 def test_every_page_holds_all_that_it_shows(client: TestClient) -> None:
-    for path in ("/", "/document?id=yard", "/names", "/search?q=the", "/dead-letters", "/changes"):
+    for path in ("/", "/document?id=yard", "/names", "/search?q=the", "/dead-letters"):
         answer = client.get(path)
         assert not re.search(r"<(link|img|iframe|object|base)\b|src=|@import|url\(", answer.text)
         [nonce] = set(re.findall(r'nonce="([^"]+)"', answer.text))
@@ -265,26 +264,6 @@ def test_paragraphs_are_those_of_the_raw_text(tmp_path: Path) -> None:
     page = read(viewing.open_client(tmp_path / "out", tmp_path / "cache"), "/document?id=d0")
     assert page.count('class="par"') == 2
     assert "&lt;b&gt;" in page
-
-
-def test_changes_between_two_collections_are_filtered(tmp_path: Path) -> None:
-    after = {**viewing.NEWS, "fair": ("Goole|B-PER|||0.99 waits ~.", "People came to Goole|B-LOC ~.")}
-    other = ComponentIdentity(name="other_tagger", digest="3" * 64)
-    first = finished_runs.write_run(tmp_path / "a", viewing.NEWS)
-    second = finished_runs.write_run(tmp_path / "b", after, keep_text=True, tagger=other)
-    client = viewing.open_client(second, tmp_path / "cache", against=first)
-    assert "/changes?against=other" in read(client, "/changes")
-    for _ in range(200):
-        page = read(client, "/changes?against=other")
-        if "are being compared" not in page:
-            break
-    assert "1 of 7 entities changed" in words(page)
-    assert "different label, certainty 0.90" in words(page)
-    assert "other_tagger" in page
-    assert "No change matches" in words(read(client, "/changes?against=other&kind=lost"))
-    assert "different label" in words(read(client, "/changes?against=other&a=LOC&b=PER&band=2"))
-    read(client, "/changes?against=7", status=503)
-    read(client, "/changes?against=/etc", status=404)
 
 
 def test_a_run_in_progress_is_shown_as_far_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,6 @@ META = "meta."
 """Begins the parameters that choose by metadata, before the name of a field."""
 SOURCES = 12
 """Files listed as a facet; those with the most documents."""
-_SHOWN_MONTHS = 36
 _SHOWN_YEARS = 100
 PLACE = "d.source, d.position, d.doc_id"
 """The order of the input, which stays when documents are annotated again and shards are rewritten or merged."""
@@ -74,7 +73,7 @@ class DocumentFilter:
         changed: whether stage two changed an entity.
         generation: in which the document was annotated; None for any.
         text: part of the id or of any metadata.
-        meta: fields of the metadata, each with its value; of a date also the year or the month.
+        meta: fields of the metadata, each with its value; of a date also the year.
         among: numbers of documents as a JSON list; empty for any.
     """
 
@@ -112,10 +111,9 @@ class DocumentFilter:
         )
         for name, value in self.meta.items():
             of_document += (
-                " AND d.id IN (SELECT document FROM meta WHERE field = ? "
-                "AND (CAST(value AS TEXT) = ? OR substr(month, 1, length(?)) = ?))"
+                " AND d.id IN (SELECT document FROM meta WHERE field = ? AND (CAST(value AS TEXT) = ? OR year = ?))"
             )
-            values += [name, value, value, value]
+            values += [name, value, value]
         if of_entity != "1":
             of_document += f" AND d.id IN (SELECT k.document FROM kinds k WHERE {of_entity})"
         return of_document, [*values, *entity_values]
@@ -251,7 +249,7 @@ def meta_fields(index: sqlite3.Connection) -> list[MetaField]:
 def meta_facets(
     index: sqlite3.Connection, document_filter: DocumentFilter
 ) -> tuple[dict[str, list[Choice]], dict[str, list[Choice]]]:
-    """Return the values of fields of the metadata in which values recur or that are chosen, and those of dates.
+    """Return the values of fields of the metadata in which values recur or that are chosen, and the years of dates.
 
     Languages are listed whether or not they recur.
     """
@@ -266,7 +264,7 @@ def meta_facets(
         chosen = document_filter.meta.get(name, "")
         where, values = document_filter.without_meta(name).where()
         if is_date:
-            dated[name] = time_line(index, name, "documents d", where, values, year=chosen[:4])
+            dated[name] = time_line(index, name, "documents d", where, values)
         else:
             rows = select_choices(
                 index,
@@ -279,31 +277,21 @@ def meta_facets(
     return recurring, dated
 
 
-def time_line(
-    index: sqlite3.Connection, name: str, table: str, where: str, values: Sequence[Any], *, year: str, digits: int = 7
-) -> list[Choice]:
-    """Return the months, as in ``2026-03``, from the first to the last one, or the years where they are many.
+def time_line(index: sqlite3.Connection, name: str, table: str, where: str, values: Sequence[Any]) -> list[Choice]:
+    """Return the years from the first to the last one.
 
     Args:
         name: the field of the metadata that has the date.
         table, where: the documents, called d, in SQL.
-        year: only its months, unless it is empty.
-        digits: 7 for months, 4 for years.
     """
     rows = index.execute(
-        f"SELECT substr(m.month, 1, {digits}), count(DISTINCT d.id) FROM {table} "
-        "JOIN meta m ON m.document = d.id AND m.field = ? "
-        f"WHERE {where} AND substr(m.month, 1, length(?)) = ? GROUP BY 1",
-        (name, *values, year, year),
+        f"SELECT CAST(m.year AS INTEGER), count(DISTINCT d.id) FROM {table} "
+        f"JOIN meta m ON m.document = d.id AND m.field = ? WHERE {where} GROUP BY 1",
+        (name, *values),
     )
-    counts: dict[str, int] = dict(rows.fetchall())
-    # Of a month counted from year 0; of a year its number.
-    numbers = [int(date[:4]) * (12 if digits == 7 else 1) + int(date[5:] or 1) - 1 for date in counts] or [0]
-    if digits == 7 and max(numbers) - min(numbers) >= _SHOWN_MONTHS:
-        return time_line(index, name, table, where, values, year=year, digits=4)
-    steps = range(min(numbers), max(numbers) + 1)[-_SHOWN_YEARS:] if counts else []
-    names = [f"{step // 12:04}-{step % 12 + 1:02}" if digits == 7 else f"{step:04}" for step in steps]
-    return [Choice(name, name, counts.get(name, 0)) for name in names]
+    counts: dict[int, int] = dict(rows.fetchall())
+    years = range(min(counts), max(counts) + 1)[-_SHOWN_YEARS:] if counts else []
+    return [Choice(f"{year:04}", f"{year:04}", counts.get(year, 0)) for year in years]
 
 
 def _with_chosen(choices: list[Choice], chosen: str | int | None) -> list[Choice]:

@@ -20,7 +20,7 @@ GLUE = "\x1f"
 SHARED = "\ue001"
 """Stands for a word of a multi-word token but the first, all of which share one slice of the text."""
 
-_DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])(?!\d)")
+_DATE = re.compile(r"(\d{4})-(0[1-9]|1[0-2])(?!\d)")
 _LARGEST = 2**63 - 1
 
 Numbers = NDArray[Any]
@@ -63,7 +63,7 @@ def document_rows(
 def meta_rows(
     metas: Sequence[str | None], languages: Sequence[str | None], *, base: int
 ) -> Iterator[tuple[int, str, str | float, str | None]]:
-    """Yield the rows of the table meta of the index: each text or number of a field, and its month if it is a date.
+    """Yield the rows of the table meta of the index: each text or number of a field, and its year if it is a date.
 
     A list is a value for each of its items; a field of a field is called ``author.name``. The language of a text is a
     field as well, unless the metadata has one of this name.
@@ -73,7 +73,7 @@ def meta_rows(
         fields = {"language": language, **(fields if isinstance(fields, dict) else {})}
         for name, value in dict.fromkeys(_leaves(fields)):
             date = _DATE.match(value) if isinstance(value, str) else None
-            yield number, name, value, date and date[0]
+            yield number, name, value, date and date[1]
 
 
 def _leaves(fields: dict[str, Any]) -> Iterator[tuple[str, str | float]]:

@@ -98,18 +98,18 @@ class NameProfile(NamedTuple):
         variants: how it is written, with the number of entities, the most frequent first.
         same: other names that are written like one of its variants.
         neighbours: the names in the same sentences, with the number of these.
-        months: its documents over time, by the first field of the metadata that is a date, ``date``.
+        years: its documents over time, by the first field of the metadata that is a date, ``date``.
     """
 
     variants: Sequence[Choice]
     same: Sequence[Choice]
     neighbours: Sequence[Choice]
-    months: Sequence[Choice]
+    years: Sequence[Choice]
     date: str
 
 
 def read_profile(index: sqlite3.Connection, key: str, document_filter: DocumentFilter) -> NameProfile:
-    """Return what is known of a name; its documents over time whatever month is chosen."""
+    """Return what is known of a name; its documents over time whatever year is chosen."""
     variants = "SELECT name, entities FROM variants WHERE key = ? ORDER BY entities DESC, name"
     same = (
         "SELECT key, name, entities FROM names WHERE key <> ? AND key IN (SELECT key FROM variants WHERE name IN "
@@ -122,13 +122,12 @@ def read_profile(index: sqlite3.Connection, key: str, document_filter: DocumentF
         f"GROUP BY 1 ORDER BY 3 DESC, 2 LIMIT {_NEIGHBOURS}"
     )
     date = next((entry.field for entry in meta_fields(index) if entry.dated), "")
-    year = document_filter.meta.get(date, "")[:4]
     where, values = document_filter.without_meta(date).where()
     table = "documents d JOIN entities e ON e.document = d.id"
     return NameProfile(
         variants=select_choices(index, variants, (key,)),
         same=select_choices(index, same, (key, key)),
         neighbours=select_choices(index, nearby, (key, key)),
-        months=time_line(index, date, table, f"e.key = ? AND {where}", (key, *values), year=year),
+        years=time_line(index, date, table, f"e.key = ? AND {where}", (key, *values)),
         date=date,
     )

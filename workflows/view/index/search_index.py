@@ -18,7 +18,7 @@ from concord.workflows.view.index.folding import fold
 from concord.workflows.view.index.index_rows import document_rows, entity_rows, meta_rows, sentence_rows
 from concord.workflows.view.page import Window
 
-VERSION = 5
+VERSION = 6
 SLOT_BITS = 32
 """Numbers of documents and sentences are ``shard slot << SLOT_BITS | row in its part``."""
 BANDS = (0.5, 0.8, 0.95)
@@ -37,7 +37,7 @@ CREATE TABLE documents (id INTEGER PRIMARY KEY, position INTEGER NOT NULL, doc_i
 CREATE INDEX documents_doc_id ON documents (doc_id);
 CREATE INDEX documents_place ON documents (source, position, doc_id);
 CREATE INDEX documents_first_sentence ON documents (first_sentence) WHERE sentences;
-CREATE TABLE meta (document INTEGER NOT NULL, field TEXT NOT NULL, value NOT NULL, month TEXT,
+CREATE TABLE meta (document INTEGER NOT NULL, field TEXT NOT NULL, value NOT NULL, year TEXT,
   PRIMARY KEY (document, field, value)) WITHOUT ROWID;
 CREATE INDEX meta_field ON meta (field, value);
 CREATE TABLE fields (field TEXT PRIMARY KEY, documents INTEGER NOT NULL, choices INTEGER NOT NULL,
@@ -295,7 +295,7 @@ def _sum_up(index: sqlite3.Connection) -> None:
     for table in ("fields", "names", "name_labels", "variants"):
         index.execute(f"DELETE FROM {table}")
     index.execute(
-        "INSERT INTO fields SELECT field, count(DISTINCT document), count(DISTINCT value), count(*) = count(month) "
+        "INSERT INTO fields SELECT field, count(DISTINCT document), count(DISTINCT value), count(*) = count(year) "
         "FROM meta GROUP BY field"
     )
     index.execute("INSERT INTO name_labels SELECT key, label, count(*), avg(confidence) FROM entities GROUP BY 1, 2")
