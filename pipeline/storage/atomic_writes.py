@@ -30,10 +30,9 @@ from concord.pipeline.storage.store_path import StorePath
 
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
 RunStep = Literal["plan", "write", "fsync", "rename", "commit", "names", "publish", "swap", "sweep"]
-PromotionStep = Literal["locked", "intent", "previous", "champion", "ledger", "settled"]
-CrashStep = RunStep | PromotionStep | Literal["link"]
+CrashStep = RunStep | Literal["link"]
 CRASH_STEPS: tuple[RunStep, ...] = get_args(RunStep)
-_ALL_STEPS = {*CRASH_STEPS, *get_args(PromotionStep), "link"}
+_ALL_STEPS = {*CRASH_STEPS, "link"}
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 """The compressions of text files, by suffix."""
 

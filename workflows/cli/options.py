@@ -186,8 +186,8 @@ def alias_option(help_text: str) -> Callable[[Callable[..., Answer]], Callable[.
 
         if alias in GUARDED_ALIASES:
             raise click.BadParameter(
-                f"{alias!r} is moved only by 'concord promote' and 'concord rollback', which check the gate and write "
-                "the ledger; promote the version afterwards, or choose another alias"
+                f"{alias!r} is moved only by 'concord promote' and 'concord rollback', which check the gate and keep "
+                "a history; promote the version afterwards, or choose another alias"
             )
         if not _ALIAS.fullmatch(alias):
             raise click.BadParameter(

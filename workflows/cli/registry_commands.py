@@ -47,7 +47,7 @@ def bundle(model: str, *, output: Path) -> Answer:
     help="The conditions that the version must meet, and the corpora to test them on.",
 )
 @click.option("--force", "forced", is_flag=True, help="Promote even if the gate fails; needs --reason.")
-@click.option("--reason", metavar="TEXT", help="Recorded in the ledger.")
+@click.option("--reason", metavar="TEXT", help="Recorded in the history.")
 @compute_options
 def promote(name: str, *, version: int, **options: Any) -> Answer:
     """Make a version the champion if it passes the gate.
@@ -58,7 +58,7 @@ def promote(name: str, *, version: int, **options: Any) -> Answer:
     with no slice worse, fast enough, with the files that were registered, and trained on none of these documents. Every
     condition is reported. Exit code 4 if one fails, or if the champion was moved in the meantime.
 
-    The old champion gets the alias previous, and the move is recorded in the ledger: concord registry history NAME.
+    The old champion gets the alias previous, and the move is a line of concord registry history NAME.
     """
     from concord.workflows.promotion.promote import promote_command
 
@@ -67,12 +67,11 @@ def promote(name: str, *, version: int, **options: Any) -> Answer:
 
 @verb(example="concord rollback bilstm_crf --reason 'misses company names since Monday'")
 @click.argument("name")
-@click.option("--reason", metavar="TEXT", help="Recorded in the ledger.")
+@click.option("--reason", metavar="TEXT", help="Recorded in the history.")
 def rollback(name: str, *, reason: str | None) -> Answer:
     """Make the previous champion the champion again.
 
-    The two versions swap aliases, and the move is recorded in the ledger. Exit code 4 if the champion was moved in the
-    meantime.
+    The two versions swap aliases, and the move is a line of concord registry history NAME.
     """
     from concord.workflows.promotion.promote import rollback_command
 
@@ -109,8 +108,7 @@ def show(model: str) -> Answer:
 def history(name: str) -> Answer:
     """Show who moved a model's champion, when and why.
 
-    Every promotion and rollback is a line of the ledger, which includes the hash of the line before. If that chain is
-    broken, the line is named and the exit code is 1.
+    Every promotion and rollback is a line, with the MLflow run that holds the evidence.
     """
     from concord.workflows.promotion.promote import history_command
 

@@ -1,7 +1,10 @@
 """``concord promote``, ``rollback`` and ``registry history``: a model's champion, which moves only through the gate.
 
-Every attempt is logged as a run of its own, which counts as a use of the promotion set and holds the evidence, whether
-or not the gate passes. The ledger has a line for every move.
+Every attempt is an MLflow run that holds the evidence, whether or not the gate passes; it counts as a use of the
+promotion set. A move of the champion is one line of JSON in a tag of its run, and these lines are the history.
+
+MLflow has no compare-and-set for aliases. A champion that has moved during the examination is noticed, two promotions
+that end within the same milliseconds are not: run them one after the other, such as in a CI concurrency group.
 """
 
 import getpass
@@ -11,65 +14,75 @@ import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from concord.models.errors import ConfigError, ModelError
+from concord.models.config import Config
+from concord.models.errors import ConcordError, ConfigError, ModelError
 from concord.pipeline.storage.files import file_sha256
-from concord.workflows.console import INLINE, REFUSED, Answer, counted, plain, table, warn
+from concord.workflows.console import REFUSED, Answer, counted, plain, table
 from concord.workflows.environment import code_tags
-from concord.workflows.promotion.champion import RaceLostError, move_champion, settled_state
 from concord.workflows.promotion.gate import Condition, Findings, describe_conditions, examine, read_gate
-from concord.workflows.promotion.ledger import LONGEST_REASON, Action, Entry, Move, check_chain, read_line
 from concord.workflows.registry.mlflow_client import (
     Run,
-    RunStatus,
     TrackingError,
     every_page,
     mlflow_errors,
     open_client,
     open_run,
 )
-from concord.workflows.registry.model_versions import resolve
+from concord.workflows.registry.model_versions import CHAMPION, PREVIOUS, aliases_of, resolve, set_alias
 
 EXPERIMENT = "concord-promotions"
-SET_TAG, OUTCOME_TAG = "concord.promotion_set", "concord.outcome"
+SET_TAG, OUTCOME_TAG, MOVE_TAG = "concord.promotion_set", "concord.outcome", "concord.move"
 EVIDENCE_NAME = "evidence.json"
+
+
+class RaceLostError(ConcordError):
+    """The champion has moved since the command started."""
+
+    exit_code = REFUSED
+
+
+class Move(Config):
+    """A move of a champion, one line of the history."""
+
+    model: str
+    action: Literal["promote", "rollback"]
+    who: str
+    """User and host, such as ``ada@desk``."""
+    when: str
+    """UTC, ISO 8601."""
+    came_from: int | None
+    """The version before; None if there was no champion."""
+    went_to: int
+    forced: bool = False
+    """Whether the champion was moved although the gate failed."""
+    reason: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """What an attempt to promote a version has found; it was refused, unless a move follows.
+    """What an attempt to promote a version has found; it was refused, unless it has a move.
 
     Attributes:
-        champion: the version before.
+        champion: the version that is champion after it.
         failed: names of the conditions that do not hold.
         uses: how often the promotion set was used before.
-        evidence: its sha256 in hex; ``evidence_place`` is its address in the store.
+        evidence: its address in the store.
     """
 
     model: str
     version: int
     champion: int | None
+    moved: bool = False
     conditions: Sequence[Condition]
     failed: Sequence[str]
     uses: int
     evidence: str
-    evidence_place: str
-    moved: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChampionMove:
-    """A move of the champion with its line in the ledger, and the attempt behind it; a rollback has none."""
-
-    attempt: Attempt | None = field(default=None, metadata=INLINE)
-    model: str
-    moved: bool = True
-    champion: int
-    ledger: Entry
+    move: Move | None = None
 
 
 def promote_command(
@@ -79,22 +92,24 @@ def promote_command(
 
     Args:
         forced: move the champion even if the gate fails; needs a reason.
-        reason: recorded in the ledger.
+        reason: recorded in the history.
     """
-    _check_reason(reason, needed=forced)
+    if forced and not (reason or "").strip():
+        raise ConfigError("--force: expected --reason with it, to record in the history why the gate was overridden")
     candidate = resolve(f"models:/{name}/{version}")
     config = read_gate(gate)  # an invalid one must fail before the attempt counts as a use of the set
     # It names the corpora, whatever their paths and order.
     promotion_set = hashlib.sha256("\n".join(sorted(map(file_sha256, config.data))).encode()).hexdigest()
-    champion = settled_state(name).champion
+    champion = aliases_of(name).get(CHAMPION)
     if champion == version:
         return Answer(
             values={"model": name, "champion": version, "moved": False},
             text=f"Version {version} of {name} is already the champion.",
         )
-    with _attempt(name, version, promotion_set) as run:
+    with _attempt("promote", name, version, {SET_TAG: promotion_set}) as run:
         uses = _earlier_uses(run, promotion_set)
         findings = examine(candidate, champion, config, device=device)
+        _log_evidence(run, findings, gate)
         attempt = Attempt(
             model=name,
             version=version,
@@ -102,105 +117,85 @@ def promote_command(
             conditions=findings.conditions,
             failed=findings.failed,
             uses=uses,
-            evidence=_log_evidence(run, findings, gate),
-            evidence_place=f"runs:/{run.run_id}/{EVIDENCE_NAME}",
+            evidence=f"runs:/{run.run_id}/{EVIDENCE_NAME}",
         )
         # Files that differ from what was registered cannot be loaded, so no reason helps.
         if findings.failed and (not forced or "digest" in findings.failed):
-            _end(run, f"refused: {', '.join(findings.failed)}")
+            _set_tag(run, OUTCOME_TAG, f"refused: {', '.join(findings.failed)}")
             return Answer.of(attempt, text=_text(_refusal(attempt), attempt), exit_code=REFUSED)
-        move = _move(
-            "promote",
-            champion,
-            version,
-            digest=candidate.digest,
-            evidence=attempt.evidence,
-            evidence_place=attempt.evidence_place,
-            gate=file_sha256(gate),
-            promotion_set=promotion_set,
-            uses=uses,
-            forced=bool(findings.failed),
-            reason=reason,
-        )
-        line = move_champion(name, expected=champion, move=move)
-        _end(run, f"moved: ledger line {line.number}")
-    moved = ChampionMove(attempt=attempt, model=name, champion=line.went_to, ledger=line)
-    return Answer.of(moved, text=_text(_success(moved), attempt))
+        move = _move("promote", name, champion, version, forced=bool(findings.failed), reason=reason)
+        _move_champion(run, move)
+    return Answer.of(
+        replace(attempt, champion=version, moved=True, move=move), text=_text(_success(move, attempt.failed), attempt)
+    )
 
 
 def rollback_command(name: str, *, reason: str | None = None) -> Answer:
     """Make the previous champion the champion again, and the current one the previous."""
-    _check_reason(reason, needed=False)
-    state = settled_state(name)
-    if state.champion is None or state.previous is None:
-        raise ModelError(f"{name}: expected a champion and a previous one, got {state.champion} and {state.previous}")
-    target = resolve(f"models:/{name}/{state.previous}")
-    move = _move("rollback", state.champion, state.previous, digest=target.digest, reason=reason)
-    line = move_champion(name, expected=state.champion, move=move)
-    return Answer.of(
-        ChampionMove(model=name, champion=line.went_to, ledger=line),
-        text=f"Champion of {name}: version {line.went_to} again (was {line.came_from}); ledger line {line.number}.",
+    aliases = aliases_of(name)
+    champion, previous = aliases.get(CHAMPION), aliases.get(PREVIOUS)
+    if champion is None or previous is None:
+        raise ModelError(f"{name}: expected a champion and a previous one, got {champion} and {previous}")
+    move = _move("rollback", name, champion, previous, reason=reason)
+    with _attempt("rollback", name, previous) as run:
+        _move_champion(run, move)
+    return Answer(
+        values={"model": name, "champion": previous, "moved": True, "move": move},
+        text=f"Champion of {name}: version {previous} again (was {champion}).",
     )
 
 
 def history_command(name: str) -> Answer:
-    """Return the ledger of a model, oldest line first; exit code 1 if its chain is broken."""
-    state = settled_state(name)
-    entries = []
-    for text in state.lines:
-        with suppress(ValueError):
-            entries.append(read_line(text))
-    breaks = check_chain(state.lines, champion=state.champion)
-    values = {
-        "model": name,
-        "champion": state.champion,
-        "previous": state.previous,
-        "lines": entries,
-        "breaks": breaks,
-    }
-    verdict = [f"{counted(len(state.lines), 'line')}, chain intact."]
-    if breaks:
-        verdict = ["The chain is broken:", *(f"line {place.line}: {place.message}" for place in breaks)]
-    text = "\n".join([_history_table(entries), "", *verdict]).strip()
-    return Answer(values=values, text=text, exit_code=1 if breaks else 0)
-
-
-def _check_reason(reason: str | None, *, needed: bool) -> None:
-    if needed and not (reason or "").strip():
-        raise ConfigError("--force: expected --reason with it, to record in the ledger why the gate was overridden")
-    if reason is not None and len(reason) > LONGEST_REASON:
-        raise ConfigError(f"--reason: expected {LONGEST_REASON:,} characters at most, got {len(reason):,}")
+    """Return the moves of a model's champion, oldest first."""
+    aliases = aliases_of(name)
+    runs = _runs(f"tags.`{MOVE_TAG}` LIKE '%'")
+    moves = [(Move.model_validate_json(run.data.tags[MOVE_TAG]), run.info) for run in runs]
+    # The start of a run is not the order of moves: an examination takes a while.
+    found = sorted((pair for pair in moves if pair[0].model == name), key=lambda pair: pair[0].when)
+    # A run that did not end well was stopped between its line and the alias.
+    lines = [plain(move) | {"run": info.run_id, "finished": info.status == "FINISHED"} for move, info in found]
+    values = {"model": name, **{alias: aliases.get(alias) for alias in (CHAMPION, PREVIOUS)}, "moves": lines}
+    now = ", ".join(f"{alias}: {aliases.get(alias, 'none')}" for alias in (CHAMPION, PREVIOUS))
+    return Answer(values=values, text=f"{_history_table(lines)}\n\n{now}")
 
 
 @contextmanager
-def _attempt(name: str, version: int, promotion_set: str) -> Iterator[Run]:
-    """Open the run of an attempt, which then counts as a use of the promotion set."""
-    attempt = open_run(
+def _attempt(action: str, name: str, version: int, tags: dict[str, str] | None = None) -> Iterator[Run]:
+    """Open a run, and end it as finished or failed."""
+    run = open_run(
         experiment=EXPERIMENT,
-        name=f"promote {name} {version}",
+        name=f"{action} {name} {version}",
         parameters={"model": name, "version": version},
-        tags={SET_TAG: promotion_set, "concord.kind": "promotion", **code_tags()},
+        tags={"concord.kind": "promotion", **(tags or {}), **code_tags()},
     )
     try:
-        yield attempt
-    except RaceLostError as error:
-        _end(attempt, f"race lost: {error}")
+        yield run
+    except BaseException:
+        with suppress(TrackingError):
+            run.close("FAILED")
         raise
-    except BaseException as error:
-        _end(attempt, f"failed: {type(error).__name__}", status="FAILED")
-        raise
+    run.close("FINISHED")
 
 
 def _earlier_uses(attempt: Run, promotion_set: str) -> int:
-    client, uses = open_client(), f"tags.`{SET_TAG}` = '{promotion_set}'"
-    with mlflow_errors("the uses of the promotion set could not be counted"):
-        experiment = client.get_run(attempt.run_id).info.experiment_id
-        runs = every_page(client.search_runs, experiment_ids=[experiment], filter_string=uses)
-    return len({run.info.run_id for run in runs} - {attempt.run_id})
+    return len({run.info.run_id for run in _runs(f"tags.`{SET_TAG}` = '{promotion_set}'")} - {attempt.run_id})
 
 
-def _log_evidence(attempt: Run, findings: Findings, gate: Path) -> str:
-    """Log the evidence to the run of the attempt, and return its sha256 in hex."""
+def _runs(condition: str) -> list[Any]:
+    """Return the runs of attempts that meet a condition of MLflow's search, oldest first."""
+    client = open_client()
+    with mlflow_errors("the promotions could not be looked up"):
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+        if experiment is None:
+            return []
+        found = every_page(
+            client.search_runs, experiment_ids=[experiment.experiment_id], filter_string=condition,
+            order_by=["attributes.start_time ASC"],
+        )  # fmt: skip
+    return found
+
+
+def _log_evidence(attempt: Run, findings: Findings, gate: Path) -> None:
     text = json.dumps(plain(findings.evidence), ensure_ascii=False, sort_keys=True, indent=1) + "\n"
     with tempfile.TemporaryDirectory() as folder:
         for name, content in {EVIDENCE_NAME: text, **findings.pages}.items():
@@ -208,18 +203,35 @@ def _log_evidence(attempt: Run, findings: Findings, gate: Path) -> str:
             path.write_text(content, encoding="utf-8", errors="backslashreplace")
             attempt.log_file(path)
     attempt.log_file(gate)
-    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def _end(attempt: Run, outcome: str, *, status: RunStatus = "FINISHED") -> None:
-    """Log how an attempt ended; a failure costs a warning, since the attempt itself is over."""
+def _move(action: Literal["promote", "rollback"], name: str, came_from: int | None, went_to: int, **more: Any) -> Move:
+    """Return a move that this user makes now."""
+    who = f"{getpass.getuser()}@{socket.gethostname()}"
+    when = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return Move(model=name, action=action, who=who, when=when, came_from=came_from, went_to=went_to, **more)
+
+
+def _move_champion(run: Run, move: Move) -> None:
+    """Write the line of a move, then move the aliases; raise RaceLostError if the champion has moved meanwhile."""
+    now = aliases_of(move.model).get(CHAMPION)
+    if now != move.came_from:
+        _set_tag(run, OUTCOME_TAG, "race lost")
+        raise RaceLostError(
+            f"{move.model}: the champion is now version {now} and was {move.came_from or 'none'} when this command "
+            "started; nothing was moved, run it again"
+        )
+    _set_tag(run, MOVE_TAG, move.model_dump_json())
+    if move.came_from is not None:
+        set_alias(move.model, PREVIOUS, move.came_from)
+    set_alias(move.model, CHAMPION, move.went_to)
+    _set_tag(run, OUTCOME_TAG, "moved")
+
+
+def _set_tag(run: Run, key: str, value: str) -> None:
     client = open_client()
-    try:
-        with mlflow_errors("the outcome could not be logged"):
-            client.set_tag(attempt.run_id, OUTCOME_TAG, outcome)
-        attempt.close(status)
-    except TrackingError as error:
-        warn(str(error))
+    with mlflow_errors(f"the tag {key} could not be written"):
+        client.set_tag(run.run_id, key, value)
 
 
 def _refusal(attempt: Attempt) -> str:
@@ -228,45 +240,34 @@ def _refusal(attempt: Attempt) -> str:
     return f"Refused: version {attempt.version} of {attempt.model} does not become {place}: {failed}."
 
 
-def _success(moved: ChampionMove) -> str:
-    line, failed = moved.ledger, moved.attempt.failed if moved.attempt is not None else ()
-    was = "there was none" if line.came_from is None else f"was {line.came_from}"
-    forced = f", forced past {', '.join(failed)}" if line.forced else ""
-    return f"Champion of {moved.model}: version {line.went_to} ({was}){forced}; ledger line {line.number}."
+def _success(move: Move, failed: Sequence[str]) -> str:
+    was = "there was none" if move.came_from is None else f"was {move.came_from}"
+    forced = f", forced past {', '.join(failed)}" if move.forced else ""
+    return f"Champion of {move.model}: version {move.went_to} ({was}){forced}."
 
 
 def _text(head: str, attempt: Attempt) -> str:
-    uses = attempt.uses
-    used = f"was used {counted(uses, 'time')} before" if uses else "was not used before"
+    used = f"was used {counted(attempt.uses, 'time')} before" if attempt.uses else "was not used before"
     lines = [head, "", describe_conditions(attempt.conditions), ""]
     if "digest" in attempt.failed:
         lines.append("The other conditions cannot be tested without the files.")
     lines.append(f"The promotion set {used}; every use weakens what it proves.")
-    lines.append(f"evidence {attempt.evidence[:12]} at {attempt.evidence_place}")
+    lines.append(f"evidence {attempt.evidence}")
     return "\n".join(lines)
 
 
-def _move(action: Action, came_from: int | None, went_to: int, **details: Any) -> Move:
-    """Return a move that this user makes now; ``details`` are its other fields."""
-    who = f"{getpass.getuser()}@{socket.gethostname()}"
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    return Move(action=action, who=who, when=when, came_from=came_from, went_to=went_to, **details)
-
-
-def _history_table(entries: Sequence[Entry]) -> str:
+def _history_table(lines: list[dict[str, Any]]) -> str:
     rows = [
         (
-            entry.number,
-            entry.when,
-            entry.action + (" (forced)" if entry.forced else ""),
-            "-" if entry.came_from is None else str(entry.came_from),
-            str(entry.went_to),
-            entry.who,
-            (entry.evidence or "-")[:12],
-            entry.uses,
-            entry.reason or "",
+            line["when"][:19],
+            line["action"] + " (forced)" * line["forced"] + " (unfinished)" * (not line["finished"]),
+            str(line["came_from"] or "-"),
+            str(line["went_to"]),
+            line["who"],
+            line["run"],
+            line["reason"] or "",
         )
-        for entry in entries
+        for line in lines
     ]
-    header = ("line", "when", "action", "from", "to", "who", "evidence", "uses", "reason")
-    return table(rows, header=header, right={3, 4, 7}) if rows else "No lines yet."
+    header = ("when", "action", "from", "to", "who", "run", "reason")
+    return table(rows, header=header, right={2, 3}) if rows else "No moves yet."

@@ -32,13 +32,12 @@ from concord.workflows.registry.mlflow_client import (
 )
 
 DIGEST_TAG = "concord.digest"
-GUARDED_ALIASES = ("champion", "previous")
+CHAMPION, PREVIOUS = "champion", "previous"
+GUARDED_ALIASES = (CHAMPION, PREVIOUS)
 """Moved by promotions and rollbacks only."""
 MODEL = "model"
 DATA = f"data/{BUNDLE}"
 """Path of the bundle in an MLflow model."""
-LOCK_SUFFIX = ".promotion-lock"
-"""A registered name that ends like this is not a model but the lock under which a champion is moved."""
 _LISTED = 10
 """Versions that a message lists."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -132,33 +131,35 @@ def _existing(name: str) -> str:
 
 
 def model_names() -> list[str]:
-    """Return the names of all registered models except locks, sorted."""
+    """Return the names of all registered models, sorted."""
     client = open_client()
     with mlflow_errors("the models could not be listed"):
-        names = [model.name for model in every_page(client.search_registered_models)]
-    return sorted(name for name in names if not name.endswith(LOCK_SUFFIX))
+        return sorted(model.name for model in every_page(client.search_registered_models))
 
 
 def versions(name: str) -> list[ModelVersion]:
     """Return all versions of a model, newest first."""
+    aliases = aliases_of(name)
     with lookup_errors(name, name) as client:
-        aliases = client.get_registered_model(name).aliases
         found = every_page(client.search_model_versions, filter_string=f"name = '{name}'")
     # The search does not return aliases.
     all_versions = [
-        _model_version(version, aliases=[alias for alias, it in aliases.items() if int(it) == int(version.version)])
+        _model_version(version, aliases=[alias for alias, it in aliases.items() if it == int(version.version)])
         for version in found
     ]
     return sorted(all_versions, key=lambda version: version.version, reverse=True)
 
 
+def aliases_of(name: str) -> dict[str, int]:
+    """Return the aliases of a model with the version that each points at."""
+    with lookup_errors(name, name) as client:
+        return {alias: int(version) for alias, version in client.get_registered_model(name).aliases.items()}
+
+
 def check_name(name: str) -> None:
-    """Raise ConfigError unless ``models:/NAME@ALIAS`` can refer to a name, or if it is reserved for locks."""
-    if _NAME.fullmatch(name) is None or name.endswith(LOCK_SUFFIX):
-        raise ConfigError(
-            f"a model's name: expected letters, digits, '_', '.', '-' and spaces, not ending in {LOCK_SUFFIX}, "
-            f"got {name!r}"
-        )
+    """Raise ConfigError unless ``models:/NAME@ALIAS`` can refer to a name."""
+    if _NAME.fullmatch(name) is None:
+        raise ConfigError(f"a model's name: expected letters, digits, '_', '.', '-' and spaces, got {name!r}")
 
 
 def register(
@@ -195,18 +196,15 @@ def set_alias(name: str, alias: str, version: int) -> None:
         client.set_registered_model_alias(name, alias, str(version))
 
 
-def create_model(name: str, *, tags: Mapping[str, str] | None = None) -> bool:
-    """Create a registered model and return True, or False if it exists. Of concurrent calls, one succeeds."""
+def create_model(name: str) -> None:
+    """Create a registered model unless it exists."""
     client = open_client()
     try:
         with mlflow_errors(f"{name} could not be created in the registry"):
-            client.create_registered_model(name, tags=dict(tags or {}))
+            client.create_registered_model(name)
     except TrackingError as error:
-        # MLflow looks the existing model up, which may have been deleted by then.
-        if error.code not in ("RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"):
+        if error.code != "RESOURCE_ALREADY_EXISTS":
             raise
-        return False
-    return True
 
 
 def fetch(version: ModelVersion) -> Path:

@@ -13,5 +13,5 @@ import mlflow.store.tracking.sqlalchemy_store
 del sys.modules["polars"]
 
 import concord.workflows.cli.main
-import concord.workflows.promotion.champion
+import concord.workflows.promotion.promote
 import concord_testing.runs

@@ -1,5 +1,6 @@
 """The gate of a promotion: whether each condition holds, and how much is missing."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,19 +11,18 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
 from concord.models.evaluation.significance import Difference
-from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.corpora.provenance import Overlap
 from concord.workflows.evaluation.paired_tests import Line
 from concord.workflows.evaluation.slices import parse_slice
 from concord.workflows.promotion.gate import (
     GateConfig,
-    compare_speed,
     comparison_conditions,
     describe_conditions,
     digest_condition,
     first_condition,
     provenance_condition,
     read_gate,
+    relative_speed,
     throughput_condition,
 )
 from concord.workflows.yaml_values import read_yaml
@@ -118,21 +118,24 @@ def test_changed_files_fail() -> None:
     assert not digest_condition("a" * 64, fault="the files are not what was registered").holds
 
 
-def test_speeds_are_measured_in_turns(tiny_bundle: Path) -> None:
-    tagger = load_tagger(tiny_bundle)
-    documents = read_corpora([str(CHECKOUT / "examples/train/dev.conllu")], labels={})
-    found = compare_speed(tagger, tagger, documents, turns=4)
-    assert len(found.seconds) == 4
-    ratios = sorted(turn["champion"] / turn["candidate"] for turn in found.seconds)
-    assert ratios[1] <= found.ratio <= ratios[2]
+def test_speeds_are_compared_in_turns_and_in_processor_time(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    champion, candidate = load_tagger(tiny_bundle), load_tagger(tiny_bundle)
+    clock, labelled = [0.0], list[tuple[str, int]]()
 
+    def fake(name: str, *seconds: float) -> Callable[[Sequence[object]], None]:
+        costs = iter(seconds)
 
-def test_no_more_documents_are_timed_than_needed(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tagger = load_tagger(tiny_bundle)
-    timed: list[int] = []
-    monkeypatch.setattr(tagger, "predict_documents", lambda documents: timed.append(len(documents)))
-    document = [Sentence(words=("Ada", "slept", "."))]
-    for words, expected in ((1, 1), (3, 1), (4, 2), (100, 5)):
-        compare_speed(tagger, tagger, [document] * 5, turns=1, words=words)
-        assert set(timed) == {expected}
-        timed.clear()
+        def predict_documents(documents: Sequence[object]) -> None:
+            labelled.append((name, len(documents)))
+            clock[0] += next(costs)
+
+        return predict_documents
+
+    monkeypatch.setattr("time.process_time", lambda: clock[0])
+    # The first turn warms up, and single slow turns do not count.
+    monkeypatch.setattr(champion, "predict_documents", fake("champion", 90, 2, 2, 50, 2, 1))
+    monkeypatch.setattr(candidate, "predict_documents", fake("candidate", 10, 4, 4, 4, 60, 3))
+    document = [Sentence(words=("Ada",) * 1000)]
+    assert relative_speed(champion, candidate, [document] * 8) == 0.5
+    # As many documents as have 5,000 words.
+    assert labelled == [("champion", 5), ("candidate", 5)] * 6

@@ -1,9 +1,8 @@
 """``concord promote`` and ``concord rollback``: what they require, refuse and record."""
 
-import hashlib
 import json
 import re
-from functools import partial
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 import yaml
 from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
-from concord_testing.promoters import exit_codes
 from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
 
@@ -23,16 +21,13 @@ from concord.models.errors import ConfigError, ModelError
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import read_corpora, without_labels
 from concord.workflows.corpora.provenance import Provenance, describe_part, write_provenance
+from concord.workflows.promotion import gate as gate_module
 from concord.workflows.promotion import promote
-from concord.workflows.promotion.champion import settled_state
-from concord.workflows.promotion.ledger import check_chain, tag_of
-from concord.workflows.promotion.promote import (
-    history_command,
-    promote_command,
-    rollback_command,
-)
+from concord.workflows.promotion.gate import Condition, Findings
+from concord.workflows.promotion.promote import RaceLostError, history_command, promote_command, rollback_command
 from concord.workflows.registry import model_versions
-from concord.workflows.registry.mlflow_client import open_run, tracking_uri
+from concord.workflows.registry.mlflow_client import TrackingError, open_run, tracking_uri
+from concord.workflows.registry.model_versions import aliases_of, create_model, set_alias
 
 pytestmark = pytest.mark.slow
 
@@ -85,13 +80,45 @@ def call(*arguments: object) -> tuple[int, dict[str, Any]]:
     return result.exit_code, json.loads(result.stdout)
 
 
+@pytest.fixture(scope="session")
+def registered(
+    store_template: Path, tiny_bundle: Path, better_bundle: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Return the database of a store with the model ``tiny``: a weak version 1 and a better version 2."""
+    path = tmp_path_factory.mktemp("registered") / "mlflow.db"
+    shutil.copy(store_template, path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+        add_version(tiny_bundle)
+        add_version(better_bundle)
+    return path
+
+
 @pytest.fixture
-def versions(store: Path, tiny_bundle: Path, better_bundle: Path) -> list[int]:
-    """Return the versions of the model ``tiny`` in a new store: a weak version 1 and a better version 2."""
-    return [add_version(tiny_bundle), add_version(better_bundle)]
+def versions(store: Path, registered: Path) -> None:
+    """Put both versions of ``registered`` into a new store."""
+    shutil.copy(registered, store / "mlflow.db")
 
 
-def test_a_gate_names_the_corpus_that_is_missing(store: Path, versions: list[int]) -> None:
+@pytest.fixture
+def fakes(store: Path, monkeypatch: pytest.MonkeyPatch) -> list[Condition]:
+    """Return the conditions that an examination finds, in a store with three versions without files."""
+    client = MlflowClient(tracking_uri(), tracking_uri())
+    run = open_run(experiment="versions", name="versions", parameters={}, tags={})
+    create_model("tiny")
+    for _ in range(3):
+        client.create_model_version("tiny", f"{client.get_run(run.run_id).info.artifact_uri}/model", run.run_id)
+    conditions = [Condition(name="p", holds=True, found="0.01", wanted="below 0.05")]
+    monkeypatch.setattr(promote, "examine", lambda *_, **__: Findings(conditions=conditions, evidence={"seed": 1}))
+    return conditions
+
+
+def moves(name: str = "tiny") -> list[tuple[str, int | None, int]]:
+    lines = history_command(name).values["moves"]
+    return [(line["action"], line["came_from"], line["went_to"]) for line in lines]
+
+
+def test_a_gate_names_the_corpus_that_is_missing(store: Path, versions: None) -> None:
     code, found = call("promote", "tiny", 1, "--gate", CHECKOUT / "conf" / "promote.yaml")
     assert code == 2
     assert f"promote.yaml: data: expected a gold corpus, found no file {store}/examples/train/prom" in found["error"]
@@ -107,7 +134,7 @@ def test_a_gate_names_the_corpus_that_is_missing(store: Path, versions: list[int
 
 
 def test_the_shipped_gate_judges_by_the_sample_corpus(
-    store: Path, versions: list[int], monkeypatch: pytest.MonkeyPatch
+    store: Path, versions: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri())
     monkeypatch.chdir(CHECKOUT)
@@ -128,7 +155,7 @@ def test_the_shipped_gate_judges_by_the_sample_corpus(
     ],
 )
 def test_what_is_not_in_the_registry_is_named_with_what_is(
-    store: Path, versions: list[int], name: str, version: int, message: str
+    store: Path, versions: None, name: str, version: int, message: str
 ) -> None:
     code, found = call("promote", name, version)
     assert code == 2
@@ -144,69 +171,118 @@ def test_a_question_to_no_registry_creates_none(tmp_path: Path, monkeypatch: pyt
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_history_of_an_unknown_model_names_those_there_are(store: Path, versions: list[int]) -> None:
+def test_the_history_of_an_unknown_model_names_those_there_are(store: Path, versions: None) -> None:
     for command in (("rollback", "tinny"), ("registry", "history", "tinny"), ("registry", "show", "tinny")):
         code, found = call(*command)
         assert (code, "did you mean 'tiny'?" in found["error"]) == (2, True)
 
 
-def test_a_champion_is_promoted_replaced_and_rolled_back(store: Path, versions: list[int], gold: Path) -> None:
+def test_a_champion_is_promoted_and_replaced_by_a_better_one_only(store: Path, versions: None, gold: Path) -> None:
     strict = write_gate(store, gold, min_f1=99.0)
     code, found = call("promote", "tiny", 1, "--gate", strict)
     assert (code, found["failed"], found["moved"]) == (REFUSED, ["min_f1"], False)
-    assert settled_state("tiny").champion is None
+    assert aliases_of("tiny") == {}
 
-    gate = write_gate(store, gold, min_f1=0, slices={"long": "sentence_words>4"})
-    code, first = call("promote", "tiny", 1, "--gate", gate)
+    rule: dict[str, Any] = {"min_f1": 0, "slices": {"long": "sentence_words>4"}}
+    code, first = call("promote", "tiny", 1, "--gate", write_gate(store, gold, **rule))
     assert (code, first["champion"], first["uses"]) == (0, 1, 1)
     assert [condition["name"] for condition in first["conditions"]] == ["digest", "provenance", "min_f1"]
 
-    code, second = call("promote", "tiny", 2, "--gate", gate)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gate_module, "relative_speed", lambda *_: 0.95)
+        gate = write_gate(store, gold, **rule, throughput_ratio=0.9)
+        code, second = call("promote", "tiny", 2, "--gate", gate)
     assert (code, second["champion"], second["uses"]) == (0, 2, 2)
     names = [condition["name"] for condition in second["conditions"]]
     assert names == ["digest", "provenance", "p", "gain", "slice long", "throughput"]
-    assert call("promote", "tiny", 2, "--gate", gate) == (0, {"model": "tiny", "champion": 2, "moved": False})
+    check_evidence(second)
 
-    code, refused = call("promote", "tiny", 1, "--gate", gate)
+    code, refused = call("promote", "tiny", 1, "--gate", write_gate(store, gold, **rule))
     assert (code, refused["failed"]) == (REFUSED, ["gain", "slice long"])
     assert all(condition["short_by"] > 0 for condition in refused["conditions"] if not condition["holds"])
-
-    code, back = call("rollback", "tiny", "--reason", "just so")
-    assert (code, back["champion"]) == (0, 1)
-    assert (settled_state("tiny").champion, settled_state("tiny").previous) == (1, 2)
-    recorded = history_command("tiny").values
-    assert [(line["action"], line["came_from"], line["went_to"]) for line in recorded["lines"]] == [
-        ("promote", None, 1),
-        ("promote", 1, 2),
-        ("rollback", 2, 1),
-    ]
-    check_evidence(second, gate)
+    assert moves() == [("promote", None, 1), ("promote", 1, 2)]
 
 
-def check_evidence(promoted: dict[str, Any], gate: Path) -> None:
-    """Check that the evidence of a promotion is in the store and has the hash in the ledger."""
-    path = Path(download_artifacts(promoted["evidence_place"], tracking_uri=tracking_uri()))
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == promoted["evidence"] == promoted["ledger"]["evidence"]
-    kept = json.loads(path.read_bytes())
+def check_evidence(promoted: dict[str, Any]) -> None:
+    """Check that the evidence of a promotion and its gate are in the store."""
+    kept = json.loads(Path(download_artifacts(promoted["evidence"], tracking_uri=tracking_uri())).read_bytes())
     assert kept["conditions"] == promoted["conditions"]
     assert kept["comparison"]["lines"][0]["second"] == 100
     assert {"data", "alpha", "seed", "versions", "first", "second"} <= set(kept["comparison"])
-    assert promoted["ledger"]["gate"] == hashlib.sha256(gate.read_bytes()).hexdigest()
-    run = MlflowClient(tracking_uri()).get_run(promoted["evidence_place"].split("/")[1])
-    assert (run.info.status, run.data.tags["concord.outcome"]) == ("FINISHED", "moved: ledger line 2")
+    client, run = MlflowClient(tracking_uri()), promoted["evidence"].split("/")[1]
+    assert {"evidence.json", "gate.yaml"} <= {artifact.path for artifact in client.list_artifacts(run)}
+    assert client.get_run(run).info.status == "FINISHED"
 
 
-def test_a_failing_gate_can_be_overridden_with_a_reason(store: Path, versions: list[int], gold: Path) -> None:
-    gate = write_gate(store, gold, min_f1=100.0)
+def test_the_history_has_a_line_for_every_move_and_none_for_a_refusal(
+    store: Path, fakes: list[Condition], gold: Path
+) -> None:
+    gate = write_gate(store, gold)
+    create_model("other")
+    with pytest.raises(ModelError, match="expected a champion and a previous one, got None and None"):
+        rollback_command("tiny")
+    assert "No moves yet." in history_command("tiny").text
+    assert promote_command("tiny", 1, gate=gate).text.startswith("Champion of tiny: version 1 (there was none).")
+    assert promote_command("tiny", 3, gate=gate, reason="better").exit_code == 0
+    assert call("promote", "tiny", 3, "--gate", gate) == (0, {"model": "tiny", "champion": 3, "moved": False})
+    fakes.append(Condition(name="gain", holds=False, found="-1", wanted="above 0", short_by=1.0))
+    assert promote_command("tiny", 2, gate=gate, reason="not enough").exit_code == REFUSED
+    code, back = call("rollback", "tiny", "--reason", "just so")
+    assert (code, back["champion"], aliases_of("tiny")) == (0, 1, {"champion": 1, "previous": 3})
+    assert moves() == [("promote", None, 1), ("promote", 1, 3), ("rollback", 3, 1)]
+    assert moves("other") == []
+    answer = history_command("tiny")
+    assert [line["reason"] for line in answer.values["moves"]] == [None, "better", "just so"]
+    assert all(line["finished"] for line in answer.values["moves"])
+    assert "champion: 1, previous: 3" in answer.text
+
+
+def test_a_failing_gate_can_be_overridden_with_a_reason(store: Path, fakes: list[Condition], gold: Path) -> None:
+    gate = write_gate(store, gold)
+    fakes[:] = [Condition(name="min_f1", holds=False, found="41", wanted="50 or more", short_by=9.0)]
     with pytest.raises(ConfigError, match="expected --reason"):
         promote_command("tiny", 1, gate=gate, forced=True)
-    with pytest.raises(ConfigError, match="1,000 characters at most"):
-        promote_command("tiny", 1, gate=gate, reason="x" * 1001)
     answer = promote_command("tiny", 1, gate=gate, forced=True, reason="a first one for the tests")
     assert (answer.exit_code, answer.values["failed"]) == (0, ["min_f1"])
     assert "forced past min_f1" in answer.text
-    line = history_command("tiny").values["lines"][0]
+    line = history_command("tiny").values["moves"][0]
     assert (line["forced"], line["reason"]) == (True, "a first one for the tests")
+    assert "promote (forced)" in history_command("tiny").text
+
+
+def test_a_champion_that_moved_during_the_examination_is_not_moved(
+    store: Path, fakes: list[Condition], gold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = write_gate(store, gold)
+    assert promote_command("tiny", 1, gate=gate).exit_code == 0
+
+    def overtake(*_: object, **__: object) -> Findings:
+        set_alias("tiny", "champion", 2)
+        return Findings(conditions=[], evidence={})
+
+    monkeypatch.setattr(promote, "examine", overtake)
+    with pytest.raises(RaceLostError, match="the champion is now version 2 and was 1") as caught:
+        promote_command("tiny", 3, gate=gate)
+    assert caught.value.exit_code == REFUSED
+    assert (aliases_of("tiny"), len(moves())) == ({"champion": 2}, 1)
+
+
+def test_a_move_that_was_stopped_is_shown_as_unfinished(
+    store: Path, fakes: list[Condition], gold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = write_gate(store, gold)
+
+    def fail(*_: object) -> None:
+        raise TrackingError("the store is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(promote, "set_alias", fail)
+        with pytest.raises(TrackingError):
+            promote_command("tiny", 1, gate=gate)
+    assert aliases_of("tiny") == {}
+    assert "promote (unfinished)" in history_command("tiny").text
+    assert promote_command("tiny", 1, gate=gate).exit_code == 0
+    assert [line["finished"] for line in history_command("tiny").values["moves"]] == [False, True]
 
 
 def test_a_candidate_that_has_seen_the_promotion_set_is_refused(
@@ -225,74 +301,18 @@ def test_a_candidate_that_has_seen_the_promotion_set_is_refused(
     assert (answer.exit_code, answer.values["failed"], answer.values["uses"]) == (REFUSED, ["provenance"], 1)
 
 
-def test_changed_files_are_refused_even_with_force(store: Path, versions: list[int], gold: Path) -> None:
+def test_changed_files_are_refused_even_with_force(store: Path, tiny_bundle: Path, gold: Path) -> None:
+    add_version(tiny_bundle)
     source = model_versions.resolve("models:/tiny/1").source.removeprefix("file://")
     weights = next(Path(source).rglob("weights.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     gate = write_gate(store, gold, min_f1=0.0)
     answer = promote_command("tiny", 1, gate=gate, forced=True, reason="whatever")
     assert (answer.exit_code, answer.values["failed"]) == (REFUSED, ["digest"])
-    assert settled_state("tiny").champion is None
+    assert aliases_of("tiny") == {}
 
 
-def test_rollback_needs_a_previous_champion(store: Path, versions: list[int]) -> None:
-    with pytest.raises(ModelError, match="expected a champion and a previous one, got None and None"):
-        rollback_command("tiny")
-
-
-def test_a_broken_chain_is_reported_with_its_line(store: Path, versions: list[int], gold: Path) -> None:
-    gate = write_gate(store, gold, min_f1=0.0)
-    for version in versions:
-        assert promote_command("tiny", version, gate=gate).exit_code == 0
-    client = MlflowClient(tracking_uri(), tracking_uri())
-    line = client.get_registered_model("tiny").tags[tag_of(1)]
-    client.set_registered_model_tag("tiny", tag_of(1), line.replace('"uses":0', '"uses":7'))
-    answer = history_command("tiny")
-    assert answer.exit_code == 1
-    assert [found["line"] for found in answer.values["breaks"]] == [2]
-    assert "line 2: expected " in answer.text
-    client.set_registered_model_tag("tiny", tag_of(1), line)
-    assert history_command("tiny").exit_code == 0
-    assert "2 lines, chain intact" in history_command("tiny").text
-
-
-@pytest.mark.parametrize("place", ["sqlite", "server"])
-def test_one_of_four_concurrent_promotions_wins(
-    place: str,
-    store: Path,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    tiny_bundle: Path,
-    better_bundle: Path,
-    gold: Path,
-) -> None:
-    if place == "server":
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", request.getfixturevalue("mlflow_server"))
-    name = f"rivals_at_{place}"
-    add_version(tiny_bundle, name=name)
-    gate = write_gate(store, gold, min_f1=0.0)
-    assert promote_command(name, 1, gate=gate).exit_code == 0
-    rivals = [add_version(better_bundle, name=name) for _ in range(4)]
-
-    def rival(version: int) -> None:
-        raise SystemExit(promote_command(name, version, gate=gate).exit_code)
-
-    codes = exit_codes([partial(rival, version) for version in rivals], uri=tracking_uri())
-    assert sorted(codes, key=str) == [0, REFUSED, REFUSED, REFUSED]
-    state = settled_state(name)
-    assert check_chain(state.lines, champion=rivals[codes.index(0)]) == []
-    assert len(state.lines) == 2
-    outcomes = [run.data.tags.get("concord.outcome", "") for run in attempts()]
-    assert sum(outcome.startswith("race lost") for outcome in outcomes) == 3
-
-
-def attempts() -> list[Any]:
-    client = MlflowClient(tracking_uri())
-    experiment = client.get_experiment_by_name(promote.EXPERIMENT)
-    return list(client.search_runs([experiment.experiment_id]))
-
-
-def test_an_invalid_gate_does_not_count_as_a_use_of_its_set(store: Path, versions: list[int], gold: Path) -> None:
+def test_an_invalid_gate_does_not_count_as_a_use_of_its_set(store: Path, fakes: list[Condition], gold: Path) -> None:
     code, found = call("promote", "tiny", 1, "--gate", write_gate(store, gold.with_name("absent.conll")))
     assert (code, "absent.conll" in found["error"]) == (2, True)
     code, found = call("promote", "tiny", 1, "--gate", write_gate(store, gold, slices={"long": "sentence_words"}))

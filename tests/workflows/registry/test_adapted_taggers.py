@@ -213,7 +213,7 @@ def test_a_registered_pipeline_becomes_champion_is_challenged_and_is_served(
         run("bundle", name, "-o", tmp_path / name.partition(":")[0])
         run("registry", "register", tmp_path / name.partition(":")[0], "--name", "wrapped")
     gate = tmp_path / "gate.yaml"
-    gate.write_text(f"data: [{DEV}]\nmin_f1: 0\nunknown_provenance: allow\nrounds: 100\nthroughput_turns: 1\n")
+    gate.write_text(f"data: [{DEV}]\nmin_f1: 0\nunknown_provenance: allow\nrounds: 100\nthroughput_ratio: 0\n")
     assert run("promote", "wrapped", "1", "--gate", gate)["champion"] == 1
     run("promote", "wrapped", "2", "--gate", gate, exit_code=4)
     write_model(tmp_path / "spacy", tmp_path / "served")
