@@ -196,11 +196,8 @@ class AnnotateConfig(Config):
     tagger: TaggerRunConfig = TaggerRunConfig()
     executor: Annotated[ExecutorConfig, Incidental, OneRun] = ExecutorConfig()
     max_dead_letters: Annotated[float, Incidental] = Field(default=0.1, ge=0, le=1)
-    """Share of the records that may become dead letters; above it the run ends with exit code 3. A file that cannot be
-    read counts as the records that it would hold."""
-    max_lost_files: Annotated[int, Incidental] = Field(default=0, ge=0)
-    """Number of files that may be lost, as a whole or from some place on; above it the run ends with exit code 3. A
-    text or html file that can be opened is one record instead."""
+    """Share of the records that may become dead letters; above it the run ends with exit code 3, as it does where a
+    file cannot be read, or not to its end."""
     max_removed: Annotated[float, Incidental, OneRun] = Field(default=0.5, ge=0, le=1)
     """Share of the existing documents that may be gone from the input; above it the run is refused."""
     accept_input: Annotated[bool, Incidental, OneRun] = False

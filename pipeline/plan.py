@@ -195,8 +195,8 @@ class Source(Config):
     """SHA-256 of the bytes on disk, in hex; empty where they cannot be read."""
     records: int
     """How many records the plan takes from it."""
-    missing: Annotated[int | None, Incidental] = None
-    """How many more it would hold, estimated, where the last of them stands for all that cannot be read; else None."""
+    is_lost: Annotated[bool, Incidental] = False
+    """Whether its last record stands for the rest of the file, or all of it, which cannot be read."""
 
 
 class Plan(Config):
@@ -279,9 +279,9 @@ class Plan(Config):
             yield shard, shard.num_bytes + sum(rows) + shard.records
 
     @property
-    def lost_files(self) -> dict[str, int]:
-        """How many records are lost with files that cannot be read, or not to their end, by path."""
-        return {source.uri: source.missing + 1 for source in self.sources if source.missing is not None}
+    def lost_files(self) -> tuple[str, ...]:
+        """The paths of files that cannot be read, or not to their end."""
+        return tuple(source.uri for source in self.sources if source.is_lost)
 
     @property
     def is_first(self) -> bool:

@@ -88,17 +88,12 @@ class RunReport:
     words: int = 0
     replaced: Mapping[str, int] = field(default_factory=dict)
     report: OutputPath | None = None
-    lost_files: Mapping[str, int] = field(default_factory=dict)
+    lost_files: tuple[str, ...] = ()
     exit_code: int = 0
 
-    @property
-    def missing(self) -> int:
-        """Records, besides those read, that lost files would hold."""
-        return sum(self.lost_files.values()) - len(self.lost_files)
-
     def exceeds(self, max_dead_letters: float) -> bool:
-        """Tell whether a greater share of the records than this are dead letters, or missing."""
-        return self.dead_letters + self.missing > max_dead_letters * (self.read + self.missing)
+        """Tell whether a greater share of the records than this are dead letters."""
+        return self.dead_letters > max_dead_letters * self.read
 
     @property
     def words_per_second(self) -> float:
@@ -249,7 +244,7 @@ class RunTally:
             report=html if html.exists() else None,
             lost_files=plan.lost_files,
         )
-        is_too_much = report.exceeds(config.max_dead_letters) or len(report.lost_files) > config.max_lost_files
+        is_too_much = report.exceeds(config.max_dead_letters) or report.lost_files
         return replace(report, exit_code=3) if is_too_much else report
 
     def _seconds(self) -> dict[str, float]:

@@ -30,7 +30,6 @@ from concord.pipeline.planning.input_diff import (
     keep_dead_letters,
 )
 from concord.pipeline.planning.inputs import InputFile, find_inputs, states_behind_url
-from concord.pipeline.planning.lost_files import with_missing
 from concord.pipeline.planning.next_generation import (
     Corrections,
     NextGeneration,
@@ -40,7 +39,7 @@ from concord.pipeline.planning.next_generation import (
 )
 from concord.pipeline.planning.text_field import check_text_field
 from concord.pipeline.readers.read_file import libraries_of, read_records, scan_file
-from concord.pipeline.readers.records import Loss, ScannedRecord
+from concord.pipeline.readers.records import ScannedRecord
 from concord.pipeline.storage.files import file_state
 from concord.pipeline.storage.remote_files import FileState
 from concord.pipeline.storage.urls import is_url
@@ -72,8 +71,6 @@ class _Work(NamedTuple):
     sources: Sequence[Source]
     next: NextGeneration
     named: Mapping[str, Sequence[str]]
-    losses: Mapping[str, Loss]
-    """What is lost with files that cannot be read, or not to their end, by path."""
 
 
 def make_plan(inputs: PlanInputs, *, reasons: Sequence[str] = ()) -> Plan:
@@ -136,9 +133,7 @@ def retry_plan(base: Plan, inputs: PlanInputs, existing: ExistingOutput, choice:
     generation = next_generation(existing, diff, inputs.corrections, shard_bytes=shard_bytes, merges_small=False)
     read_again = {source.uri: source for source in scan.sources(files.values(), digests)}
     sources = [read_again.get(source.uri, source) for source in base.sources]
-    return _freeze(
-        inputs, _Work(sources, generation, {}, scan.losses), files=list(files.values()), ignored=base.ignored
-    )
+    return _freeze(inputs, _Work(sources, generation, {}), files=list(files.values()), ignored=base.ignored)
 
 
 def _freeze(
@@ -153,7 +148,7 @@ def _freeze(
         tagger=inputs.job.tagger.identity,
         tagger_folder=str(inputs.job.tagger.folder),
         threads=inputs.threads,
-        sources=with_missing(work.sources, work.losses),
+        sources=tuple(work.sources),
         libraries=libraries_of(source.format for source in work.sources),
         shards=shards,
         reused=work.next.reused,
@@ -188,7 +183,7 @@ def _plan_all(files: Sequence[InputFile], inputs: PlanInputs) -> _Work:
     changes = Changes(new=sum(scan.counts.values()))
     corrected = annotated_corrections(shards)
     generation = NextGeneration(reused=(), shards=shards, changes=changes, corrected=corrected)
-    return _Work(sources, generation, {"new": names} if names else {}, scan.losses)
+    return _Work(sources, generation, {"new": names} if names else {})
 
 
 def _plan_changes(files: Sequence[InputFile], inputs: PlanInputs, existing: ExistingOutput) -> _Work:
@@ -215,7 +210,7 @@ def _plan_changes(files: Sequence[InputFile], inputs: PlanInputs, existing: Exis
     generation = next_generation(existing, diff, inputs.corrections, shard_bytes=config.planning.shard_bytes)
     known = {path: existing.files[path] for path in reused}
     sources = [known.get(source.uri, source) for source in scan.sources(files, digests)]
-    return _Work(sources, generation, _names(diff) if inputs.name_documents else {}, scan.losses)
+    return _Work(sources, generation, _names(diff) if inputs.name_documents else {})
 
 
 class _InputScan:
@@ -224,14 +219,14 @@ class _InputScan:
     Attributes:
         states: of files, by path, before they were read.
         counts: records of files, by path.
-        losses: see ``_Work``.
+        lost: files that cannot be read, or not to their end.
         unreadable: files that cannot be opened.
     """
 
     def __init__(self, config: ReaderConfig, counts: Mapping[str, int] | None = None) -> None:
         self.states: dict[str, FileState] = {}
         self.counts: dict[str, int] = dict(counts or {})
-        self.losses: dict[str, Loss] = {}
+        self.lost: set[str] = set()
         self.unreadable: set[str] = set()
         self._config = config
 
@@ -288,8 +283,8 @@ class _InputScan:
 
     def _count(self, file: InputFile, record: ScannedRecord, number: int) -> None:
         self.counts[file.path] = number + 1
-        if record.loss is not None:
-            self.losses[file.path] = record.loss
+        if record.loses_file:
+            self.lost.add(file.path)
 
     def sources(self, files: Iterable[InputFile], digests: Mapping[str, str]) -> list[Source]:
         """Return the files as the plan names them; InputError for one that has changed since ``look_at``."""
@@ -299,8 +294,14 @@ class _InputScan:
         state = self.states[file.path]
         if file.state is None and file.fault is None and file_state(file.path) != state:
             raise _changed(file)
-        records = self.counts[file.path]
-        return Source(uri=file.path, format=file.format, size=state.size, sha256=digest, records=records)
+        return Source(
+            uri=file.path,
+            format=file.format,
+            size=state.size,
+            sha256=digest,
+            records=self.counts[file.path],
+            is_lost=file.path in self.lost,
+        )
 
 
 def _less(limit: int | None, count: int) -> int | None:

@@ -20,7 +20,7 @@ from concord.models.errors import ConcordError
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.fields import Fields, Record, check_names
 from concord.pipeline.readers.reader import FunctionReader
-from concord.pipeline.readers.records import Loss, RecordError, ScannedRecord
+from concord.pipeline.readers.records import RecordError, ScannedRecord
 from concord.pipeline.readers.streams import most_unpacked, unpacks_too_far
 from concord.pipeline.storage.files import open_for_arrow
 
@@ -53,7 +53,6 @@ class RowStream(ABC):
         """Prepare to read all columns, or those of the given ones that the file has."""
         self.position = 0
         self._size = 0
-        self._stated_rows = 0
         self._columns = columns
         self._batches: Iterator[Batch] = iter(())
         self._batch = Batch(0, [])
@@ -85,13 +84,12 @@ class RowStream(ABC):
         Raises:
             RecordError: when that is too far for its size.
         """
-        most, unpacked, rows = most_unpacked(self._size), 0, 0
+        most, unpacked = most_unpacked(self._size), 0
         for batch in self._batches:
-            rows += batch.rows
             if not isinstance(batch.columns, RecordError):
                 unpacked += sum(_unpacked_bytes(column) for _, column in batch.columns)
             if unpacked > most:
-                raise unpacks_too_far(self._size, most, loss=Loss(records=max(rows, self._stated_rows)))
+                raise unpacks_too_far(self._size, most, loses_file=True)
 
     def _fields(self, offset: int) -> Fields | RecordError:
         """Return the fields of a row of the batch, counted from its end."""
@@ -118,13 +116,10 @@ class ParquetStream(RowStream):
             self._file = pq.ParquetFile(source, page_checksum_verification=True)
             self._size = source.size()
             self._group_starts = _group_starts(self._file.metadata, self._size)
-            self._stated_rows = self._group_starts[-1]
             _check_columns(self._file.schema_arrow)
             self._names = self._chosen(self._file.schema_arrow.names)
         except Exception as error:  # noqa: BLE001 - flipped bytes of a footer raise whatever its strings and numbers do
-            fault = _damage(error, "Parquet")
-            fault.loss = Loss(records=self._stated_rows) if self._stated_rows else None
-            raise fault from None
+            raise _damage(error, "Parquet") from None
         self._group = 0
         self._batches = self._read_groups(0)
 
@@ -146,7 +141,7 @@ class ParquetStream(RowStream):
         groups = map(metadata.row_group, range(metadata.num_row_groups))
         stated = [sum(map(_stated_bytes, map(group.column, range(group.num_columns)))) for group in groups]
         if sum(stated) > most:
-            raise unpacks_too_far(self._size, most, loss=Loss(records=self._stated_rows))
+            raise unpacks_too_far(self._size, most, loses_file=True)
         # No value is longer than its row group, so that no batch is much larger than what is allowed.
         self._batches = self._read_groups(0, rows=min(max(most // max([1, *stated]), 1), 4 * _BATCH_ROWS))
         super().check_unpacked(config)
@@ -213,8 +208,7 @@ class ArrowStream(RowStream):
             except Exception as error:  # noqa: BLE001 - as above, of batches
                 # Where a batch cannot be read, the one after it cannot be found; one record stands for the rest.
                 fault = _damage(error, "Arrow")
-                if rows is None:
-                    fault.loss = Loss(share=1 - self._source.tell() / self._size)
+                fault.loses_file = rows is None
                 yield Batch(1 if rows is None else rows, fault)
                 if rows is None:
                     return

@@ -15,7 +15,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.encodings import KEEP_INVALID, Encoding, decode_line, encoding_of_lines
 from concord.pipeline.readers.fields import Fields, Record, check_names
 from concord.pipeline.readers.reader import FunctionReader
-from concord.pipeline.readers.records import Loss, RecordError, too_large
+from concord.pipeline.readers.records import RecordError, too_large
 from concord.pipeline.readers.streams import LineStream, with_codecs
 
 _KEPT = re.compile("[\udc80-\udcff]")
@@ -54,10 +54,7 @@ class DelimitedStream:
             header = self._read_row()
             self._columns = None if header is None else [*_named(header)]
             check_names(self._columns or ())
-        except BaseException as error:
-            if isinstance(error, RecordError) and error.loss is None:
-                rest = len(self._waiting) + sum(bool(line.strip()) for line in _lines(self._stream))
-                error.loss = Loss(records=max(rest, 1))
+        except BaseException:
             self.close()
             raise
 

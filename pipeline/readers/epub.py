@@ -15,7 +15,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.encodings import Decoded
 from concord.pipeline.readers.extracting import ExtractingReader, as_record_errors, extracted, read_member
 from concord.pipeline.readers.html import read_page
-from concord.pipeline.readers.records import Loss, RecordError
+from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.streams import most_unpacked, unpacks_too_far, with_codecs
 
 CHAPTER = "chapter"
@@ -108,7 +108,7 @@ class _Book:
         content = read_member(self._archive, path, size=self._size, config=self._config)
         self._unpacked += len(content)
         if self._unpacked > (most := most_unpacked(self._size)):
-            raise unpacks_too_far(self._size, most, loss=Loss())
+            raise unpacks_too_far(self._size, most)
         return content
 
 

@@ -22,7 +22,7 @@ from concord.pipeline.plan import Piece
 from concord.pipeline.readers.encodings import Decoded
 from concord.pipeline.readers.fields import duplicate_id, record_id
 from concord.pipeline.readers.reader import StreamReader, file_version
-from concord.pipeline.readers.records import Loss, RecordError, ScannedRecord, dead_letter, reason_of, too_large
+from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, reason_of, too_large
 from concord.pipeline.readers.streams import most_unpacked, read_whole, unpacks_too_far
 from concord.pipeline.readers.text import TextReader, text_document
 
@@ -123,8 +123,10 @@ class PositionedReader(StreamReader):
                 doc_id, size = None, record.end - record.start
                 with suppress(RecordError):  # it becomes a dead letter when it is read
                     doc_id = record_id(record, name=name, config=config)
-                loss = record.fields.loss if isinstance(record.fields, RecordError) else None
-                yield ScannedRecord(position=record.start, end=record.end, size=size, doc_id=doc_id, loss=loss)
+                loses_file = isinstance(record.fields, RecordError) and record.fields.loses_file
+                yield ScannedRecord(
+                    position=record.start, end=record.end, size=size, doc_id=doc_id, loses_file=loses_file
+                )
 
 
 _last: dict[tuple[object, ...], Decoded | RecordError] = {}
@@ -210,7 +212,7 @@ def read_member(archive: ZipFile, name: str, *, size: int, config: ReaderConfig)
     info = archive.getinfo(name)
     # zipfile reads no more than is stated here.
     if info.file_size > most_unpacked(size):
-        raise unpacks_too_far(size, most_unpacked(size), loss=Loss())
+        raise unpacks_too_far(size, most_unpacked(size))
     if info.file_size > config.max_record_bytes:
         raise too_large(config.max_record_bytes)
     return archive.read(info)

@@ -7,7 +7,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.encodings import Encoding, decode_line
 from concord.pipeline.readers.fields import Number, Record, by_name, type_name
 from concord.pipeline.readers.reader import FunctionReader
-from concord.pipeline.readers.records import Loss, RecordError
+from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.streams import LineStream, with_codecs
 
 _DECODER = json.JSONDecoder(
@@ -60,6 +60,6 @@ def _fields(line: str) -> dict[str, Any]:
         raise RecordError(
             "not_an_object",
             f"expected a JSON object, got {type_name(fields)}; fix the line, or write one object a line",
-            loss=Loss(records=len(fields)) if is_table and fields else None,
+            loses_file=is_table and bool(fields),
         )
     return fields

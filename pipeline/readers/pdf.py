@@ -19,7 +19,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import PAGE
 from concord.pipeline.readers.encodings import Decoded
 from concord.pipeline.readers.extracting import HARD_BREAK, SOFT_BREAK, ExtractingReader, extracted
-from concord.pipeline.readers.records import Loss, RecordError, reason_of
+from concord.pipeline.readers.records import RecordError, reason_of
 from concord.pipeline.readers.streams import most_unpacked, unpacks_too_far, with_codecs
 
 _LOCK = Lock()
@@ -110,7 +110,7 @@ def _read_pages(
     try:
         count, most = len(document), most_unpacked(len(content))
         if count > len(content) / _LEAST_PAGE_BYTES:
-            raise unpacks_too_far(len(content), most, loss=Loss())
+            raise unpacks_too_far(len(content), most)
         pages: dict[int, _Page] = {}
         labels: dict[int, str] = {}
         lost: dict[int, RecordError] = {}
@@ -124,7 +124,7 @@ def _read_pages(
             except pdfium.PdfiumError as error:
                 lost[number] = RecordError("unreadable_page", f"cannot be read ({reason_of(error)}); the others were")
             if most < 0:
-                raise unpacks_too_far(len(content), most_unpacked(len(content)), loss=Loss())
+                raise unpacks_too_far(len(content), most_unpacked(len(content)))
         known = document.get_metadata_dict()
         meta: dict[str, Any] = {name: known.get(key, "") for key, name in _META.items()}
         date = _DATE.match(meta["created"])

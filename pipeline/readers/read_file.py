@@ -27,7 +27,7 @@ from concord.pipeline.readers.markup import MarkupReader
 from concord.pipeline.readers.office import DocxReader, OdtReader, RtfReader
 from concord.pipeline.readers.pdf import PdfReader
 from concord.pipeline.readers.reader import Reader, StreamReader
-from concord.pipeline.readers.records import Loss, RecordError, ScannedRecord, dead_letter, file_changed, reason_of
+from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, file_changed, reason_of
 from concord.pipeline.readers.text import TextReader
 from concord.pipeline.readers.warc import WarcReader
 from concord.pipeline.storage.files import read_error
@@ -172,7 +172,7 @@ def scan_file(
         fault: why the file cannot be opened; it is then one such record.
     """
     if fault is not None:
-        yield ScannedRecord(position=0, end=1, size=1, doc_id=None, loss=Loss(), fault=("unreadable_file", fault))
+        yield ScannedRecord(position=0, end=1, size=1, doc_id=None, loses_file=True, fault=("unreadable_file", fault))
         return
     reader, end = reader_for(format, where=path, available=available), 0
     try:
@@ -182,9 +182,8 @@ def scan_file(
     except _FAULTS as error:
         _raise_if_unreadable(path, error)
         failure = _failure(format, error)
-        loss = failure.loss or Loss(share=0.0 if end else 1.0)
         known = None if end else (failure.code, str(failure))
-        yield ScannedRecord(position=end, end=end + 1, size=1, doc_id=None, loss=loss, fault=known)
+        yield ScannedRecord(position=end, end=end + 1, size=1, doc_id=None, loses_file=True, fault=known)
 
 
 def read_piece(

@@ -97,8 +97,10 @@ class StreamReader(Reader):
                     doc_id, text = record_id(record, name=name, config=config), record_text(record, config=config)
                     size = len(text.encode(errors="replace"))
                 size = size if record.size is None else record.size
-                loss = record.fields.loss if isinstance(record.fields, RecordError) else None
-                yield ScannedRecord(position=record.start, end=record.end, size=size, doc_id=doc_id, loss=loss)
+                loses_file = isinstance(record.fields, RecordError) and record.fields.loses_file
+                yield ScannedRecord(
+                    position=record.start, end=record.end, size=size, doc_id=doc_id, loses_file=loses_file
+                )
 
     @override
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:

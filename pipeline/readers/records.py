@@ -1,23 +1,10 @@
 """What readers say of a record: where it is, or why it cannot be read."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
-
-
-class Loss(NamedTuple):
-    """What is lost with a record that stands for the rest of its file, or all of it.
-
-    Attributes:
-        share: of the file's bytes, 0..1.
-        records: how many records, where that is known.
-    """
-
-    share: float = 1.0
-    records: int | None = None
 
 
 class RecordError(Exception):
@@ -26,14 +13,14 @@ class RecordError(Exception):
     Attributes:
         code: a short stable reason, for counting.
         doc_id: the record's id, if known.
-        loss: what is lost with it, where it stands for the rest of its file.
+        loses_file: whether it stands for the rest of its file, or all of it.
     """
 
-    def __init__(self, code: str, message: str, *, doc_id: str | None = None, loss: Loss | None = None) -> None:
+    def __init__(self, code: str, message: str, *, doc_id: str | None = None, loses_file: bool = False) -> None:
         super().__init__(message)
         self.code = code
         self.doc_id = doc_id
-        self.loss = loss
+        self.loses_file = loses_file
 
 
 def too_large(most: int) -> RecordError:
@@ -81,7 +68,7 @@ class ScannedRecord:
         position, end: half-open, in the units of Piece.start and Piece.end.
         size: bytes of input, for cutting shards.
         doc_id: None if the record cannot be read.
-        loss: what is lost with it, where it stands for the rest of the file.
+        loses_file: whether it stands for the rest of the file, or all of it.
         fault: see Piece.fault.
     """
 
@@ -89,5 +76,5 @@ class ScannedRecord:
     end: int
     size: int
     doc_id: str | None
-    loss: Loss | None = None
+    loses_file: bool = False
     fault: tuple[str, str] | None = None

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.encodings import mark_of
-from concord.pipeline.readers.records import Loss, RecordError, file_changed, too_large
+from concord.pipeline.readers.records import RecordError, file_changed, too_large
 from concord.pipeline.storage.atomic_writes import CODECS
 from concord.pipeline.storage.files import open_file
 
@@ -64,13 +64,13 @@ def most_unpacked(size: int) -> int:
     return max(ALWAYS_UNPACKED_BYTES, UNPACK_RATIO * size)
 
 
-def unpacks_too_far(size: int, most: int, *, loss: Loss | None) -> RecordError:
+def unpacks_too_far(size: int, most: int, *, loses_file: bool = False) -> RecordError:
     """Return the error of a file of this size that unpacks to more bytes than ``most_unpacked``."""
     return RecordError(
         "unpacks_too_far",
         f"{size:,} bytes unpack to more than {most:,}; what follows was not read; check the file, and "
         "unpack it, or write it in another format, if it is what you expect",
-        loss=loss,
+        loses_file=loses_file,
     )
 
 
@@ -249,7 +249,7 @@ class _Decompressed(_Derived):
             content = self._salvage(size, error)
         if self._position + len(content) > self._most:
             content = content[: self._most - self._position]
-            self.error = unpacks_too_far(self.size_on_disk, self._most, loss=self._loss())
+            self.error = unpacks_too_far(self.size_on_disk, self._most, loses_file=True)
         return content
 
     def _decode(self, size: int) -> bytes:
@@ -271,7 +271,7 @@ class _Decompressed(_Derived):
             if not (is_open or self._decoder.eof):
                 is_empty = not self.size_on_disk
                 reason = "the file is empty" if is_empty else "the file ends before its compressed content does"
-                self.error = RecordError("truncated_stream", _advice(reason), loss=self._loss())
+                self.error = RecordError("truncated_stream", _advice(reason), loses_file=True)
                 return b""
 
     def _next_start(self) -> bytes:
@@ -300,13 +300,8 @@ class _Decompressed(_Derived):
             while len(salvaged) < size and (byte := self._decode(1)):
                 salvaged += byte
         except _ERRORS:
-            self.error = RecordError("corrupt_stream", _advice(str(error)), loss=self._loss())
+            self.error = RecordError("corrupt_stream", _advice(str(error)), loses_file=True)
         return bytes(salvaged)
-
-    def _loss(self) -> Loss:
-        share = 1 - self._source.tell() / max(self.size_on_disk, 1)
-        # After a whole member, a few other bytes hold no more than the record that stands for them.
-        return Loss(records=1) if self._decoder.eof and not share else Loss(share=share)
 
 
 class _Transcoded(_Derived):
@@ -353,7 +348,7 @@ def _line_ends(stream: BinaryIO) -> bytes:
 
 def _broken_off(error: RecordError, position: int) -> RecordError:
     message = f"the stream breaks off at byte {position} of its decompressed content: {error}"
-    return RecordError(error.code, message, loss=error.loss)
+    return RecordError(error.code, message, loses_file=error.loses_file)
 
 
 def _advice(reason: str) -> str:

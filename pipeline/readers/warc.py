@@ -18,7 +18,7 @@ from concord.pipeline.readers.extracting import PositionedReader, as_record_erro
 from concord.pipeline.readers.fields import Record
 from concord.pipeline.readers.html import read_page
 from concord.pipeline.readers.reader import RecordStream
-from concord.pipeline.readers.records import Loss, RecordError, too_large
+from concord.pipeline.readers.records import RecordError, too_large
 from concord.pipeline.readers.streams import most_unpacked, open_stream, read_at_most, unpacks_too_far, with_codecs
 from concord.pipeline.storage.files import file_state, open_file
 
@@ -98,8 +98,7 @@ class WarcStream:
                 if self.position == start:
                     end, is_found = self._source.find(start)
                     self.position = max(end, start + 1)
-                    if not is_found and error.loss is None:
-                        error.loss = Loss(share=max(1 - start / self._size, 0.0))
+                    error.loses_file = error.loses_file or not is_found
                 return Record(start, self.position, error.with_traceback(None), self.position - start)
             if record is not None:
                 return record
@@ -303,7 +302,7 @@ class _Members(_Source):
             size += len(unpacked)
             packed = self._file.tell() - position
             if size > most_unpacked(packed):
-                raise unpacks_too_far(packed, most_unpacked(packed), loss=None)
+                raise unpacks_too_far(packed, most_unpacked(packed))
             if is_wanted is not False and len(content) <= self._config.max_record_bytes:
                 content += unpacked
             if is_wanted is None and (decoder.eof or len(content) >= _HEAD_BYTES):

@@ -46,7 +46,7 @@ def rows(report: RunReport, table: str) -> list[dict[str, object]]:
 def test_a_broken_page_costs_that_page_alone(archive: Path) -> None:
     report = annotate(archive)
 
-    assert (report.read, report.annotated, report.dead_letters, report.lost_files) == (3, 2, 1, {})
+    assert (report.read, report.annotated, report.dead_letters, report.lost_files) == (3, 2, 1, ())
     document, other = rows(report, "documents")
     assert document["raw_text"] == "Anna went on.\n\nBob saw the cat."
     assert document["parts"] == [

@@ -1,7 +1,7 @@
 """The text that a finished run prints: what it did, what it found, and where the results are."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from textwrap import shorten
 
@@ -62,7 +62,7 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, collection: Colle
         _replaced(report),
         _found(report, collection),
         _places(report, plan),
-        describe_lost_files(report.lost_files, allowed=config.max_lost_files),
+        describe_lost_files(report.lost_files),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -94,14 +94,13 @@ def _made_all(report: RunReport) -> bool:
     return not report.unchanged and report.done_before < max(1, report.shards)
 
 
-def describe_lost_files(lost_files: Mapping[str, int], *, allowed: int) -> str:
-    """Name the files that were lost, and say so if they are more than allowed; empty if there are none."""
+def describe_lost_files(lost_files: Sequence[str]) -> str:
+    """Name the files that were lost; empty if there are none."""
     if not lost_files:
         return ""
-    names = [f"{short_source(uri)} (about {counted(lost, 'record')})" for uri, lost in lost_files.items()]
+    names = [*map(short_source, lost_files)]
     names[SHOWN_NAMES:] = [f"{len(names) - SHOWN_NAMES:,} more"] if len(names) > SHOWN_NAMES else []
-    limit = f", more than allowed (max_lost_files: {allowed})" if len(lost_files) > allowed else ""
-    return f"{counted(len(lost_files), 'file')} lost{limit}: {', '.join(names)}"
+    return f"{counted(len(lost_files), 'file')} lost, as a whole or from some place on: {', '.join(names)}"
 
 
 def _dead_letters(report: RunReport, config: AnnotateConfig, collection: Collection) -> str:
@@ -112,8 +111,7 @@ def _dead_letters(report: RunReport, config: AnnotateConfig, collection: Collect
     if report.dead_letters > len(lines):
         lines.append(f"{report.dead_letters - len(lines):,} more in {short_path(report.output / 'errors')}")
     if report.exceeds(config.max_dead_letters):
-        read = report.read + report.missing
-        lines.append(f"more than allowed: {config.max_dead_letters:.1%} of {read:,} (max_dead_letters)")
+        lines.append(f"more than allowed: {config.max_dead_letters:.1%} of {report.read:,} (max_dead_letters)")
     where = "" if _made_all(report) else " in the collection"
     return f"{counted(report.dead_letters, 'dead letter')}{where}\n" + indented("\n".join(lines))
 
