@@ -148,7 +148,7 @@ def load(
     Args:
         model: a bundle's folder, the name of a bundled tagger, ``models:/NAME@ALIAS`` of the MLflow registry, or
             another library's model, ``spacy:NAME`` or ``hf:FOLDER``; ``entities_multi`` if None.
-        terms: a list of terms and patterns, one JSON object a line, as ``tagger.terms`` of an annotation job.
+        terms: a list of terms, one JSON object a line, as ``tagger.terms`` of an annotation job.
         device: cpu, cuda or auto; cpu if None.
         settings: further keys of ``parser`` and ``tagger`` in an annotation job, as ``--set`` takes them:
             ``{"parser.package": "default"}``; ``{"parser.trees": False}`` is faster, without heads and relations.

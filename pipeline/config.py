@@ -93,7 +93,7 @@ class TaggerRunConfig(PredictOptions):
     """A folder, the name of a bundled tagger, or models:/NAME@ALIAS of the MLflow registry."""
     device: Annotated[Literal["cpu", "cuda", "auto"], LabelNeutral, OneRun] = "cpu"
     terms: Annotated[str | None, Incidental] = None
-    """A list of terms and patterns, one JSON object a line as for spaCy's EntityRuler: words that match it where the
+    """A list of terms, one JSON object a line as for spaCy's EntityRuler: words that match it where the
     tagger says otherwise are decided by stage two, which reads the list's label as their draft; a tagger of one stage
     takes the list's label where it is not sure of its own."""
     accept_parser: Annotated[bool, Incidental] = False

@@ -15,7 +15,7 @@ from concord.pipeline.identity import ResolvedTagger, component_signature
 from concord.pipeline.job import check_trees, with_terms
 from concord.pipeline.output.schema import UNCALIBRATED, UNSIGNED, Signature
 from concord.pipeline.output.tables import annotated_rows, annotated_tables, error_table
-from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity, tags_all
+from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity
 from concord.pipeline.threads import default_threads, torch_threads
 from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import bound_caches, free_memory, trim_heap
@@ -55,7 +55,7 @@ class TextAnnotator:
         check_trees(loaded, parser, parser_signature, accept=settings.accept_parser)
         return cls(
             parse=ParseStage(load_parser(parser), batch_documents=parser.batch_documents),
-            tag=TagStage(loaded, settings, terms=read_terms_for(loaded, settings.terms, tags=tags_all(parser))),
+            tag=TagStage(loaded, settings, terms=read_terms_for(loaded, settings.terms)),
             signature=Signature(
                 parser=parser_signature,
                 tagger=component_signature(with_terms(tagger, settings).identity),

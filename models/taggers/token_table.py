@@ -18,7 +18,7 @@ from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery, entropy
 from concord.models.devices import Work, fetch
 from concord.models.labels.spans import Span
-from concord.models.terms.contradictions import find_contradictions, overrule_unsure
+from concord.models.terms import find_contradictions, overrule_unsure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,12 +1,11 @@
-"""Read lists of terms and patterns: one JSON object a line, in the form of spaCy's EntityRuler."""
+"""Read lists of terms: one JSON object a line, in the form of spaCy's EntityRuler."""
 
 from pathlib import Path
 
 import orjson
 
 from concord.models.taggers.base import Tagger
-from concord.models.terms.term_matcher import Term, TermMatcher, read_term
-from concord.models.terms.token_pattern import PatternError
+from concord.models.terms import Term, TermError, TermMatcher, read_term
 from concord.pipeline.corpora.corpus_format import numbered_lines
 from concord.pipeline.errors import InputError
 from concord.pipeline.storage.files import file_sha256
@@ -21,21 +20,17 @@ def read_terms(path: Path) -> TermMatcher:
     terms = [_read_line(line, f"{path}:{number}") for number, line in numbered_lines(path) if line.strip()]
     if not terms:
         raise InputError(f'{path}: expected one term or more, such as {{"label": "DRUG", "pattern": "aspirin"}}')
-    return TermMatcher(terms, name=str(path))
+    return TermMatcher(terms)
 
 
-def read_terms_for(
-    tagger: Tagger, path: str | None, *, tags: bool = True, digest: str | None = None
-) -> TermMatcher | None:
+def read_terms_for(tagger: Tagger, path: str | None, *, digest: str | None = None) -> TermMatcher | None:
     """Read the list of terms that a tagger is run with; None without one.
 
     Args:
-        tags: whether all words will have parts of speech.
         digest: the SHA-256 that the file has according to the plan of a run.
 
     Raises:
-        InputError: as ``read_terms``; when the file is another one, has labels that the tagger does not know, or asks
-            for parts of speech that not all words will have.
+        InputError: as ``read_terms``; when the file is another one, or has labels that the tagger does not know.
     """
     if path is None:
         return None
@@ -46,12 +41,6 @@ def read_terms_for(
         raise InputError(
             f"{path}: expected labels that the tagger knows ({', '.join(tagger.entity_types)}), got "
             f"{', '.join(unknown)}; leave these terms out, or train a tagger with them (concord train, data.terms)"
-        )
-    if terms.needs_tags and not tags:
-        raise InputError(
-            f"{path}: a pattern asks for parts of speech (POS), which not all words of this run have (parser.tags: "
-            "false, or parser.package: parser_multi); leave it out, or set parser.tags=true and, for texts in English, "
-            "parser.package=parser_en"
         )
     return terms
 
@@ -65,5 +54,5 @@ def _read_line(line: str, where: str) -> Term:
         raise InputError(f"{where}: expected a JSON object with label and pattern, got {line[:80]!r}")
     try:
         return read_term(values)
-    except PatternError as error:
+    except TermError as error:
         raise InputError(f"{where}: {error}") from error

@@ -75,11 +75,6 @@ def load_parser(config: ParserConfig) -> "Parser":
     return LanguageParser(config, english=StanzaParser(_for_english(config)), identity=parser_identity(config))
 
 
-def tags_all(config: ParserConfig) -> bool:
-    """Return whether words have tags in documents of every language, if the parser has a network for them."""
-    return config.tags and config.package != MULTILINGUAL_PACKAGE
-
-
 def makes_trees(config: ParserConfig) -> bool:
     """Return whether the parser that a configuration names finds trees; a spaCy pipeline is loaded to see."""
     if not config.trees or not config.package.startswith(SPACY):

@@ -38,7 +38,7 @@ def build_worker(plan: Plan) -> "ShardWorker":
     _set_up_process(plan)
     from concord.models.bundles.checkpoint import load_tagger
     from concord.pipeline.corpora.read_terms import read_terms_for
-    from concord.pipeline.parsing.resolve_parser import load_parser, tags_all
+    from concord.pipeline.parsing.resolve_parser import load_parser
     from concord.pipeline.worker.shard_worker import ShardWorker
 
     folder = Path(plan.tagger_folder)
@@ -46,7 +46,7 @@ def build_worker(plan: Plan) -> "ShardWorker":
         raise ModelError(f"{folder}: not the tagger that the plan names: SHA-256 differs")
     tagger = load_tagger(folder, device=plan.config.tagger.device)
     config = plan.config
-    terms = read_terms_for(tagger, config.tagger.terms, tags=tags_all(config.parser), digest=plan.tagger.terms)
+    terms = read_terms_for(tagger, config.tagger.terms, digest=plan.tagger.terms)
     parser = load_parser(config.parser)
     on_cpu = partial(_on_cpu, config.parser, parser, tagger)
     return ShardWorker(plan, parser=parser, tagger=tagger, terms=terms, on_cpu=on_cpu)

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import pyarrow as pa
 
-from concord.models.terms.term_matcher import TermMatcher
+from concord.models.terms import TermMatcher
 from concord.pipeline.documents import AnnotatedDocument, Document, ParsedDocument
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.identity import component_signature

@@ -12,7 +12,7 @@ from concord.models.data.options import OnBatch, PredictOptions
 from concord.models.data.outputs import Prediction, Source, known_numbers
 from concord.models.data.sentence import Sentence
 from concord.models.labels.spans import Span, decode_spans
-from concord.models.terms.term_matcher import TermMatcher
+from concord.models.terms import TermMatcher
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedDocument, join_pieces
 from concord.pipeline.output.document_rows import tagger_input
 from concord.pipeline.worker.bisect import run_bisecting

@@ -52,7 +52,7 @@ class DataConfig(GoldFormat):
     vectors: str | None = None
     """Pretrained word vectors (optional): a text file of GloVe, word2vec or fastText."""
     terms: str | None = None
-    """A list of terms and patterns, one JSON object a line as for spaCy's EntityRuler, that labels `unlabelled`."""
+    """A list of terms, one JSON object a line as for spaCy's EntityRuler, that labels `unlabelled`."""
     unlabelled: str | list[str] | None = None
     """Paths or patterns of corpora whose labels are not read. Words that match `terms` have its labels in training, and
     other words any label, except for `outside`."""

@@ -17,8 +17,7 @@ from concord.models.errors import ConfigError
 from concord.models.labels.schemes import LabelScheme
 from concord.models.labels.spans import OUTSIDE, encode_spans
 from concord.models.taggers.base import Tagger
-from concord.models.terms.term_matcher import TermMatcher
-from concord.models.terms.token_pattern import PatternError
+from concord.models.terms import TermMatcher
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.workflows.console import info
 from concord.workflows.corpora.corpora import (
@@ -106,10 +105,7 @@ def read_weak_corpora(data: DataConfig, *, scheme: LabelScheme, trees: bool) -> 
     terms = read_terms(Path(data.terms))
     documents = read_corpora(paths, labels={}, form=gold_format(data, scheme), trees=trees)
     require_sentences(documents, paths)
-    try:
-        marked = [[_marked(sentence, terms) for sentence in document] for document in documents]
-    except PatternError as error:
-        raise ConfigError(str(error)) from error
+    marked = [[_marked(sentence, terms) for sentence in document] for document in documents]
     matches = sum(
         label.startswith("B-") for document in marked for sentence in document for label in sentence.labels or ()
     )

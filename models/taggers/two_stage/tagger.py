@@ -36,7 +36,7 @@ from concord.models.taggers.two_stage.config import TwoStageConfig
 from concord.models.taggers.two_stage.document_memory import DocumentMemory, number_words, word_rows
 from concord.models.taggers.two_stage.draft_network import DraftNetwork
 from concord.models.taggers.two_stage.refine_network import RefineNetwork
-from concord.models.terms.contradictions import find_contradictions, leave_matches_to_stage_two
+from concord.models.terms import find_contradictions, leave_matches_to_stage_two
 
 # Stage two trains on groups of sentences: a group ends once it has this many and more than this share is padding.
 _GROUP_SENTENCES = 16

@@ -9,7 +9,7 @@ from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.parsing import resolve_parser
 from concord.pipeline.parsing.parser import Parser
-from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity, tags_all
+from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 
 MULTI = ParserConfig(package="parser_multi")
@@ -162,11 +162,3 @@ def test_the_parser_of_a_tagger_is_taken_where_the_job_names_none() -> None:
     named = ParserConfig(package="parser_en")
     assert parser_for("parser_multi", named) is named
     assert parser_for(None, ParserConfig()) == ParserConfig()
-
-
-def test_not_all_words_have_tags() -> None:
-    assert [tags_all(config) for config in (MULTI, ParserConfig(), ParserConfig(trees=False, tags=False))] == [
-        False,
-        True,
-        False,
-    ]

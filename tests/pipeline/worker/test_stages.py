@@ -14,7 +14,7 @@ from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ModelError
 from concord.models.labels.spans import Span
-from concord.models.terms.term_matcher import TermMatcher, read_term
+from concord.models.terms import TermMatcher, read_term
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import PlanError, ReconciliationError, StoreError

@@ -104,13 +104,6 @@ def test_texts_in_memory_have_trees_in_english(tiny_bundle: Path) -> None:
     assert {(token.head, token.deprel, token.upos, token.lemma) for token in portuguese.tokens} == {(None,) * 4}
 
 
-def test_patterns_of_parts_of_speech_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
-    terms = tmp_path / "terms.jsonl"
-    terms.write_text('{"label": "PER", "pattern": [{"POS": "NOUN"}]}\n')
-    with pytest.raises(concord.ConcordError, match=r"not all words of this run have .*parser.package=parser_en"):
-        concord.load(tiny_bundle, terms=terms, settings={"parser.package": "parser_multi"})
-
-
 def test_parsing_a_corpus_asks_for_a_parser_that_makes_all_trees(tmp_path: Path) -> None:
     (tmp_path / "gold.conll").write_text("Mira B-PER\nsleeps O\n\n")
     result = command("parse", tmp_path / "gold.conll", "-o", tmp_path / "trees.conllu", *MULTI)

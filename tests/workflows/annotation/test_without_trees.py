@@ -72,20 +72,6 @@ def test_the_choice_is_that_of_the_collection_and_another_parses_again(source: P
     assert pq.read_table(output / "tokens")["head"].null_count == 0
 
 
-def test_patterns_of_parts_of_speech_are_refused_without_tags(source: Path, tmp_path: Path) -> None:
-    terms = tmp_path / "terms.jsonl"
-    terms.write_text('{"label": "PER", "pattern": [{"POS": "NOUN"}]}\n')
-    settings = {"parser.trees": False, "parser.tags": False}
-    with pytest.raises(concord.ConcordError, match=r"parts of speech \(POS\), which not all words of this run have"):
-        concord.load(MODEL, terms=terms, settings=settings)
-    result = command(
-        *("annotate", source, "-o", tmp_path / "out", "-m", MODEL, "--no-trees", "--set", "parser.tags=false"),
-        *("--set", f"tagger.terms={terms}"),
-    )
-    assert result.exit_code == 2
-    assert "set parser.tags=true" in result.output
-
-
 def test_a_text_in_memory_has_words_and_entities(source: Path) -> None:
     doc = concord.load(MODEL, settings={"parser.trees": False})(TEXTS[0])
     assert [(entity.text, entity.label) for entity in doc.entities][:2] == [("Mira Solberg", "PER"), ("Bergen", "LOC")]
