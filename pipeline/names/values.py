@@ -1,17 +1,20 @@
 """The normal forms of dates, amounts of money, percentages and numbers in English.
 
-A form must be clear from the words alone: relative dates (*yesterday*), periods (*the 1830s*, *fiscal year 1958*),
-dates without a year, days and months that could be each other (5/4/2025), ranges and unknown currencies have none.
-Parsers and taggers cut expressions, so what is read is the entity with all beside it that belongs to the same number or
-date. There is no form where what comes next could still change it: the scale after a range, an era, a nationality.
+A form must be clear from the entity's own words: relative dates (*yesterday*), periods (*the 1830s*), dates without a
+year, days and months that could be each other (5/4/2025), ranges and unknown currencies have none.
+Parsers and taggers cut expressions, so the words beside an entity are looked at too. Where they could change the value,
+such as the scale behind a range, an era or a nationality, there is none; nothing of them is ever added to it.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date
 from decimal import Decimal
 
 from concord.models.data.visible import visible
+
+VALUES = ("CARDINAL", "DATE", "MONEY", "ORDINAL", "PERCENT", "QUANTITY", "TIME")
+"""Labels of entities that are values and nobody's name."""
 
 _MONTHS = (
     "jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|"
@@ -33,21 +36,22 @@ _SMALL = (
     "eighteen nineteen"
 )
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_UNITS = {word: number for number, word in enumerate(_SMALL.split())}
-_UNITS |= {word: 10 * number for number, word in enumerate(_TENS.split(), 2)}
-_POWERS = {3: "thousand k", 6: "million m mn mln", 9: "billion b bn bln", 12: "trillion tn trn"}
-_SCALES = {word: power for power, words in _POWERS.items() for word in words.split()}
-# 007 is a name, and in other languages 1.515 is more than a thousand.
-_DIGITS = re.compile(r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]*|0)(?:\.[0-9]+)?|\.[0-9]+")
-_MIXED = re.compile("([1-9][0-9]?)/(2|4|8|16|32|64)")
-_UNCLEAR = re.compile(r"[1-9][0-9]{0,2}\.[0-9]{3}")
+_WORDS = {word: number for number, word in enumerate(_SMALL.split())}
+_WORDS |= {
+    f"{ten}-{unit}".removesuffix("-zero"): 10 * tens + _WORDS[unit]
+    for tens, ten in enumerate(_TENS.split(), 2)
+    for unit in _SMALL.split()[:10]
+}
+_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 # Without a currency they may be metres, kelvin or a paragraph.
-_LETTERS = re.compile("(?<![a-z])[kmb]$")
+_SHORT_SCALES = {"k": 3, "m": 6, "mn": 6, "bn": 9, "tn": 12}
+# 007 is a name, and in other languages 1.515 is more than a thousand. 24 digits are exact in a Decimal.
+_DIGITS = re.compile(r"(?!.{25})(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]*|0)(?:\.[0-9]+)?|\.[0-9]{1,23}")
+_UNCLEAR = re.compile(r"-?[1-9][0-9]{0,2}\.[0-9]{3}")
 _VAGUELY = re.compile(
     "^(?:about|around|approximately|roughly|nearly|almost|over|more than|less than|fewer than|at least|at most|up to|"
     "as much as|as many as|only|just|some|an estimated|an additional|another) "
 )
-
 _NAMES = {
     "USD": "$|us$|usd|dollar|dollars|us dollars|u.s. dollars",
     "EUR": "€|eur|euro|euros",
@@ -59,97 +63,45 @@ _NAMES = {
     "INR": "₹|inr|indian rupees",
 }
 _CURRENCIES = {name: code for code, names in _NAMES.items() for name in names.split("|")}
-_HUNDREDTHS = {"cent": "USD", "cents": "USD", "¢": "USD", "pence": "GBP"}
-_UNIT = "|".join(map(re.escape, sorted(_CURRENCIES | _HUNDREDTHS, key=len, reverse=True)))
-_AMOUNT = re.compile(rf"(-?)(?:({_UNIT}) ?)?(.+?)(?: ?({_UNIT}))?")
+_CURRENCY = "|".join(map(re.escape, sorted(_CURRENCIES, key=len, reverse=True)))
+_AMOUNT = re.compile(rf"(-?)(?:({_CURRENCY}) ?)?(.+?)(?: ?({_CURRENCY}))?")
 _PERCENT = re.compile(r"(.+?)[ -]?(?:%|percent|per cent|pct\.?)")
-VALUES = ("CARDINAL", "DATE", "MONEY", "ORDINAL", "PERCENT", "QUANTITY", "TIME")
-"""Labels of entities that are values and nobody's name."""
-# Longer ones are no amounts, and exact with the digits of a Decimal.
+
 _LONGEST = 60
-_MOST_DIGITS = 24
-
-# Characters beside an entity that are read with it.
 _BESIDE = 60
-_NUMERAL = r"\d+(?:[.,/'’]\d+)*"
-_VULGAR = "[½⅓⅔¼¾⅛⅜⅝⅞]"
-_COUNT_WORD = rf"(?:{'|'.join(_UNITS)}|hundred)"
-_COUNT = (
-    "(?:hundred|thousand|million|milliard|billion|trillion|[mb]n|[mb]ln|trn?|tn|mil|[mbk]|lakh|crore|dozen|score)s?"
+"""Characters that are looked at on each side of an entity."""
+_NEAR = 4
+"""Words on each side, up to the end of the sentence, that may not belong to a number or an era."""
+_ENDS_BEFORE = re.compile(r"[;:!?][\"”’)\]]* |[(\[\"“‘]$|\b(?=(?:in|on|since|during) $)|(?<=\w{3}[.])[\"”’)\]]* ")
+_ENDS_AFTER = re.compile(
+    r"[.;:!?…][\"”’)\]]*(?: (?![a-z])|$)|[)\]](?! ?[\w(])| (?:\(|in (?:[A-Z][a-z]+\.? )?)[12]\d{3}\b"
 )
-_FRACTION = "(?:half|halves|(?:quarter|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth)s?)"
-_CURRENCY = "[$€£¥₹]"
-_SIGN = f"(?:per ?cent|pct|{'|'.join(filter(str.isalpha, _CURRENCIES | _HUNDREDTHS))})"
-_WORD = rf"(?:(?:{_COUNT_WORD}|{_COUNT}|{_FRACTION}|{_SIGN}|point(?=[ -]{_COUNT_WORD}))(?![^\W\d_])|{_CURRENCY}|¢)"
-# All that belongs to an amount, also where the whole can then not be read.
-_AMOUNT_AFTER = re.compile(rf"(?:[.,/'’]\d+)*(?:[ -]\d+/\d+(?![/\d])| ?{_VULGAR}|[ -]?{_WORD}|[ -]?%)*")
-_DIGITS_BEFORE = re.compile(rf"(?:{_CURRENCY} ?)?(?:(?:\d+[ -](?=\d+/$))?{_NUMERAL}[.,/'’]|\.)?$")
-_FRACTION_BEFORE = re.compile(rf"(?:{_CURRENCY} ?)?{_NUMERAL}[ -]?$")
-_WORDS_BEFORE = re.compile(
-    rf"(?:(?:{_CURRENCY} ?|(?<![^\W_])){_NUMERAL}(?: ?{_VULGAR}|[ -]\d+/\d+)?[ -]?)?(?:(?<![^\W\d_]){_WORD}[ -])*$"
+_APART_BEFORE = re.compile(r"(?:^|\s|(?:^|\s)[(\[\"“‘])$")
+_APART_AFTER = re.compile(r"[.,;:!?)\]\"”»…'’]*(?:$|\s)")
+_CHANGING = re.compile(
+    rf"(?<![^\W\d_])(?:{'|'.join((*_WORDS, *_SCALES, *_SHORT_SCALES))}|[mb]ln|mil|milliard|trn?|grand|lakh|crore|dozen|"
+    "score|half|halve|quarter|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth|point|minus|negative|"
+    "or so|odd|plus|times|squared|cubed|per ?cent|pct|dollar|cent|euro|pound|pence|shilling|yen|yuan|rupee|"
+    r"b\.? ?c|bce|b\.? ?p|a\.? ?h|a\.? ?d|c\.? ?e|o['’]clock)s?(?![^\W\d_])|[$€£¥₹%¢×*^–—]|(?:^| )-"
 )
-_IS_FRACTION = re.compile(rf"\d+/\d|{_VULGAR}")
-_MINUS_BEFORE = re.compile(r"(?:(?<![^\s(:])-|(?<![^\W_])(?:minus|negative) )$")
-_NAMED_DOLLAR = re.compile("[a-z.]+$")
-_DATE_BEFORE = re.compile(
-    rf"(?<![^\s(\[\"“‘—])(?:[0-9]{{1,2}}(?:st|nd|rd|th)?(?: of)? )?"
-    rf"(?:(?:{_MONTHS})\.?(?: [0-9]{{1,2}}(?:st|nd|rd|th)?)?(?:,?(?: of)? |,))?$"
+_DATE_WORDS = "after and before between by during for from in on or since than till to until"
+_PLAIN_WORDS = (
+    "a all also an are as at be been but est had has have he her his i if into is it its men more new not of our out "
+    "per she such that the their them then there these they this those up was we were when where which while who with"
 )
-
-# What may stand right beside; a dash or a bracket after a digit may be that of a range, a ratio or a formula.
-_APART_BEFORE = re.compile(r"(?:^|\s|(?:^|(?<=\D))[(\[{\"“‘«~≈<>=—:;,|…]|(?<=[^\W\d_])/)$")
-_APART_AFTER = re.compile(r"$|\s|[.,;:!?)\]}\"”»…'’]+(?:$|[\s—])|[-–—/](?=[^\W\d_])")
-_ERA = r"(?:b\.? ?c\b|bce\b|b\. ?p\.|bp\b|a\. ?h\.|ah\b)"
-_LINKED = r"(?:, ?(?:and |or )?| ?[-–—/] ?|[ -](?:to|and|or|and/or|through|versus|vs\.?|up to)[ -])"
-_NEXT = rf"(?:about |some |nearly |perhaps |even )?(?:[a-z]{{0,3}}[$€£¥₹])?(?:{_NUMERAL}|{_COUNT_WORD}\b)"
-_AMOUNT_CHANGED_BEFORE = re.compile(
-    rf"(?:^|[^\w])(?:{_FRACTION}(?: of)?(?: an?)?|\d/\d+ of(?: an?)?|{_COUNT},?(?: and)?|point|-|\S*\d ?[x×*^]) $"
-)
-_AMOUNT_CHANGED_AFTER = re.compile(
-    rf"(?: ?[-–/]|—) ?(?:[a-z]{{0,3}}[$€£¥₹])?(?:\d|{_COUNT_WORD}\b)"
-    rf"|[ -]and[ -](?:(?:(?:an?|{_COUNT_WORD})[ -])?{_FRACTION}\b|\d+/\d)"
-    rf"| ?(?:[ap]\.?m\b|o['’]clock)| ?[x×*^] ?\d|[)\]] ?\(?\d|[ -](?:odd|plus|something|ish|fold|first|second)\b"
-    rf"| \(?{_COUNT}\b| ?\(?(?:{_ERA}|a\.? ?d\b|ce\b|c\.e\.)"
-)
-_SCALED_LATER = re.compile(
-    rf"(?:{_LINKED}{_NEXT}(?:[ -](?:{_COUNT_WORD}\b|\d+/\d+))*)+[ -]?(?:(?:{_COUNT}|{_SIGN}|s|d|shillings?)\b|[%¢])"
-)
-_SCALED = re.compile(rf"(?<![^\W\d_])(?!hundred){_COUNT}(?![^\W\d_])")
-_GOES_ON = re.compile(rf"(?:,| and|, and) {_NEXT}")
-_COUNT_LAST = re.compile(rf"(?<![^\W\d_]){_COUNT}$")
-# 12 000 is one number, and "12 345 men" may be two.
-_GROUP_FIRST, _GROUP_AFTER = re.compile(r"\d{3}(?!\d)"), re.compile(r",? \d{3}(?!\d)")
-_GROUP_LAST, _GROUP_BEFORE = re.compile(r"(?<![\d.,])\d{1,3}$"), re.compile(r"(?<![\d.,])\d{1,3} $")
-_OTHER_MONEY = (
-    "(?:argentin|austral|baham|barbad|beliz|bermud|brazil|brunei|canad|caribb|cayman|chile|colombia|confedera|cuba|"
-    "cypr|dominican|egypt|ethiop|fiji|gibraltar|guyan|(?:hong )?kong|hongkong|irish|israel|jamaica|leban|liberia|libya|"
-    "malay|malt|mexic|namibia|nigeria|rhodesia|scot|singapor|solomon|spanish|straits|sudan|surinam|syria|taiwan|"
-    "trinidad|tobag|turk|tuvalu|urugua|(?:new )?zealand|zambia|zimbabw|"
-    r"(?:au|aud|aus|cad|can|cdn|ec|hk|hkd|jmd|mx|mxn|nt|ntd|nz|nzd|sg|sgd|twd|xcd)\b)"
-)
-_OTHER_MONEY_BEFORE = re.compile(rf"(?<![^\W_]){_OTHER_MONEY}[a-z]*(?:['’]s)?,? $")
-_OTHER_MONEY_AFTER = re.compile(rf",? ?[(\[]?(?:in )?{_OTHER_MONEY}")
-_DATE_CHANGED_BEFORE = re.compile(
-    r"(?<![^\W_])(?:earl(?:y|ier)|later?|mid|middle|(?:beginning|start) of|end|close|half|quarter|q[1-4]|spring|"
-    rf"summer|autumn|fall|winter|season|fiscal|fy|(?:fiscal|financial|academic|school|crop|marketing|model) years?|"
-    rf"circa|ca?\.|about|around|approximately|nearly|almost|christmas|easter|(?:{_MONTHS})\.?|[0-9]{{1,2}}(?:st|nd|rd|th)?|"
-    rf"{_ERA}[.e]*)"
-    "(?:,? (?:of|in|the year|the)){0,2},? $"
-)
-_DATE_CHANGED_AFTER = re.compile(
-    rf"(?: ?[-–/] ?|—)\d|-| ['’]?s\b| or so\b| \(?(?:fiscal|financial|academic|school)\b| (?:{_WORD}|\d)"
-    rf"| (?:{_MONTHS})\.? \d| (?:year|month|week|day|hour|hr|minute)s?\b|"
-    r"(?:(?:to|and|or|until|till|through|in|from|about|around|circa|ca?\.|again|the|year|late|early)\b|[\s,.\d()–—/-])*"
-    rf"{_ERA}"
-)
+_PLAIN = frozenset((_PLAIN_WORDS + " " + _DATE_WORDS).split())
+"""Words that change nothing beside them."""
+_BEFORE_DATE = frozenset(_DATE_WORDS.split())
+"""Words that stand before a date. *Of* is not one of them: *the spring of 1990*."""
+_NATION = re.compile(r"\b(?:[a-z]{3,}(?:ian|ean|can|ese)|hong|kong|zealand|nz|hk|nt)\b")
 
 
 def value_of(label: str, text: str, start: int, end: int) -> str | None:
     """Return the normal form of an entity, or None if its label has none or the words are not clear.
 
     - ``DATE``: ISO 8601, as exact as the text: ``1945``, ``1945-05`` or ``1945-05-08``; none before our era;
-    - ``MONEY``: amount and currency by ISO 4217, ``3500000 USD``; dollars and cents of no named country are those of
-      the United States;
+    - ``MONEY``: amount and currency by ISO 4217, ``3500000 USD``; dollars of no named country are those of the United
+      States;
     - ``PERCENT`` and ``CARDINAL``: ``12.5%``, ``1200``.
 
     A number is the one that is written, also where the text says *about*, *over* or *less than*.
@@ -162,53 +114,31 @@ def value_of(label: str, text: str, start: int, end: int) -> str | None:
     if label not in _READERS or end - start > _LONGEST:
         return None
     pieces = text[max(0, start - _BESIDE) : start], text[start:end], text[end : end + _BESIDE]
-    before, words, after = map(_simplified, pieces)
-    words = words.strip()
-    whole = _date_in(before, words, after) if label == "DATE" else _amount_in(label, before, words, after)
-    return _READERS[label](whole) if whole and len(whole) <= _LONGEST else None
+    before, words, after = (re.sub(r"\s+", " ", visible(piece)) for piece in pieces)
+    return None if _could_change(label, before, after) else _READERS[label](words.strip().lower().replace("−", "-"))
 
 
-def _simplified(text: str) -> str:
-    return re.sub("--+", "—", re.sub(r"\s+", " ", visible(text))).lower().replace("−", "-")
+def _could_change(label: str, before: str, after: str) -> bool:
+    """Return whether what is beside an entity touches it, or belongs to a number, an era or a country's money."""
+    if not (_APART_BEFORE.search(before) and _APART_AFTER.match(after)):
+        return True
+    words_before = _ENDS_BEFORE.split(before)[-1].split()[-_NEAR:]
+    words_after = _ENDS_AFTER.split(after, maxsplit=1)[0].split()[:_NEAR]
+    near = " | ".join((" ".join(words_before), " ".join(words_after)))
+    last = words_before[-1] if words_before and not before.endswith(", ") else "in"
+    following = words_after[0].strip(".,") if words_after and after[0] == " " else "in"
+    return bool(
+        any(map(str.isnumeric, near))
+        or _CHANGING.search(near.lower())
+        or following.startswith(("(", "["))
+        or (len(following) <= 3 and following not in _PLAIN)
+        or (label == "DATE" and (last.lower() not in _BEFORE_DATE or following not in _PLAIN))
+        or (label == "MONEY" and (_NATION.search(near.lower()) or not (_is_plain(last) and _is_plain(following))))
+    )
 
 
-def _amount_in(label: str, before: str, words: str, after: str) -> str | None:
-    """Return the whole amount of which some words are given, or None if what is beside it could change it."""
-    if right := _AMOUNT_AFTER.match(after):
-        words, after = words + right[0], after[right.end() :]
-    pattern = _FRACTION_BEFORE if _IS_FRACTION.match(words) else _DIGITS_BEFORE
-    if left := (_WORDS_BEFORE if words[:1].isalpha() else pattern).search(before):
-        before, words = before[: left.start()], left[0] + words
-    if words.startswith("$") and (named := _NAMED_DOLLAR.search(before)):
-        before, words = before[: named.start()], named[0] + words
-    if sign := _MINUS_BEFORE.search(before):
-        before, words = before[: sign.start()], f"-{words}"
-    is_scaled = label == "PERCENT" or _SCALED.search(words)
-    if (
-        not (_APART_BEFORE.search(before) and _APART_AFTER.match(after))
-        or _AMOUNT_CHANGED_BEFORE.search(before)
-        or _AMOUNT_CHANGED_AFTER.match(after)
-        or (_COUNT_LAST.search(words) and _GOES_ON.match(after))
-        or (_GROUP_LAST.search(words) and _GROUP_AFTER.match(after))
-        or (_GROUP_FIRST.match(words) and _GROUP_BEFORE.search(before))
-        or (not is_scaled and _SCALED_LATER.match(after))
-        or (label == "MONEY" and (_OTHER_MONEY_BEFORE.search(before) or _OTHER_MONEY_AFTER.match(after)))
-    ):
-        return None
-    return words
-
-
-def _date_in(before: str, words: str, after: str) -> str | None:
-    """Return the whole date of which some words are given, or None if what is beside it could change it."""
-    if left := _DATE_BEFORE.search(before):
-        before, words = before[: left.start()], left[0] + words
-    if (
-        not (_APART_BEFORE.search(before) and _APART_AFTER.match(after))
-        or _DATE_CHANGED_BEFORE.search(before)
-        or _DATE_CHANGED_AFTER.match(after)
-    ):
-        return None
-    return words
+def _is_plain(word: str) -> bool:
+    return word.islower() or word.lower() in _PLAIN
 
 
 def _date(text: str) -> str | None:
@@ -241,13 +171,8 @@ def _money(text: str) -> str | None:
     match = _AMOUNT.fullmatch(_VAGUELY.sub("", text))
     if match is None or bool(match[2]) == bool(match[4]):
         return None
-    unit = match[2] or match[4]
-    amount = _number(match[1] + match[3])
-    if amount is None:
-        return None
-    if unit in _HUNDREDTHS:
-        return f"{_plain(amount / 100)} {_HUNDREDTHS[unit]}"
-    return f"{_plain(amount)} {_CURRENCIES[unit]}"
+    amount = _number(match[1] + match[3], _SCALES | _SHORT_SCALES)
+    return amount and f"{amount} {_CURRENCIES[match[2] or match[4]]}"
 
 
 def _percent(text: str) -> str | None:
@@ -257,47 +182,22 @@ def _percent(text: str) -> str | None:
 
 
 def _cardinal(text: str) -> str | None:
-    number = None if _LETTERS.search(text) else _number(_VAGUELY.sub("", text))
-    return None if number is None else _plain(number)
+    return _number(_VAGUELY.sub("", text), _SCALES)
 
 
-def _number(text: str) -> Decimal | None:
-    """Return the number that digits or words name: ``1,500 million``, ``forty-two``, ``a hundred thousand``."""
-    text, sign = text.removeprefix("-"), -1 if text.startswith("-") else 1
-    words = [word for word in re.split("[ -]", re.sub("(?<=[0-9])(?=[a-z])", " ", text)) if word != "and"]
-    total, group, scale = Decimal(0), None, 15
-    if _UNCLEAR.fullmatch(text):
+def _number(text: str, scales: Mapping[str, int]) -> str | None:
+    """Return the number that digits or a word name, with at most one scale: ``1,500 million``, ``forty-two``."""
+    match = re.fullmatch(rf"(-?)(.*?)(?:[ -]?({'|'.join(scales)}))?", text)
+    if match is None or _UNCLEAR.fullmatch(text):
         return None
-    for place, word in enumerate(words):
-        if word == "hundred" and group is not None and 0 < group < 100:
-            group *= 100
-        elif word in _SCALES and group and _SCALES[word] < scale:
-            scale = _SCALES[word]
-            total, group = total + group * 10**scale, Decimal(0)
-        elif word in _UNITS and _fits(_UNITS[word], group):
-            group = (group or 0) + Decimal(_UNITS[word])
-        elif place == 0 and word in ("a", "an") and len(words) > 1 and words[1] not in _UNITS:
-            group = Decimal(1)
-        elif place == 0 and _DIGITS.fullmatch(word) and len(word) <= _MOST_DIGITS:
-            group = Decimal(word.replace(",", ""))
-        elif place == 1 and words[0].isdecimal() and group is not None and (part := _MIXED.fullmatch(word)):
-            if int(part[1]) >= int(part[2]):
-                return None
-            group += Decimal(part[1]) / Decimal(part[2])
-        else:
-            return None
-    return None if group is None else sign * (total + group)
-
-
-def _fits(unit: int, group: Decimal | None) -> bool:
-    """Return whether a word may follow those of a number below 1,000: one after twenty, but not after ten."""
-    if not group:
-        return True
-    return group % 100 == 0 if unit >= 10 else group % 10 == 0 and group % 100 != 10
-
-
-def _plain(number: Decimal) -> str:
-    return f"{number.normalize():f}"
+    sign, digits, scale = match.groups()
+    if _DIGITS.fullmatch(digits):
+        number = Decimal(digits.replace(",", ""))
+    elif digits in _WORDS or (digits in ("a", "an") and scale):
+        number = Decimal(_WORDS.get(digits, 1))
+    else:
+        return None
+    return f"{(number * 10 ** scales.get(scale, 0) * (-1 if sign else 1)).normalize():f}"
 
 
 _READERS: dict[str, Callable[[str], str | None]] = {

