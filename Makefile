@@ -6,6 +6,8 @@ INSTALLED := $(VENV)/.installed
 STAMP  := $(VENV)/.ready
 NODE   := $(patsubst %,tests/support/%/node_modules/.package-lock.json,azurite axe-core)
 CORPORA ?= corpora
+# Tests of a GPU need one; those of a release have a target of their own.
+HERE   := not gpu and not release
 SECONDS ?= 1800
 SEED    ?= 1
 INPUT   ?=
@@ -14,9 +16,9 @@ export RAY_USAGE_STATS_ENABLED = 0
 export MLFLOW_DISABLE_TELEMETRY = true
 export RAY_AUTH_MODE ?= disabled
 # A tagger of a test is so small that a second thread only waits.
-quick test durations coverage: export OMP_NUM_THREADS = 1
+quick test durations release coverage: export OMP_NUM_THREADS = 1
 
-.PHONY: help setup demo check smoke docs quick test durations test-python coverage soak format bench grid clean
+.PHONY: help setup demo check lint smoke docs quick test durations release test-python coverage soak format bench grid clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -42,11 +44,14 @@ $(STAMP): $(INSTALLED)
 demo: $(INSTALLED)  ## Annotate examples/news and show what came out
 	$(BIN)/concord annotate examples/news --output out/news
 
-check: $(STAMP) docs smoke  ## Format, lint, types, import contracts, the site of the documentation, every benchmark
+check: docs smoke lint  ## Format, lint, types, import contracts, the budget, the documentation's site, every benchmark
+
+lint: $(STAMP)  ## Format, lint, types, import contracts, and the budget of pyproject.toml
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+	PYTHONPATH=. $(BIN)/python tests/budget.py
+	$(BIN)/mypy
 
 smoke: $(STAMP)  ## Run every benchmark on a tiny input
 	OMP_NUM_THREADS=1 PYTHONPATH=.:tests/support $(BIN)/python benchmarks/smoke.py
@@ -55,7 +60,7 @@ docs: $(STAMP)  ## Build the site of the documentation in out/site; a dead link 
 	$(BIN)/properdocs build
 
 quick: $(STAMP) $(NODE)  ## The tests that take under a minute
-	$(BIN)/pytest -m 'not slow and not ray and not gpu'
+	$(BIN)/pytest -m 'not slow and not ray and $(HERE)'
 
 # Without npm, or out of reach of its registry, the tests of az:// and of accessibility are skipped.
 $(NODE): %/node_modules/.package-lock.json: %/package-lock.json
@@ -68,9 +73,12 @@ RAY_LOG := .pytest_ray.log
 PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: $(STAMP) $(NODE)  ## Every test but those that need a GPU
-	$(BIN)/pytest -m 'ray and not gpu' --durations=10 $(RECORD) >$(RAY_LOG) 2>&1 & \
-	nice $(BIN)/pytest -m 'not ray and not gpu' $(PARALLEL) --durations=30 $(RECORD); others=$$?; \
+	$(BIN)/pytest -m 'ray and $(HERE)' --durations=10 $(RECORD) >$(RAY_LOG) 2>&1 & \
+	nice $(BIN)/pytest -m 'not ray and $(HERE)' $(PARALLEL) --durations=30 $(RECORD); others=$$?; \
 	wait $$!; ray=$$?; cat $(RAY_LOG); exit $$((others | ray))
+
+release: $(STAMP)  ## The tests of wheel and source distribution, of the notebook and the site; before a release
+	$(BIN)/pytest -m 'release and not gpu'
 
 durations: RECORD := --record-durations
 durations: test  ## make test, and write how long each file and each long test take to tests/durations.json
@@ -79,8 +87,8 @@ test-python:  ## The quick tests under another interpreter, as in PYTHON=python3
 	$(MAKE) quick PYTHON=$(PYTHON) VENV=.venv-$(notdir $(PYTHON))
 
 coverage: $(STAMP) $(NODE)  ## make test with coverage of models and pipeline
-	$(BIN)/pytest -m 'not gpu and not ray' $(PARALLEL) --cov=concord --cov-report=
-	$(BIN)/pytest -m 'ray and not gpu' --cov=concord --cov-append --cov-report=term-missing:skip-covered
+	$(BIN)/pytest -m 'not ray and $(HERE)' $(PARALLEL) --cov=concord --cov-report=
+	$(BIN)/pytest -m 'ray and $(HERE)' --cov=concord --cov-append --cov-report=term-missing:skip-covered
 
 soak: $(STAMP)  ## Disturb runs by random faults for SECONDS (1800), drawn from SEED (1), over INPUT if given
 	CONCORD_SOAK=1 $(BIN)/pytest -m 'hypothesis or soak' --timeout 3600

@@ -191,7 +191,7 @@ def build_site(checkout: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_site_has_the_pages_the_docstrings_and_the_files_that_they_link_to(checkout: Path) -> None:
     result = build_site(checkout)
     assert result.returncode == 0, result.stderr
@@ -205,7 +205,7 @@ def test_the_site_has_the_pages_the_docstrings_and_the_files_that_they_link_to(c
     assert "://" not in "".join(re.findall(r'(?:src|<link[^>]* href)="([^"]+)', (site / "index.html").read_text()))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_dead_link_and_a_page_that_the_menu_lacks_fail_the_site(checkout: Path) -> None:
     (checkout / "docs" / "lost.md").write_text("[a](nowhere.md) [b](glossary.md#nothing) [c](../README.md#nowhere)")
     result = build_site(checkout)

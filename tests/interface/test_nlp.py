@@ -40,14 +40,6 @@ def test_import_loads_nothing_heavy() -> None:
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.slow
-def test_import_survives_modules_of_the_rooms_names_in_the_current_folder(tmp_path: Path) -> None:
-    for name in ("models", "pipeline", "workflows"):
-        (tmp_path / f"{name}.py").write_text("raise ImportError('the wrong one')\n")
-    code = f"import sys; sys.path.append({str(CHECKOUT)!r}); import concord; concord.Doc"
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
-
-
 @pytest.mark.parametrize(("set_by_user", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
 def test_idle_threads_sleep_unless_the_user_decides_otherwise(set_by_user: dict[str, str], expected: str) -> None:
     code = "import concord, os, sys; concord.ConfigError; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"

@@ -70,6 +70,7 @@ def test_a_wheel_holds_one_package_with_all_its_files(wheel: Path) -> None:
     assert members(wheel) == code | own
 
 
+@pytest.mark.release
 def test_a_source_distribution_holds_the_same_package(
     sources: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_source_distribution_holds_the_same_package(
     assert members(build("wheel", unpacked, folder / "wheel")) == members(wheel)
 
 
+@pytest.mark.release
 def test_an_installed_command_annotates_from_any_folder(wheel: Path, tmp_path: Path) -> None:
     """The dependencies come from this environment; its editable install of the checkout is not visible."""
     venv.create(tmp_path / "venv", with_pip=False)

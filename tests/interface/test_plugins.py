@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 from concord_testing.checkout import CHECKOUT
+from concord_testing.runs import in_child
+
+from concord.workflows.cli.main import main
 
 PLUGIN = CHECKOUT / "examples" / "plugin"
 ITEMS = (
@@ -88,7 +91,7 @@ def test_a_tagger_and_a_reader_of_another_package_work_together(environment: dic
 )
 @pytest.mark.slow
 def test_a_broken_entry_point_is_named(
-    points: str, command: tuple[str, ...], message: str, environment: dict[str, str], tmp_path: Path
+    points: str, command: tuple[str, ...], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     about = tmp_path / "odd-1.dist-info"
     about.mkdir()
@@ -97,13 +100,13 @@ def test_a_broken_entry_point_is_named(
     (tmp_path / "x.odd").write_text("")
     job = (PLUGIN / "train.yaml").read_text().replace("bigru_softmax", "odd")
     (tmp_path / "odd.yaml").write_text(job.replace("examples/", f"{CHECKOUT}/examples/"))
-    done = subprocess.run(
-        [sys.executable, "-m", "concord", *command],
-        cwd=tmp_path,
-        env={**environment, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(tmp_path)])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
+
+    def run() -> None:
+        os.chdir(tmp_path)
+        sys.path.append(str(tmp_path))
+        main(command)
+
+    process = in_child(run)
+    process.join(120)
+    assert process.exitcode == 2
+    assert message in capfd.readouterr().err

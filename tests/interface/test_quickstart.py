@@ -23,7 +23,7 @@ def shown(cell: Any) -> list[str]:
     return texts
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_notebook_shows_what_its_cells_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The notebook starts in docs/ and works in the checkout, whose examples and jobs it reads.
     for name in ("conf", "examples"):
