@@ -1,48 +1,12 @@
-"""Label consistency: whether the occurrences of a name in a document have the same label."""
+"""The occurrences of a name in a document, and their labels."""
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from concord.models.labels.spans import OUTSIDE, Span, decode_spans
 
 LabelledSentence = tuple[Sequence[str], Sequence[str]]
 """Words and BIO2 labels, one label per word."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Consistency:
-    """How many occurrences of recurring names agree on their label."""
-
-    names: int = 0
-    """Number of names that occur at least twice in their document, counted per document."""
-    occurrences: int = 0
-    """Number of their occurrences."""
-    agreeing: int = 0
-    """Number of occurrences with the most frequent label of their name."""
-
-    @property
-    def share(self) -> float | None:
-        """Share of the occurrences that agree, 0..1; None if no name recurs."""
-        return self.agreeing / self.occurrences if self.occurrences else None
-
-    def __add__(self, other: "Consistency") -> "Consistency":
-        """Add up documents, so that the share of a collection is the micro average."""
-        return Consistency(
-            names=self.names + other.names,
-            occurrences=self.occurrences + other.occurrences,
-            agreeing=self.agreeing + other.agreeing,
-        )
-
-
-def consistency(labels_of_names: Mapping[str, Counter[str]]) -> Consistency:
-    """Measure a document from its ``name_labels``; names that occur once are ignored."""
-    recurring = [labels for labels in labels_of_names.values() if labels.total() > 1]
-    return Consistency(
-        names=len(recurring),
-        occurrences=sum(labels.total() for labels in recurring),
-        agreeing=sum(max(labels.values()) for labels in recurring),
-    )
 
 
 def count_unlabelled(labels_of_names: Mapping[str, Counter[str]], *, values: Container[str]) -> tuple[int, int]:

@@ -1,44 +1,56 @@
-"""The report of a run: one self-contained HTML file that makes no network requests."""
+"""The report of a run: one self-contained HTML file with its counts, names, dead letters and times.
 
-import math
-from collections import defaultdict
+The counts come from the commit records, names and dead letters from their tables, a batch of rows at a time.
+"""
+
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from concord.models.bundles.manifest import read_saved
-from concord.models.errors import ModelError
-from concord.models.labels.spans import OUTSIDE, split_label
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from concord.pipeline.identity import ComponentIdentity
-from concord.pipeline.output.document_rows import CollectedDocument, TokenRow, words_with_spaces
+from concord.pipeline.output.collection import Collection, open_collection
+from concord.pipeline.output.manifest import check_equation
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.past_generations import PastGeneration, past_generations
+from concord.pipeline.output.parquet_parts import iter_batches
+from concord.pipeline.output.schema import CANDIDATE, ERRORS
 from concord.pipeline.output.shard_stats import backed_off, total_counts
-from concord.pipeline.output.tables import title_of
-from concord.pipeline.plan import Plan
-from concord.pipeline.report.dependency_arcs import draw_tree
-from concord.pipeline.report.statistics import (
-    BIN_WIDTH,
-    DEFAULT_LIMITS,
-    Limits,
-    Quality,
-    RecurringName,
-    ShownSentence,
-    measure_quality,
-)
-from concord.pipeline.report.templates import format_count, lay_out_bars, load_template, write_page
+from concord.pipeline.report.templates import load_template, write_page
 from concord.pipeline.report.type_colours import type_colours
 from concord.pipeline.storage.output_paths import OutputPath
 
 REPORT_NAME = "report.html"
-RUNS = 30
-"""Generations, the newest, in the charts of runs."""
-CONTEXT_WORDS = 8
-"""Words shown on each side of an example."""
+NAMES_A_TYPE = 15
+EXAMPLES = 3
+DISTINCT_NAMES = 400_000
+"""When there are more than this, the rarer half is dropped from the counts."""
 
 
-def write_report(folder: OutputFolder, limits: Limits = DEFAULT_LIMITS) -> OutputPath:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EntityType:
+    """A type of entity: how many there are, and the most frequent names."""
+
+    label: str
+    count: int
+    names: Sequence[tuple[str, int]]
+
+
+@dataclass(kw_only=True, slots=True)
+class Reason:
+    """Dead letters of one stage and error, and the first few as rows of the table of errors."""
+
+    stage: str
+    error: str
+    count: int = 0
+    examples: list[Mapping[str, Any]] = field(default_factory=list)
+
+
+def write_report(folder: OutputFolder) -> OutputPath:
     """Write ``_run/report.html`` atomically, replacing any existing one, and return its path.
 
     Raises:
@@ -48,66 +60,69 @@ def write_report(folder: OutputFolder, limits: Limits = DEFAULT_LIMITS) -> Outpu
         StoreError: when there is no space.
     """
     folder.generations.check_whole()
-    quality, past = measure_quality(folder, limits), past_generations(folder)
-    content = render_report(quality, stats=folder.stats(), limits=limits, past=past)
+    collection = open_collection(folder)
+    check_equation(collection.manifest, where=str(collection.output))
     path = folder.metadata / REPORT_NAME
-    write_page(path, content, staging=folder.staging)
+    write_page(path, _render(collection, folder.stats()), staging=folder.staging)
     return path
 
 
-def render_report(
-    quality: Quality, *, stats: Mapping[str, Any], limits: Limits, past: Sequence[PastGeneration] = ()
-) -> str:
+def _render(collection: Collection, stats: Mapping[str, Any]) -> str:
     """Render the report as HTML; ``stats`` is the content of stats.json, of which missing keys are not shown."""
-    plan, manifest = quality.plan, quality.manifest
-    counts = total_counts(manifest.shards)
-    threshold = _threshold(plan)
-    # Shades are relative to the darkest word shown.
-    darkest = max(
-        (word.uncertainty or 0.0 for item in quality.uncertain_sentences for word in item.tokens), default=1.0
-    )
+    plan, manifest = collection.plan, collection.manifest
+    types, is_exact = _count_names(collection)
     return load_template("concord.pipeline.report", "report.html.j2").render(
-        quality=quality,
         manifest=manifest,
         plan=plan,
         collection=Path(plan.config.input).name or plan.config.input,
         tagger=_component(plan.tagger),
         parser=_component(plan.parser),
+        counts=total_counts(manifest.shards),
+        types=types,
+        names_are_exact=is_exact,
+        reasons=_reasons(collection),
         stages=_stages(stats),
-        runs=_run_charts(past[-RUNS:]),
-        threshold=threshold,
-        chart=_chart(quality.histogram, threshold),
-        near_ties=counts["near_ties"],
-        repeated_names=counts["repeated_names"],
-        unlabelled_names=counts["unlabelled_names"],
         backed_off=backed_off(manifest.shards),
-        colours=type_colours(kind.label for kind in quality.types),
-        changes=[
-            {"change": change, "examples": [_excerpt(*example) for example in change.examples]}
-            for change in quality.changes[: limits.changes]
-        ],
-        other_changes=sum(change.count for change in quality.changes[limits.changes :]),
-        names=[_name_view(name) for name in quality.least_consistent],
-        uncertain=[_uncertain_view(sentence, darkest) for sentence in quality.uncertain_sentences],
-        documents=[_document_view(document, most=limits.document_sentences) for document in quality.whole_documents],
-        outside=OUTSIDE,
+        colours=type_colours(kind.label for kind in types),
     )
-
-
-def _threshold(plan: Plan) -> float | None:
-    """Return the nats above which stage two decided; None if the tagger has one stage or no longer exists."""
-    try:
-        own = read_saved(Path(plan.tagger_folder)).config.get("threshold")
-    except ModelError:
-        return None
-    chosen = plan.config.tagger.threshold
-    if not isinstance(own, int | float):
-        return None
-    return own if chosen is None else chosen
 
 
 def _component(identity: ComponentIdentity) -> str:
     return f"{identity.name} {identity.version}" if identity.version else identity.name
+
+
+def _count_names(collection: Collection) -> tuple[Sequence[EntityType], bool]:
+    """Return the types of entities, and whether all names were counted exactly: see ``DISTINCT_NAMES``."""
+    names, is_exact = Counter[tuple[str, str]](), True
+    entities: Counter[str] = Counter()
+    columns = ("label", "name", "source")
+    for batch in chain.from_iterable(iter_batches(part, columns) for part in collection.parts("entities")):
+        rows = pa.table(batch).filter(pc.field("source") != CANDIDATE)
+        groups = rows.group_by(["label", "name"], use_threads=False).aggregate([([], "count_all")])
+        for label, name, count in zip(*(column.to_pylist() for column in groups.columns), strict=True):
+            names[label, name] += count
+            entities[label] += count
+        if len(names) > DISTINCT_NAMES:
+            names, is_exact = Counter(dict(names.most_common(DISTINCT_NAMES // 2))), False
+    top: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+    for (label, name), count in names.most_common():
+        if len(top[label]) < NAMES_A_TYPE:
+            top[label].append((name, count))
+    types = [EntityType(label=label, count=count, names=top[label]) for label, count in sorted(entities.items())]
+    return types, is_exact
+
+
+def _reasons(collection: Collection) -> Sequence[Reason]:
+    """Return the reasons of dead letters, the most frequent first."""
+    reasons: dict[tuple[str, str], Reason] = {}
+    for batch in chain.from_iterable(iter_batches(part, tuple(ERRORS.names)) for part in collection.parts("errors")):
+        for row in batch.to_pylist():
+            stage, error = row["stage"], row["error"]
+            reason = reasons.setdefault((stage, error), Reason(stage=stage, error=error))
+            reason.count += 1
+            if reason.count <= EXAMPLES:
+                reason.examples.append(row)
+    return sorted(reasons.values(), key=lambda reason: -reason.count)
 
 
 def _stages(stats: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -120,128 +135,3 @@ def _stages(stats: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"name": name, "seconds": taken, "rate": round(words / taken) if taken > 0 and words else None}
         for name, taken in seconds.items()
     ]
-
-
-def _run_charts(past: Sequence[PastGeneration]) -> list[dict[str, Any]]:
-    """Return a small chart of each figure that two generations have: values, and points in percent of the chart.
-
-    Its height is a fifth of the highest value, or what the values need, so that little change looks like little.
-    """
-    series: defaultdict[str, dict[int, float]] = defaultdict(dict)
-    types = sorted({label for one in past for label in one.entities})
-    for place, one in enumerate(past):
-        words, seconds = one.stats.get("counts", {}).get("tokens"), one.stats.get("seconds")
-        figures = {"words": words, "seconds": seconds, "words per second": one.words_per_second}
-        figures |= {title: share.shown for title, share in one.shares(types).items()}
-        for title, value in figures.items():
-            if value is not None:
-                series[title][place] = value
-    charts = []
-    for title, values in series.items():
-        low, high = min(*values.values(), 0.8 * max(values.values())), max(values.values())
-        across, up = 100 / max(1, len(past) - 1), 100 / ((high - low) or 1)
-        points = [(across * place, 100 - up * (value - low)) for place, value in values.items()]
-        texts = [f"{value:.3g}" if value < 100 else format_count(round(value)) for value in values.values()]
-        shown = list(zip((past[place].name for place in values), texts, strict=True))
-        charts.append({"title": title, "values": shown, "points": points})
-    return [chart for chart in charts if len(chart["points"]) > 1]
-
-
-def _chart(histogram: Sequence[int], threshold: float | None) -> dict[str, Any]:
-    """Lay out the histogram, with logarithmic heights: most words are certain and would dwarf all others."""
-    bins = 10 * max(1, math.ceil(len(histogram) / 10))
-    # Heights start below 1, so that a single word has a visible bar.
-    decades = max(1, math.ceil(math.log10(max(histogram, default=1) + 1)))
-    full = bins * BIN_WIDTH
-
-    def height(count: int) -> float:
-        offset = 0.5
-        return (math.log10(count) + offset) / (decades + offset)
-
-    return {
-        "bars": lay_out_bars(histogram, bins=bins, bin_width=BIN_WIDTH, height=height),
-        "across": [(10 * tenth, f"{full * tenth / 10:.2f}") for tenth in range(0, 11, 2)],
-        "up": [(100 * height(10**power), format_count(10**power)) for power in range(decades + 1)],
-        "threshold": 100 * threshold / full if threshold is not None and 0 <= threshold <= full else None,
-    }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Word:
-    """A word with the space before it; ``shade`` is 0..1."""
-
-    gap: str
-    text: str
-    note: str = ""
-    shade: float = 0.0
-    marked: bool = False
-
-
-@dataclass(kw_only=True, slots=True)
-class _Segment:
-    """Words of one entity, or words outside entities; ``drafts`` are the types of stage one where they differ."""
-
-    label: str = ""
-    words: list[_Word] = field(default_factory=list)
-    drafts: set[str] = field(default_factory=set)
-
-    @property
-    def was(self) -> str:
-        """The types of stage one; empty if they are the same."""
-        return ", ".join(sorted(self.drafts))
-
-
-def _segments(tokens: Sequence[TokenRow], words: Sequence[_Word]) -> list[_Segment]:
-    """Group a sentence's words by entity; one that started in the sentence before may continue with ``I-``."""
-    segments: list[_Segment] = []
-    for token, word in zip(tokens, words, strict=True):
-        prefix, kind = split_label(token.ner)
-        if prefix == "B" or not segments or segments[-1].label != kind:
-            segments.append(_Segment(label=kind))
-        segments[-1].words.append(word)
-        _, draft = split_label(token.draft_ner)
-        if kind and draft != kind and token.changed:
-            segments[-1].drafts.add(draft or OUTSIDE)
-    return segments
-
-
-def _excerpt(sentence: ShownSentence, position: int) -> dict[str, Any]:
-    start, end = max(0, position - CONTEXT_WORDS), min(len(sentence.tokens), position + CONTEXT_WORDS + 1)
-    words = [
-        _Word(gap=gap, text=text, marked=number == position)
-        for number, (gap, text) in enumerate(words_with_spaces(sentence.tokens[start:end]), start)
-    ]
-    return {"sentence": sentence, "words": words, "cut_before": start > 0, "cut_after": end < len(sentence.tokens)}
-
-
-def _name_view(name: RecurringName) -> dict[str, Any]:
-    labels = sorted(name.labels.items(), key=lambda entry: (-entry[1], entry[0]))
-    return {"name": name.name, "doc_id": name.doc_id, "labels": labels, "total": sum(name.labels.values())}
-
-
-def _uncertain_view(sentence: ShownSentence, darkest: float) -> dict[str, Any]:
-    nats = [token.uncertainty or 0.0 for token in sentence.tokens]
-    words = [
-        _Word(gap=gap, text=text, note=f"{value:.2f} nats", shade=round(value / darkest, 2))
-        for value, (gap, text) in zip(nats, words_with_spaces(sentence.tokens), strict=True)
-    ]
-    return {
-        "sentence": sentence,
-        "segments": _segments(sentence.tokens, words),
-        "highest": max(nats),
-    }
-
-
-def _document_view(document: CollectedDocument, *, most: int) -> dict[str, Any]:
-    """Return the first sentences of a document, each with its tree."""
-    shown = []
-    for sentence in document.sentences[:most]:
-        words = [_Word(gap=gap, text=text) for gap, text in words_with_spaces(sentence.tokens)]
-        segments = _segments(sentence.tokens, words)
-        shown.append({"number": sentence.row.sent_id + 1, "segments": segments, "tree": draw_tree(sentence.tokens)})
-    return {
-        "row": document.row,
-        "title": title_of(document.row.meta) or document.row.doc_id,
-        "sentences": shown,
-        "more": len(document.sentences) - len(shown),
-    }

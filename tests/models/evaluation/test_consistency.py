@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concord.models.evaluation.consistency import Consistency, consistency, count_unlabelled, name_labels
+from concord.models.evaluation.consistency import count_unlabelled, name_labels
 
 
 def labelled(*sentences: str) -> list[tuple[list[str], list[str]]]:
@@ -55,18 +55,6 @@ def test_count_unlabelled_counts_recurring_names_of_two_words_and_more() -> None
     dates = name_labels(labelled("A|B-DATE year|I-DATE", "a|B-DATE year|I-DATE", "twice a year"))
     assert count_unlabelled(dates, values=()) == (3, 1)
     assert count_unlabelled(dates, values=("DATE",)) == (0, 0)
-
-
-def test_consistency_counts_only_recurring_names() -> None:
-    names = {"a": Counter({"PER": 3, "LOC": 1}), "b": Counter({"ORG": 1}), "c": Counter({"O": 1, "LOC": 1})}
-    assert consistency(names) == Consistency(names=2, occurrences=6, agreeing=4)
-    assert consistency(names).share == pytest.approx(4 / 6)
-
-
-def test_consistency_of_a_collection_is_the_micro_average() -> None:
-    total = Consistency(names=1, occurrences=2, agreeing=1) + Consistency(names=1, occurrences=6, agreeing=6)
-    assert total.share == pytest.approx(7 / 8)
-    assert Consistency().share is None
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ from concord.models.labels.spans import OUTSIDE, split_label
 from concord.pipeline.corrections.fitting import Offsets
 from concord.pipeline.output.document_rows import SentenceRow, TokenRow
 from concord.pipeline.output.tables import normalize_name
-from concord.pipeline.report.dependency_arcs import Tree, draw_tree
 from concord.workflows.view.index.document import DocumentPage, ReadSentence
 from concord.workflows.view.index.hits import IndexedEntity
+from concord.workflows.view.pages.dependency_arcs import Tree, draw_tree
 
 UNCERTAIN = (0.1, 0.3, 0.6, 0.9)
 """Nats from which a word is underlined, and underlined more strongly."""
