@@ -21,8 +21,6 @@ from concord.workflows.training.tracking import read_training
 
 __all__ = ["tiny_bundle"]
 
-pytestmark = pytest.mark.timeout(60)
-
 FILES = ("tagger.json", "weights.safetensors", "calibration.json", "encoder/config.json")
 KINDS = ("dangling_link", "loop", "link_to_device", "fifo", "folder", *hostile.CONTENTS)
 

@@ -132,25 +132,32 @@ def commands(output: Path, source: Path, folder: Path) -> Iterator[tuple[str, Ca
     """Yield the commands that somebody runs on a collection, those that change nothing first."""
     exports = folder / "exports"
     exports.mkdir(exist_ok=True)
-    for name, *arguments in (
-        ("status",),
-        ("verify",),
-        ("history",),
-        ("diff", output),
-        ("errors", "list"),
-        ("corrections", "list"),
-        ("export", "--to", "jsonl", "-o", exports / "a.jsonl"),
-        ("review", "-o", exports / "queue.json"),
-        ("files",),
-        ("errors", "retry"),
-        ("report",),
-        ("history", "--tag", "v2"),
-        ("history", "--prune", "--keep", "1"),
+    for arguments in (
+        ("status", output),
+        ("verify", output),
+        ("history", output),
+        ("diff", output, output),
+        ("errors", "list", output),
+        ("corrections", "list", output),
+        ("export", output, "--to", "jsonl", "-o", exports / "a.jsonl"),
+        ("review", output, "-o", exports / "queue.json"),
+        ("files", output),
     ):
-        verb = [name, *arguments[:1], output] if name in {"errors", "corrections"} else [name, output, *arguments]
-        yield " ".join(map(str, verb)), partial(run_command, *verb)
+        yield " ".join(map(str, arguments)), partial(run_command, *arguments)
     yield "view", partial(view, output, folder / "cache")
     yield "open", partial(read, output)
+    yield from writing_commands(output, source)
+
+
+def writing_commands(output: Path, source: Path) -> Iterator[tuple[str, Callable[[], str | None]]]:
+    """Yield those of the commands that write into the collection."""
+    for arguments in (
+        ("errors", "retry", output),
+        ("report", output),
+        ("history", output, "--tag", "v2"),
+        ("history", output, "--prune", "--keep", "1"),
+    ):
+        yield " ".join(map(str, arguments)), partial(run_command, *arguments)
     yield "annotate", partial(annotate, source, output)
 
 
@@ -191,7 +198,7 @@ def job(source: Path, output: Path, **settings: Any) -> Any:
     return runs.job(source, output, **changes, output={"path": str(output), **settings})
 
 
-def suffer(output: Path, source: Path, victim: Path, folder: Path) -> dict[str, str]:
+def suffer(output: Path, source: Path, victim: Path, folder: Path, *, only_writing: bool = False) -> dict[str, str]:
     """Run every command and return how each ended: the message of its error, or nothing.
 
     Raises:
@@ -199,7 +206,8 @@ def suffer(output: Path, source: Path, victim: Path, folder: Path) -> dict[str, 
         Exception: whatever a command raised that is no ConcordError.
     """
     before, ends = contents_of(victim), {}
-    for name, run in commands(output, source, folder):
+    chosen = writing_commands(output, source) if only_writing else commands(output, source, folder)
+    for name, run in chosen:
         try:
             said = run()
         except ConcordError as error:
