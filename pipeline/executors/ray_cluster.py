@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -29,6 +30,7 @@ from concord.pipeline.executors.ray_leftovers import leftovers_ended
 from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole, cause_of, runtime_env, workers_that_fit
 from concord.pipeline.executors.shared_storage import SharedStorage
 from concord.pipeline.plan import Plan, Shard
+from concord.pipeline.storage.atomic_writes import store_errors
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.threads import usable_cores
 from concord.pipeline.worker.build import build_parse_worker, build_worker
@@ -197,7 +199,9 @@ def connected(*, cpus: int) -> Iterator[None]:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if not address:
         # Ray's sockets lie below this folder and their paths must stay under 107 bytes: TMPDIR may be too long.
-        own_folder = tempfile.mkdtemp(prefix="concord-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
+        place = Path(os.environ.get("RAY_TMPDIR", "/tmp"))
+        with store_errors(place):
+            own_folder = tempfile.mkdtemp(prefix="concord-", dir=place)
         options |= {"address": "local", "num_cpus": cpus, "include_dashboard": False, "_temp_dir": own_folder}
     listening = signal.getsignal(signal.SIGTERM)
     with leftovers_ended(own_folder) if own_folder is not None else nullcontext():

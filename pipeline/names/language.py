@@ -1,5 +1,8 @@
 """The language of a text, by py3langid, which carries its model: about 140 languages."""
 
+import io
+import lzma
+from array import array
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,6 +47,11 @@ def load_languages() -> None:
 @cache
 def _identifier() -> "LanguageIdentifier":
     # Its model takes most of a second to unpack, and a single text in memory may not need it.
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    import numpy as np
+    from py3langid.langid import MODEL_DIR, MODEL_FILE, LanguageIdentifier
 
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    # In memory: py3langid would unpack it to a temporary file, for which there may be no room.
+    with lzma.open(MODEL_DIR / MODEL_FILE) as packed, np.load(io.BytesIO(packed.read()), allow_pickle=False) as model:
+        moves, rows = (array(model[name].dtype.char, model[name].tobytes()) for name in ("nextmove", "nextmove_row"))
+        ptc, pc, classes, features = (model[name] for name in ("ptc", "pc", "classes", "out_feat"))
+    return LanguageIdentifier(ptc, pc, classes.tolist(), moves, features.tolist(), norm_probs=True, tk_row=rows)

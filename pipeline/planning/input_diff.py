@@ -256,16 +256,16 @@ def _find_by_text(
     items: Sequence[RecordToAnnotate], existing: ExistingOutput, missing: Mapping[str, ExistingDocument]
 ) -> dict[int, str]:
     """Return the ids of missing documents that records have the text of, by the number of the record, each id once."""
-    by_text: defaultdict[tuple[bytes | None, bool], deque[str]] = defaultdict(deque)
+    # By their corrections as well: of copies of one text, each has its own.
+    by_text: defaultdict[object, deque[str]] = defaultdict(deque)
     for doc_id, document in missing.items():
         if document.shard in existing.current:
-            by_text[document.content].append(doc_id)
+            by_text[document.content, existing.corrected.get(doc_id)].append(doc_id)
     old_ids = {}
     for number, item in enumerate(items):
         record = item.record
-        ids = by_text.get(record.content)
-        may_be_renamed = not item.is_duplicate and record.doc_id not in existing.documents
-        if ids and may_be_renamed and existing.is_corrected_as(ids[0], record.doc_id or ""):
+        ids = by_text.get((record.content, existing.wanted.get(record.doc_id or "")))
+        if ids and not item.is_duplicate and record.doc_id not in existing.documents:
             old_ids[number] = ids.popleft()
     return old_ids
 

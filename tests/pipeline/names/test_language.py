@@ -1,7 +1,12 @@
 """The language of texts: codes where they are sure, nothing where they are not."""
 
+import errno
+import os
+import tempfile
+
 import pytest
 
+from concord.pipeline.names import language
 from concord.pipeline.names.language import language_of
 
 TEXTS = {
@@ -31,3 +36,12 @@ def test_a_long_text_has_the_language_of_most_of_it() -> None:
     found = language_of(TEXTS["pt"] + " " + 900 * (TEXTS["sv"] + " "))
     assert found is not None
     assert found.code == "sv"
+
+
+def test_the_model_is_read_without_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", no_room)
+    language._identifier.cache_clear()
+    language.load_languages()

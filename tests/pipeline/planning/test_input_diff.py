@@ -1,6 +1,7 @@
 """The comparison of two tables: existing documents, and the records of the input."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from concord.pipeline.output.dead_letters import ExistingDeadLetter
 from concord.pipeline.plan import RenamedDocument, ShardRef, Source
@@ -87,6 +88,17 @@ def test_document_with_the_text_of_a_missing_one_is_renamed() -> None:
         ]
     }
     assert (diff.reused, diff.removed) == ({"was", "moved"}, set())
+
+
+def test_document_is_renamed_to_the_copy_that_has_its_corrections() -> None:
+    existing = replace(
+        existing_output({"one": ("a", "Same."), "two": ("a", "Same.")}),
+        corrected={"one": "digest"},
+        wanted={"one": "digest"},
+    )
+    diff = diff_input(existing, records("b", ("is", "Same.")), reused_files=())
+    assert reasons(diff) == {}
+    assert [document.was for document in diff.renamed[NEW]] == ["two"]
 
 
 def test_id_belongs_to_the_file_that_is_reused_then_to_the_first_record() -> None:
