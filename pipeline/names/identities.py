@@ -5,7 +5,8 @@ Unicode's normal form, commas, full stops, the spaces of initials, and hyphens, 
 
 - a person's surname, with or without its particles, and the one full name of the document that ends in it: ``van Gogh``
   and ``Vincent van Gogh``, ``Dr. Brown`` and ``Jane Brown``; and a full name without its middle names. Titles and
-  numbers may lack, but not contradict: ``Mr. Brown`` and ``Mrs. Brown`` are two, ``Henry VII`` and ``Henry VIII`` too;
+  numbers may lack, but not contradict, nor may what is in brackets behind a name: ``Mr. Brown`` and ``Mrs. Brown``
+  are two, ``Henry VII`` and ``Henry VIII`` too, ``Mr. Smith (Ohio)`` and ``Mr. Smith (Texas)`` too;
 - an acronym in brackets right behind a name whose initials it has, and this name, wherever the acronym stands in the
   document, unless it stands behind two names.
 
@@ -61,6 +62,7 @@ _PART = re.compile(
     re.IGNORECASE,
 )
 _OPENED = re.compile(r"\s*[(\[]\s*(?:the\s+)?[\"'“‘]?\Z")
+_IN_BRACKETS = re.compile(r"\s*[(\[]\s*([^\W\d_][^\d()\[\]]{0,30})[)\]]")
 _CLOSED = re.compile(r"[\"'”’]?\s*[)\],;]")
 
 _APOSTROPHES = "'`´ʹʻʼʽˈ‘’‛′＇"
@@ -219,6 +221,9 @@ def _key_in_text(mention: Mention, text: str) -> _Key:
         return key
     if _TITLES.issuperset(takewhile(lambda word: word != "of", key.words)) and _ANY_HOLDER.search(front):
         return key._replace(words=(*key.words, "", str(mention.start)))
+    # Two members of one surname: Mr. Smith (Ohio), Mr. Smith (Texas).
+    if (place := _IN_BRACKETS.match(text, mention.end)) and place[1][0].isupper():
+        key = key._replace(marks=key.marks | {("place", place[1].casefold())})
     title = _TITLE.search(front)
     if title is None or title[2] == "miss" or "gender" in dict(key.marks):
         return key

@@ -121,6 +121,14 @@ def test_titles_in_front_of_names_tell_persons_apart() -> None:
     assert persons(text.replace("Mr. John", "John"), "John Brown", "Brown", "Brown", "Brown") == [0, 1, 2, 3]
 
 
+def test_two_members_of_one_surname_are_two_where_brackets_tell_them_apart() -> None:
+    text = "Mr. Smith (Ohio) asked Mr. Smith (Texas). Mr. Smith (Ohio) sat down."
+    assert persons(text, *["Smith"] * 3) == [0, 1, 0]
+    assert persons(text.replace("Texas", "Ohio"), *["Smith"] * 3) == [0, 0, 0]
+    assert persons("John Smith (Ohio) spoke. Smith left.", "John Smith", "Smith") == [0, 0]
+    assert persons("Smith (Ohio) and Smith (Texas) came. Smith left.", *["Smith"] * 3) == [0, 1, 2]
+
+
 def test_office_that_anybody_may_hold_is_nobodys() -> None:
     text = "The President met a President. The President spoke of the office of President."
     assert persons(text, *["President"] * 4) == [0, 1, 0, 2]
