@@ -1,4 +1,4 @@
-"""Score embedded taggers on gold corpora, as `concord evaluate` does: by type, drafts, recurring names, speed.
+"""Score embedded taggers on gold corpora, as `concord evaluate` does: by type, drafts, speed.
 
 The selection suite of the English taggers is the dev parts of five corpora; its score is the mean of their F1. Every
 choice was made on it. Test parts are scored beside it.
@@ -35,7 +35,7 @@ def summarise(scores: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the mean F1 of the labels, of the drafts and of each type over the corpora that have entities of it."""
     found: dict[str, list[float]] = {}
     for one in scores:
-        found.setdefault("drafts", []).append(one["draft_scores"]["all"]["f1"])
+        found.setdefault("drafts", []).append(one["draft_score"])
         for kind, score in one["scores"].items():
             if score["gold"]:
                 found.setdefault(kind, []).append(score["f1"])

@@ -18,7 +18,6 @@ from environment import environment
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.breakdown import co_occurrence_scores
 from concord.models.evaluation.consistency import count_unlabelled, name_labels
 from concord.models.evaluation.metrics import gold_sequences, span_scores
 from concord.models.labels.spans import Span, decode_spans
@@ -26,6 +25,7 @@ from concord.models.taggers.two_stage.tagger import TwoStageTagger
 from concord.pipeline.names.values import VALUES
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.registry.resolve_tagger import find_tagger
+from research.breakdown import co_occurrence_scores
 
 SETS = ("ewt_uner", "gum_ne_open", "wikigold", "litbank_prop", "btc")
 REPEATED = ("repeated names", "unlabelled")

@@ -19,8 +19,6 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import tagger_digest
 from concord.models.data.options import PredictOptions
 from concord.models.data.outputs import AttentionMap, Prediction, known_numbers
-from concord.models.evaluation import breakdown
-from concord.models.evaluation.breakdown import sentence_length
 from concord.models.evaluation.metrics import Scores, gold_sequences, grouped_scores
 from concord.models.evaluation.threshold_sweep import REFINE_ALL, labels_at, sweep_threshold
 from concord.models.labels.spans import OUTSIDE
@@ -34,10 +32,11 @@ from concord.pipeline.errors import InputError
 from concord.workflows.cli.options import FOLDER, POSITIVE, compute_options, gold_options, verb
 from concord.workflows.console import Answer, info, table
 from concord.workflows.corpora.corpora import Documents, read_gold_for, short_names, without_labels
-from concord.workflows.evaluation.evaluate import WARM_UP_DOCUMENTS, label_sequences
+from concord.workflows.evaluation.evaluate import WARM_UP_DOCUMENTS
 from concord.workflows.registry.resolve_tagger import find_tagger
-from research import plots
+from research import breakdown, plots
 from research.attended import count_attended
+from research.breakdown import label_sequences, sentence_length
 
 NUMBERS_NAME = "figures.json"
 ATTENTION = "attention"

@@ -1,16 +1,55 @@
 """The figures of the papers, drawn from plain values as PNG or SVG, and the picture of the page of results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator, StrMethodFormatter
 
-from concord.workflows.evaluation.plots import BLUE, GREY, ORANGE, new_figure, save_figure, saved_panels
 from research.grid.claims import PooledAnswer
 
+# Two colours that people with the common forms of colour blindness can tell apart (Okabe and Ito, 2008).
+BLUE, ORANGE = "#0072B2", "#D55E00"
+GREY = "#666666"
 _CELL_INCHES = 0.26
+# Without these a picture contains its date.
+_METADATA = {"png": {"Software": None}, "svg": {"Date": None}}
+
+
+def new_figure(inches: tuple[float, float], title: str) -> Figure:
+    """Return an empty figure of this width and height."""
+    # Without pyplot, which keeps global state and looks for a display.
+    figure = Figure(figsize=inches, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+@contextmanager
+def saved_panels(number: int, path: Path, title: str) -> Iterator[Sequence[Axes]]:
+    """Save what is drawn on the panels, with the labels of the first below all of them unless it has a legend."""
+    figure = new_figure((1.6 + 4.2 * number, 4.0), title)
+    panels = figure.subplots(1, number, squeeze=False)[0]
+    for axes in panels:
+        axes.grid(alpha=0.3)
+        axes.set_axisbelow(True)
+    yield panels
+    handles, labels = panels[0].get_legend_handles_labels()
+    if handles and panels[0].get_legend() is None:
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small")
+    save_figure(figure, path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure in the format of the name's suffix."""
+    # A fixed salt, so that the ids of an SVG file are the same each time.
+    with rc_context({"svg.hashsalt": path.stem}):
+        figure.savefig(path, dpi=110, metadata=_METADATA[path.suffix.removeprefix(".")])
 
 
 def draw_answers(answers: Sequence[PooledAnswer], path: Path) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 
+from concord.models.evaluation.metrics import name_key
 from concord.models.labels.spans import OUTSIDE, Span, decode_spans
 
 LabelledSentence = tuple[Sequence[str], Sequence[str]]
@@ -58,11 +59,6 @@ def name_labels(document: Iterable[LabelledSentence]) -> dict[str, Counter[str]]
     for _, name, label in sorted(found):
         labels_of_names[name][label] += 1
     return dict(labels_of_names)
-
-
-def name_key(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words in lower case, by which names are identified."""
-    return tuple(word.lower() for word in words)
 
 
 def _owners(spans: Iterable[Span], length: int) -> list[Span | None]:

@@ -1,4 +1,4 @@
-"""Scores: strict span F1, with seqeval's as a second opinion, for entities; accuracy for token labels."""
+"""Scores: strict span F1 for entities, accuracy for token labels."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -134,10 +134,18 @@ def token_scores(gold: Labels, predicted: Labels) -> TokenScores:
     return TokenScores(words=total.gold, correct=total.correct, by_label=by_label)
 
 
-def seqeval_f1(gold: Labels, predicted: Labels) -> float:
-    """Return seqeval's micro F1 in its strict mode for BIO2, in percent."""
-    from seqeval.metrics import f1_score
-    from seqeval.scheme import IOB2
+def known_names(sentences: Iterable[Sentence], *, scheme: LabelScheme = BIO) -> frozenset[tuple[str, ...]]:
+    """Return the ``name_key`` of every name in training sentences with gold labels."""
+    return frozenset(
+        name_of(sentence, span) for sentence in sentences for span in scheme.scored_spans(sentence.labels or ())
+    )
 
-    wanted, found = ([list(labels) for labels in side] for side in (gold, predicted))
-    return 100.0 * float(f1_score(wanted, found, mode="strict", scheme=IOB2, zero_division=0))
+
+def name_of(sentence: Sentence, span: Span) -> tuple[str, ...]:
+    """Return the ``name_key`` of the words in a span."""
+    return name_key(sentence.words[span.start : span.end])
+
+
+def name_key(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words in lower case, by which names are identified."""
+    return tuple(word.lower() for word in words)

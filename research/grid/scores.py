@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.breakdown import name_of, recurring_names
-from concord.models.evaluation.metrics import Labels, Scores, gold_sequences, group_counts_by_document
+from concord.models.evaluation.metrics import Labels, Scores, gold_sequences, group_counts_by_document, name_of
 from concord.models.evaluation.significance import ROUNDING
 from concord.models.labels.schemes import TOKENS
 from concord.models.labels.spans import Span, split_label
+from research.breakdown import recurring_names
 
 MEASURES = ("all", "multi_word", "recurring", "once")
 

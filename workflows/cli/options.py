@@ -131,7 +131,6 @@ def compute_options(work: Callable[..., Answer]) -> Callable[..., Answer]:
     return device_option(option(call))
 
 
-page_option = click.option("--output", "-o", type=FILE, help="Also write an HTML page to this file.")
 label_column_option = click.option(
     "--label-column",
     metavar="NAME",

@@ -55,8 +55,9 @@ def promote(name: str, *, version: int, **options: Any) -> Answer:
     NAME is a registered model, VERSION a number; see concord registry list.
 
     The version is compared with the champion on the promotion set. It must be significantly better, by a minimum gain,
-    with no slice worse, fast enough, with the files that were registered, and trained on none of these documents. Every
-    condition is reported. Exit code 4 if one fails, or if the champion was moved in the meantime.
+    no worse in the lines that the gate names, fast enough, with the files that were registered, and trained on none of
+    these documents. Every condition is reported. Exit code 4 if one fails, or if the champion was moved in the
+    meantime.
 
     The old champion gets the alias previous, and the move is a line of concord registry history NAME.
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from concord.models.data.sentence import Sentence, TreeError
 from concord.models.errors import ConfigError
-from concord.models.evaluation.consistency import name_key
+from concord.models.evaluation.metrics import name_key
 from concord.models.labels.schemes import TOKENS
 from concord.models.labels.spans import decode_spans
 from concord.models.layers.tree_lstm import grow_forest

@@ -43,8 +43,7 @@ from concord.workflows.corpora.corpora import (
 from concord.workflows.corpora.provenance import Provenance, describe_part, find_overlap, read_provenance
 from concord.workflows.corrections.corrected_corpus import CORPUS_NAME, CorrectedCorpus, read_corrected
 from concord.workflows.corrections.rehearsal import Corpora, find_data, find_job, with_rehearsal
-from concord.workflows.evaluation.compare import CompareJob
-from concord.workflows.evaluation.page import compare_command
+from concord.workflows.evaluation.compare import CompareJob, compare_command
 from concord.workflows.promotion.gate import DEFAULT_GATE, read_gate
 from concord.workflows.registry.model_versions import is_reference, resolve
 from concord.workflows.registry.resolve_tagger import find_entity_tagger, find_tagger
@@ -57,7 +56,6 @@ from concord.workflows.training.train_result import TrainResult
 from concord.workflows.yaml_values import apply_overrides
 
 STATE_NAME = "learning.json"
-PAGE_NAME = "comparison.html"
 COMPARISON_NAME = "comparison.json"
 EPOCHS = 3
 RATE = 0.3
@@ -329,7 +327,7 @@ def _learn(
         forced=job.forced,
         device=job.device,
         tags={"concord.corrections": corrected.digest, "concord.champion": champion.digest},
-        files=[CORPUS_NAME, PAGE_NAME, COMPARISON_NAME],
+        files=[CORPUS_NAME, COMPARISON_NAME],
     )
     stages = train.prepare(training.model_copy(update={"data": data}), options)
     if unscored := stages.unscored_types:
@@ -386,7 +384,7 @@ def _compare(job: LearnJob, champion: ResolvedTagger, data: DataConfig, bundle: 
         return None
     learned = find_tagger(str(bundle))
     compared = CompareJob(first=champion, second=learned, data=test, labels=data.labels, device=job.device)
-    answer = compare_command(compared, output=folder / PAGE_NAME)
+    answer = compare_command(compared)
     text = json.dumps(answer.values, indent=1, sort_keys=True)
     (folder / COMPARISON_NAME).write_text(f"{text}\n", encoding="utf-8")
     return answer

@@ -1,32 +1,78 @@
-"""The comparison of two taggers, A and B, on gold corpora, and its result as JSON."""
+"""``concord compare``: the paired comparison of two taggers, A and B, on gold corpora, as text and as JSON.
+
+All scores are percentages: strict span F1, or accuracy for token labels. Differences are B minus A.
+"""
 
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.metadata import version
+from typing import Literal, get_args
+
+import numpy as np
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.errors import ConfigError
-from concord.models.evaluation.breakdown import known_names
+from concord.models.evaluation import significance
+from concord.models.evaluation.metrics import group_counts_by_document, known_names
+from concord.models.evaluation.significance import Difference, UnitCounts
+from concord.models.labels.schemes import BIO, LabelScheme
 from concord.models.taggers.base import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.storage.files import file_sha256
+from concord.workflows.console import Answer, counted, table
 from concord.workflows.corpora import corpora
-from concord.workflows.evaluation.paired_tests import (
-    DocumentChange,
-    DocumentLabels,
-    Line,
-    Procedure,
-    changed_documents,
-    compare_labels,
-    describe_line,
-)
-from concord.workflows.evaluation.slices import Slice, check_not_empty, slice_finder
+from concord.workflows.evaluation.evaluate import Group, GroupFinder, Kind, group_finder
 
-LISTED_CHANGES = 20
+Verdict = Literal["better", "worse", "undecided"]
+DocumentLabels = Sequence[Sequence[Sequence[str]]]
+"""Labels of the sentences of each document, in BIO2 or token labels."""
 DISTRIBUTIONS = {"concord": "concord-annotate", "torch": "torch", "numpy": "numpy"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Procedure:
+    """Parameters of the tests.
+
+    Attributes:
+        alpha: significance level, for all lines of a comparison together.
+    """
+
+    alpha: float = 0.05
+    rounds: int = 10_000
+    resamples: int = 2000
+    seed: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """One line of a comparison, in percent and percentage points.
+
+    Attributes:
+        name: such as ``all``, ``PER``, ``unseen`` or ``language pt``.
+        first, second: scores of A and B.
+        difference: B minus A, with its bootstrap interval.
+        p: of the randomisation test.
+        corrected: p after Holm's correction over all lines.
+        detectable: the smallest difference that this data detects at level alpha with a power of 80 %; None if the
+            variance of the difference is unknown.
+        differing: documents in which the counts of A and B differ.
+        verdict: ``better`` or ``worse`` if ``corrected`` is below alpha.
+    """
+
+    kind: Kind
+    name: str
+    first: float
+    second: float
+    difference: Difference
+    p: float
+    corrected: float
+    detectable: float | None
+    differing: int
+    verdict: Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,13 +82,12 @@ class CompareJob:
     Attributes:
         first, second: A and B.
         labels: renames entity types, or token labels, of the corpora and of both taggers; None drops an entity type.
-        train: training corpora, for slices by whether a name was seen in training.
+        train: training corpora, for lines of seen and unseen names.
     """
 
     first: ResolvedTagger
     second: ResolvedTagger
     data: Sequence[str]
-    slices: Sequence[Slice] = ()
     labels: Mapping[str, str | None] = field(default_factory=dict)
     form: GoldFormat = field(default_factory=GoldFormat)
     train: Sequence[str] = ()
@@ -60,8 +105,7 @@ class Comparison:
         measure: of the scores: ``F1`` or ``accuracy``.
         left_out: entity types of B alone that the corpora have no entity of; what B finds of them does not count.
         unit: of randomisation and resampling: ``document``, or ``sentence`` if the corpora mark no documents.
-        lines: the overall line comes first.
-        changes: the documents in which one is correct where the other is wrong, most changes first.
+        lines: overall, by type, of seen and unseen names, by language.
     """
 
     documents: Sequence[GoldDocument]
@@ -71,12 +115,17 @@ class Comparison:
     left_out: Sequence[str]
     unit: str
     lines: Sequence[Line]
-    changes: Sequence[DocumentChange]
 
     @property
     def verdict(self) -> str:
         """The result in one sentence."""
         return describe_line(self.lines[0], unit=self.measure)
+
+
+def compare_command(job: CompareJob) -> Answer:
+    """Compare two taggers."""
+    comparison = compare(job)
+    return Answer(values=evidence(job, comparison), text=_describe(job, comparison))
 
 
 def compare(job: CompareJob) -> Comparison:
@@ -87,7 +136,7 @@ def compare(job: CompareJob) -> Comparison:
     Raises:
         ConfigError: when the taggers cannot be compared, or the corpora have no labels for them.
         ModelError: when a tagger does not load.
-        InputError: when a corpus cannot be read or has no entity, or a slice is empty.
+        InputError: when a corpus cannot be read or has no entity.
     """
     taggers = [load_tagger(resolved.folder, device=job.device) for resolved in (job.first, job.second)]
     further = _further_types(*taggers, labels=job.labels)
@@ -105,8 +154,6 @@ def compare(job: CompareJob) -> Comparison:
     if job.train:
         train = corpora.read_corpora(job.train, labels=job.labels, form=form)
         known = known_names((sentence for document in train for sentence in document), scheme=scheme)
-    find_slices = slice_finder(job.slices, documents, known)
-    check_not_empty(job.slices, documents, find_slices, scheme=scheme)
     first, second = (_label(tagger, sentences, labels) for tagger in taggers)
     return Comparison(
         documents=documents,
@@ -115,8 +162,14 @@ def compare(job: CompareJob) -> Comparison:
         measure=scheme.measure,
         left_out=sorted({further[kind] for kind in left_out}),
         unit="sentence" if all(document.name is None for document in documents) else "document",
-        lines=compare_labels(documents, first, second, procedure=job.procedure, find_slices=find_slices, scheme=scheme),
-        changes=changed_documents(documents, first, second, scheme=scheme),
+        lines=compare_labels(
+            documents,
+            first,
+            second,
+            procedure=job.procedure,
+            find_groups=group_finder(sentences, known),
+            scheme=scheme,
+        ),
     )
 
 
@@ -125,7 +178,7 @@ def evidence(job: CompareJob, comparison: Comparison) -> Mapping[str, object]:
 
     Digests identify taggers and data; the same taggers, data, procedure and versions give the same values.
     """
-    documents, lines = comparison.documents, comparison.lines
+    documents = comparison.documents
     return {
         "verdict": comparison.verdict,
         "first": job.first.identity,
@@ -139,14 +192,55 @@ def evidence(job: CompareJob, comparison: Comparison) -> Mapping[str, object]:
         "sentences": sum(len(document.sentences) for document in documents),
         "measure": comparison.measure,
         **asdict(job.procedure),
-        "lines": lines,
-        "changes": [asdict(it) | {"name": documents[it.number].name} for it in comparison.changes[:LISTED_CHANGES]],
-        "changed": len(comparison.changes),
+        "lines": comparison.lines,
         "versions": {
             "python": platform.python_version(),
             **{name: version(distribution) for name, distribution in DISTRIBUTIONS.items()},
         },
     }
+
+
+def compare_labels(
+    documents: Sequence[GoldDocument],
+    first: DocumentLabels,
+    second: DocumentLabels,
+    *,
+    procedure: Procedure,
+    find_groups: GroupFinder,
+    scheme: LabelScheme = BIO,
+) -> list[Line]:
+    """Test two taggers' labels overall, by entity type, of seen and unseen names, and by language, in this order.
+
+    Args:
+        scheme: of the labels; there are no lines for single token labels.
+    """
+    gold = [[sentence.labels or () for sentence in document.sentences] for document in documents]
+    counts = [group_counts_by_document(gold, labels, find_groups, scheme=scheme) for labels in (first, second)]
+    zeros = np.zeros((len(documents), 3), dtype=np.int64)
+    pairs = {key: (counts[0].get(key, zeros), counts[1].get(key, zeros)) for key in _lines_of(counts, scheme)}
+    test = partial(significance.randomisation_test, rounds=procedure.rounds, seed=procedure.seed)
+    p_values = [test(*pair) for pair in pairs.values()]
+    return [
+        _line(*key, *pair, p=p, corrected=corrected, procedure=procedure)
+        for (key, pair), p, corrected in zip(pairs.items(), p_values, significance.holm(p_values), strict=True)
+    ]
+
+
+def describe_line(line: Line, *, unit: str) -> str:
+    """Return what a line shows as one sentence."""
+    mean, low, high = line.difference.mean, line.difference.low, line.difference.high
+    if line.detectable is None:
+        exception = f" except {line.differing}" if line.differing else ""
+        return f"A and B cannot be told apart: their scores are the same in every document{exception}."
+    p = f"p = {line.p:.2g}" if line.p == line.corrected else f"p = {line.p:.2g} ({line.corrected:.2g} by Holm)"
+    detectable = f"this data can detect {line.detectable:.1f}"
+    if line.verdict == "undecided":
+        return (
+            f"A and B cannot be told apart: B - A is {mean:+.1f} {unit} ({low:+.1f} to {high:+.1f}), {p}; {detectable}."
+        )
+    if line.verdict == "worse":
+        mean, low, high = -mean, -high, -low
+    return f"B is {line.verdict} by {mean:.1f} {unit} ({low:.1f} to {high:.1f}), {p}; {detectable}."
 
 
 def describe_tagger(tagger: ResolvedTagger) -> str:
@@ -179,3 +273,61 @@ def _label(tagger: Tagger, documents: corpora.Documents, labels: Mapping[str, st
         [corpora.rename(prediction.labels, labels, scheme=scheme) for prediction in predictions]
         for predictions in tagger.predict_documents(corpora.without_labels(documents))
     ]
+
+
+def _lines_of(counts: Sequence[Mapping[Group, UnitCounts]], scheme: LabelScheme) -> list[Group]:
+    """Return the groups that have a line: those with gold spans, and types only if there are several."""
+    found = {key for side in counts for key, units in side.items() if units[:, 0].any()}
+    if not scheme.has_entities or sum(kind == "type" for kind, _ in found) == 1:
+        found = {key for key in found if key[0] != "type"}
+    return sorted(found, key=lambda key: (get_args(Kind).index(key[0]), key[1]))
+
+
+def _line(
+    kind: Kind, name: str, first: UnitCounts, second: UnitCounts, *, p: float, corrected: float, procedure: Procedure
+) -> Line:
+    difference = significance.paired_bootstrap(
+        second[None], first[None], resamples=procedure.resamples, seed=procedure.seed, alpha=procedure.alpha
+    )
+    return Line(
+        kind=kind,
+        name=name,
+        first=float(significance.f1(first.sum(axis=0))),
+        second=float(significance.f1(second.sum(axis=0))),
+        difference=difference,
+        p=p,
+        corrected=corrected,
+        detectable=significance.detectable_difference(first, second, alpha=procedure.alpha),
+        differing=int((first != second).any(axis=1).sum()),
+        verdict="undecided" if corrected >= procedure.alpha else "better" if difference.mean > 0 else "worse",
+    )
+
+
+def _describe(job: CompareJob, comparison: Comparison) -> str:
+    size = counted(len(comparison.documents), comparison.unit)
+    unit_note = "" if comparison.unit == "document" else "; the corpora mark no documents, so each sentence is one"
+    names = ", ".join(comparison.left_out)
+    left_out = [f"without {names}, which only B knows: the corpora have no entity of it"] if names else []
+    header = ("", "A", "B", "B - A", "from", "to", "p", "Holm", "detectable", f"{comparison.unit}s differ")
+    return "\n".join(
+        [
+            f"A  {describe_tagger(job.first)}",
+            f"B  {describe_tagger(job.second)}",
+            f"on {', '.join(job.data)}: {size}{unit_note}",
+            *left_out,
+            "",
+            comparison.verdict,
+            "",
+            table([_row(line) for line in comparison.lines], header=header, right=range(1, len(header))),
+            "",
+            f"{100 * (1 - job.procedure.alpha):g} % intervals; p from {job.procedure.rounds:,} paired randomisations; "
+            f"Holm: p corrected over {counted(len(comparison.lines), 'line')}",
+        ]
+    )
+
+
+def _row(line: Line) -> tuple[object, ...]:
+    difference = line.difference
+    signed = tuple(f"{value:+.2f}" for value in (difference.mean, difference.low, difference.high))
+    return (line.name, line.first, line.second, *signed, f"{line.p:.4f}", f"{line.corrected:.4f}",
+            line.detectable, line.differing)  # fmt: skip

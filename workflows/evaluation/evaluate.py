@@ -1,37 +1,27 @@
-"""Evaluation of a tagger on a gold corpus, as a result, as text and as tables in files.
+"""Evaluation of a tagger on a gold corpus: strict scores of entities, or of token labels, as a result and as text.
 
-Strict spans by type, length and novelty; drafts, recurring names, uncertainty, speed. For a tagger of token labels,
-accuracy as a whole and by label.
+All lines are of the same spans: overall, by type, seen and unseen in training, and by language. With token labels each
+word is a span by itself, so that F1, precision and recall over all words are the accuracy.
 """
 
-import csv
-import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import tagger_digest
 from concord.models.data.options import DEFAULT_OPTIONS, PredictOptions
 from concord.models.data.outputs import Prediction
-from concord.models.data.sentence import Sentence
-from concord.models.evaluation import breakdown
-from concord.models.evaluation.metrics import (
-    Labels,
-    Scores,
-    TokenScores,
-    gold_sequences,
-    seqeval_f1,
-    span_scores,
-    token_scores,
-)
+from concord.models.evaluation.metrics import Scores, group_counts_by_document, known_names, name_of
 from concord.models.labels.schemes import LabelScheme
+from concord.models.labels.spans import Span
 from concord.models.taggers.base import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.workflows.console import INLINE, Answer, counted, plain, table
+from concord.pipeline.names.language import language_of
+from concord.workflows.console import INLINE, Answer, counted, table
 from concord.workflows.corpora.corpora import (
     Documents,
     gold_format,
@@ -43,26 +33,12 @@ from concord.workflows.corpora.corpora import (
 
 WARM_UP_DOCUMENTS = 3
 SHOWN_LABELS = 60
-BREAKDOWNS = (
-    "scores",
-    "draft_scores",
-    "label_scores",
-    "by_mention_length",
-    "by_sentence_length",
-    "by_novelty",
-    "by_position",
-)
-SCORE_COLUMNS = ("precision", "recall", "f1", "gold", "predicted", "correct")
-PART_NAMES = {
-    breakdown.SAME_TYPE: "  with this label",
-    breakdown.OTHER_TYPE: "  with other labels only",
-    breakdown.UNSEEN: "unseen",
-    "O": "outside",
-    "S": "single",
-    "B": "first",
-    "I": "inside",
-    "E": "last",
-}
+
+Kind = Literal["all", "type", "novelty", "language"]
+Group: TypeAlias = tuple[Kind, str]
+"""Such as ``("type", "PER")``, ``("novelty", "unseen")`` or ``("language", "language pt")``."""
+GroupFinder: TypeAlias = Callable[[int, int, Span], Iterable[Group]]
+"""Takes the indices of a document and of a sentence in it, and a span; returns the groups of the span."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,69 +61,38 @@ class EvaluateJob:
 
 
 Parts: TypeAlias = Mapping[str, Scores]
-"""Name of a part of the names or words -> its scores."""
+"""Name of a part of the spans -> its scores."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """What the scores of all taggers have in common.
+    """The scores of a tagger.
 
     Attributes:
-        by_novelty: by whether a name is in the training corpora; None if these are not named.
+        scores: for ``all``, and of each entity type or token label.
+        by_novelty: of names that are ``seen`` or ``unseen`` in the training corpora; empty if none are given.
+        by_language: empty unless the documents are in two languages or more.
+        accuracy: of token labels, in percent; None for entities.
+        draft_score: what ``score`` is, of the labels of stage one.
         refined_words: words whose label stage two decided.
     """
 
     documents: int
     sentences: int
     words: int
-    by_sentence_length: Parts
-    by_novelty: Parts | None
-    uncertainty: breakdown.UncertaintyByOutcome
+    scores: Parts
+    by_novelty: Parts
+    by_language: Parts
+    accuracy: float | None
+    draft_score: float
     refined_words: int
     seconds: float
     words_per_second: float
-    sentences_per_second: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EntityEvaluation(Evaluation):
-    """The scores of a tagger of entities, by type and for ``all``."""
-
-    scores: Parts
-    draft_scores: Parts
-    seqeval_f1: float
-    by_mention_length: Parts
-    by_position: Parts
-    recurring_names: Scores
-    draft_recurring_names: Scores
-    co_occurrence: TokenScores
-    draft_co_occurrence: TokenScores
-
-    measure: ClassVar[str] = "f1"
 
     @property
     def score(self) -> float:
-        """The overall F1, in percent."""
+        """The overall F1 of entities, or the accuracy of token labels, in percent."""
         return self.scores["all"].f1
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenEvaluation(Evaluation):
-    """The scores of a tagger of token labels; accuracy in percent."""
-
-    accuracy: float
-    draft_accuracy: float
-    label_scores: Parts
-
-    measure: ClassVar[str] = "accuracy"
-
-    @property
-    def score(self) -> float:
-        """The accuracy, in percent."""
-        return self.accuracy
-
-
-AnyEvaluation: TypeAlias = EntityEvaluation | TokenEvaluation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,7 +104,7 @@ class EvaluationReport:
     data: Sequence[str]
     train: Sequence[str]
     threshold: float | None
-    evaluation: AnyEvaluation = field(metadata=INLINE)
+    evaluation: Evaluation = field(metadata=INLINE)
 
 
 def evaluate_command(job: EvaluateJob) -> Answer:
@@ -182,8 +127,8 @@ def evaluate_command(job: EvaluateJob) -> Answer:
     return Answer.of(report, text=_describe(report))
 
 
-def score_tagger(tagger: Tagger, documents: Documents, job: EvaluateJob) -> AnyEvaluation:
-    """Return the scores of a tagger: percent, uncertainty in nats, speed in words a second."""
+def score_tagger(tagger: Tagger, documents: Documents, job: EvaluateJob) -> Evaluation:
+    """Return the scores of a tagger in percent, and its speed in words a second."""
     predicted, seconds = predict_timed(tagger, documents, job.options)
     return score_predictions(tagger, documents, predicted, seconds, job)
 
@@ -201,175 +146,93 @@ def predict_timed(
 
 def score_predictions(
     tagger: Tagger, documents: Documents, predicted: Sequence[Sequence[Prediction]], seconds: float, job: EvaluateJob
-) -> AnyEvaluation:
+) -> Evaluation:
     """Return what ``score_tagger`` does, from existing predictions."""
-    scheme = tagger.vocabulary.scheme
-    sentences, flat = list(chain.from_iterable(documents)), list(chain.from_iterable(predicted))
-    gold, (final, draft) = gold_sequences(documents), label_sequences(flat)
-    final, draft = ([rename(one, job.labels, scheme=scheme) for one in labels] for labels in (final, draft))
-    words = sum(len(sentence.words) for sentence in sentences)
-    common = Evaluation(
+    scheme, words = tagger.vocabulary.scheme, sum(len(sentence.words) for sentence in chain.from_iterable(documents))
+    known = None
+    if job.train:
+        form = job.form if scheme.has_entities else gold_format(job.form, scheme)
+        known = known_names(chain.from_iterable(read_corpora(job.train, labels=job.labels, form=form)), scheme=scheme)
+    groups = group_finder(documents, known)
+
+    def scored(labels: Iterable[Iterable[Sequence[str]]], groups: GroupFinder) -> dict[Kind, dict[str, Scores]]:
+        renamed = [[rename(sentence, job.labels, scheme=scheme) for sentence in document] for document in labels]
+        return _scores(documents, renamed, groups, scheme=scheme)
+
+    final = scored(([labelled.labels for labelled in document] for document in predicted), groups)
+    draft = scored(([labelled.draft_labels for labelled in document] for document in predicted), _all)["all"]["all"]
+    whole = final["all"]["all"]
+    return Evaluation(
         documents=len(documents),
-        sentences=len(sentences),
+        sentences=sum(map(len, documents)),
         words=words,
-        by_sentence_length=breakdown.scores_by_sentence_length(gold, final, scheme=scheme),
-        by_novelty=_novelty(sentences, final, job, scheme=scheme) if job.train else None,
-        uncertainty=breakdown.uncertainty_by_outcome(gold, draft, [labelled.uncertainty for labelled in flat]),
-        refined_words=sum(sum(prediction.refined) for prediction in flat),
+        scores=final["all"] | final["type"],
+        by_novelty=final["novelty"],
+        by_language=final["language"],
+        accuracy=None if scheme.has_entities else whole.f1,
+        draft_score=draft.f1,
+        refined_words=sum(sum(labelled.refined) for labelled in chain.from_iterable(predicted)),
         seconds=seconds,
         words_per_second=words / seconds,
-        sentences_per_second=len(sentences) / seconds,
-    )
-    if scheme.has_entities:
-        return _entity_evaluation(common, documents, gold, final, draft)
-    tokens, drafts = token_scores(gold, final), token_scores(gold, draft)
-    return TokenEvaluation(
-        **_fields(common), accuracy=tokens.accuracy, draft_accuracy=drafts.accuracy, label_scores=tokens.by_label
     )
 
 
-def label_sequences(predicted: Iterable[Prediction]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return the final and the draft labels of sentences."""
-    pairs = [(prediction.labels, prediction.draft_labels) for prediction in predicted]
-    return [final for final, _ in pairs], [draft for _, draft in pairs]
+def group_finder(documents: Documents, known: frozenset[tuple[str, ...]] | None) -> GroupFinder:
+    """Return the function that finds the groups of a span: all, its type, whether it is seen, and its language.
+
+    Args:
+        known: the names in the training corpora; None leaves out whether a name is seen.
+    """
+    texts = (" ".join(word for sentence in document for word in sentence.words) for document in documents)
+    languages = [found.code if (found := language_of(text)) is not None else None for text in texts]
+    several = len(set(languages) - {None}) > 1
+
+    def find_groups(number: int, position: int, span: Span) -> Iterable[Group]:
+        yield "all", "all"
+        yield "type", span.label
+        if known is not None:
+            yield "novelty", "seen" if name_of(documents[number][position], span) in known else "unseen"
+        if several and languages[number] is not None:
+            yield "language", f"language {languages[number]}"
+
+    return find_groups
 
 
-def write_tables(evaluation: AnyEvaluation, folder: Path, *, name: str) -> None:
-    """Write scores into a folder: all of them as NAME.json, the breakdowns as one table NAME.csv."""
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(plain(evaluation), indent=2, sort_keys=True)
-    (folder / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
-    with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
-        columns = ["breakdown", "part", *SCORE_COLUMNS]
-        writer = csv.DictWriter(stream, columns, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        for group in BREAKDOWNS:
-            for part, scores in (getattr(evaluation, group, None) or {}).items():
-                writer.writerow({"breakdown": group, "part": part, **plain(scores)})
+def _all(*_: object) -> Iterable[Group]:
+    yield "all", "all"
 
 
-def _entity_evaluation(
-    common: Evaluation, documents: Documents, gold: Labels, final: Labels, draft: Labels
-) -> EntityEvaluation:
-    return EntityEvaluation(
-        **_fields(common),
-        scores=span_scores(gold, final),
-        draft_scores=span_scores(gold, draft),
-        seqeval_f1=seqeval_f1(gold, final),
-        by_mention_length=breakdown.scores_by_mention_length(gold, final),
-        by_position=breakdown.scores_by_position(gold, final),
-        recurring_names=breakdown.recurring_scores(documents, final),
-        draft_recurring_names=breakdown.recurring_scores(documents, draft),
-        co_occurrence=breakdown.co_occurrence_scores(documents, final),
-        draft_co_occurrence=breakdown.co_occurrence_scores(documents, draft),
-    )
-
-
-def _fields(common: Evaluation) -> dict[str, Any]:
-    return {entry.name: getattr(common, entry.name) for entry in fields(common)}
-
-
-def _novelty(sentences: Sequence[Sentence], final: Labels, job: EvaluateJob, *, scheme: LabelScheme) -> Parts:
-    form = job.form if scheme.has_entities else gold_format(job.form, scheme)
-    train = read_corpora(job.train, labels=job.labels, form=form)
-    known = breakdown.known_names(chain.from_iterable(train), scheme=scheme)
-    scores = breakdown.scores_by_novelty(sentences, final, known, scheme=scheme)
-    return {"seen": scores[breakdown.SAME_TYPE] + scores[breakdown.OTHER_TYPE], **scores}
+def _scores(
+    documents: Documents, predicted: Sequence[Sequence[Sequence[str]]], groups: GroupFinder, *, scheme: LabelScheme
+) -> dict[Kind, dict[str, Scores]]:
+    """Return the scores of the groups of each kind, by their names, which are sorted."""
+    gold = [[sentence.labels or () for sentence in document] for document in documents]
+    found: dict[Kind, dict[str, Scores]] = {kind: {} for kind in get_args(Kind)} | {"all": {"all": Scores()}}
+    for (kind, name), counts in sorted(group_counts_by_document(gold, predicted, groups, scheme=scheme).items()):
+        wanted, labelled, correct = map(int, counts.sum(axis=0))
+        found[kind][name] = Scores(gold=wanted, predicted=labelled, correct=correct)
+    return found
 
 
 def _describe(report: EvaluationReport) -> str:
     evaluation = report.evaluation
     sizes = (counted(evaluation.documents, "document"), counted(evaluation.sentences, "sentence"))
-    speed = f"{evaluation.words_per_second:,.0f} words/s, {evaluation.sentences_per_second:,.1f} sentences/s"
-    if isinstance(evaluation, TokenEvaluation):
-        lines = _describe_token_labels(evaluation)
-    else:
-        lines = _describe_entities(evaluation)
+    whole, *parts = evaluation.scores.items()
+    frequent = sorted(parts, key=lambda item: -item[1].gold)[:SHOWN_LABELS]
+    shown = [whole, *(part for part in parts if part in frequent)]
+    others = [*evaluation.by_novelty.items(), *evaluation.by_language.items()]
+    rows = [(name, part.precision, part.recall, part.f1, part.gold) for name, part in [*shown, *others]]
+    lines = [
+        f"{report.tagger} {report.digest[:12]} on {', '.join(report.data)}",
+        f"{', '.join(sizes)}, {counted(evaluation.words, 'word')}; {evaluation.words_per_second:,.0f} words/s",
+        "",
+        table(rows, header=("", "precision", "recall", "F1", "gold")),
+    ]
+    if len(parts) > SHOWN_LABELS:
+        lines.append(f"and {len(parts) - SHOWN_LABELS:,} less frequent labels: --json")
+    if evaluation.accuracy is not None:
+        lines.append(f"accuracy {evaluation.accuracy:.2f} %")
     if report.threshold is not None:
-        lines.append(f"stage two decided the labels of {counted(evaluation.refined_words, 'word')}")
-    return "\n".join(
-        [
-            f"{report.tagger} {report.digest[:12]} on {', '.join(report.data)}",
-            f"{', '.join(sizes)}, {counted(evaluation.words, 'word')}; {speed}",
-            "",
-            *lines,
-            _describe_uncertainty(evaluation.uncertainty),
-        ]
-    )
-
-
-def _describe_token_labels(evaluation: TokenEvaluation) -> list[str]:
-    frequent = sorted(evaluation.label_scores.items(), key=lambda item: (-item[1].gold, item[0]))
-    rows = [(label, scores.recall, scores.precision, scores.gold) for label, scores in frequent[:SHOWN_LABELS]]
-    rest = [f"and {len(frequent) - SHOWN_LABELS:,} more labels: --json"] if len(frequent) > SHOWN_LABELS else []
-    titles = {"by_sentence_length": "words by length of the sentence", "by_novelty": "words by training corpus"}
-    return [
-        f"accuracy {evaluation.accuracy:.2f} % (drafts: {evaluation.draft_accuracy:.2f} %)",
-        "",
-        table(rows, header=("label", "accuracy", "precision", "gold")),
-        *rest,
-        "",
-        _parts_table(evaluation, titles, {"accuracy": "recall", "gold": "gold"}),
-        "",
-    ]
-
-
-def _describe_entities(evaluation: EntityEvaluation) -> list[str]:
-    drafts = evaluation.draft_scores
-    rows = [
-        (kind, part.precision, part.recall, part.f1, part.gold, drafts[kind].f1 if kind in drafts else 0.0)
-        for kind, part in evaluation.scores.items()
-    ]
-    titles = {
-        "by_mention_length": "names by words",
-        "by_sentence_length": "names by words of the sentence",
-        "by_novelty": "names by training corpus",
-        "by_position": "words by place in the name",
-    }
-    return [
-        table(rows, header=("type", "precision", "recall", "F1", "gold", "draft F1")),
-        "",
-        _parts_table(evaluation, titles, {"precision": "precision", "recall": "recall", "F1": "f1", "gold": "gold"}),
-        "",
-        f"seqeval, strict: F1 {evaluation.seqeval_f1:.2f}",
-        *_describe_recurring(evaluation),
-    ]
-
-
-def _parts_table(evaluation: AnyEvaluation, titles: Mapping[str, str], columns: Mapping[str, str]) -> str:
-    """Lay out several breakdowns in one table with common columns.
-
-    Args:
-        titles: attribute of a breakdown -> its title.
-        columns: header -> attribute of a score.
-    """
-    rows: list[Sequence[object]] = []
-    for attribute, title in titles.items():
-        breakdown_parts: Parts = getattr(evaluation, attribute) or {}
-        parts = {name: part for name, part in breakdown_parts.items() if part.gold or part.predicted}
-        if parts:
-            rows.append((title, *[""] * len(columns)))
-        for name, part in parts.items():
-            rows.append((f"  {PART_NAMES.get(name, name)}", *(getattr(part, score) for score in columns.values())))
-    return table(rows, header=("", *columns), right=range(1, len(columns) + 1))
-
-
-def _describe_recurring(evaluation: EntityEvaluation) -> list[str]:
-    lines = []
-    names, draft_names = evaluation.recurring_names, evaluation.draft_recurring_names
-    if names.gold:
-        share = f"{names.recall:.2f} % of {names.gold:,} mentions"
-        lines.append(f"recurring names that are right: {share} (drafts: {draft_names.recall:.2f} %)")
-    words, draft_words = evaluation.co_occurrence, evaluation.draft_co_occurrence
-    if words.words:
-        share = f"{words.accuracy:.2f} % of {words.words:,} words"
-        drafts = f"drafts: {draft_words.accuracy:.2f} %"
-        lines.append(f"words of names that occur again and are right (Co-Acc): {share} ({drafts})")
-    return lines or ["no name recurs within a document"]
-
-
-def _describe_uncertainty(uncertainty: breakdown.UncertaintyByOutcome) -> str:
-    means = (("right", uncertainty.mean_right), ("wrong", uncertainty.mean_wrong))
-    described = [f"{mean:.3f} nats where {outcome}" for outcome, mean in means if mean is not None]
-    ratio = "" if uncertainty.ratio is None else f" ({uncertainty.ratio:.1f} times)"
-    return f"uncertainty of drafts: {', '.join(described)}{ratio}"
+        decided = f"stage two decided the labels of {counted(evaluation.refined_words, 'word')}"
+        lines.append(f"{decided}; stage one alone: {evaluation.draft_score:.2f}")
+    return "\n".join(lines)

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,11 +19,8 @@ from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import plain, table
 from concord.workflows.corpora.corpora import Documents, read_gold_for, without_labels
 from concord.workflows.corpora.provenance import Overlap, find_overlap, read_provenance
-from concord.workflows.evaluation.compare import CompareJob, compare, evidence
+from concord.workflows.evaluation.compare import CompareJob, Line, Procedure, compare, evidence
 from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger
-from concord.workflows.evaluation.page import render_page
-from concord.workflows.evaluation.paired_tests import Line, Procedure
-from concord.workflows.evaluation.slices import Slice, parse_slice
 from concord.workflows.job_paths import corpus_paths
 from concord.workflows.registry.model_versions import ModelVersion, fetch
 from concord.workflows.registry.resolve_tagger import find_tagger
@@ -31,7 +28,6 @@ from concord.workflows.yaml_values import read_yaml
 
 DEFAULT_GATE = Path("conf/promote.yaml")
 """The gate of a promotion that names no other."""
-PAGE_NAME = "comparison.html"
 TIMED_WORDS = 5000
 """The speeds are measured on the first documents of the promotion set, of so many words in total."""
 TURNS = 5
@@ -45,16 +41,15 @@ class GateConfig(GoldFormat):
     labels: dict[str, str | None] = Field(default_factory=dict)
     """Entity type of the corpora and of both taggers -> the type to compare by; null drops it."""
     train: list[str] = Field(default_factory=list)
-    """Corpora whose names count as seen, for slices such as name:unseen."""
+    """Corpora whose names count as seen, for the lines ``seen`` and ``unseen`` of the comparison."""
     alpha: float = Field(default=0.05, gt=0, lt=1)
     """Significance level: the overall p must be below it, and intervals cover 1 - alpha."""
     minimum_gain: float = 0.0
     """Points of F1 (accuracy for token labels) over the champion; the gain must be above 0 in any case."""
-    slices: dict[str, str] = Field(default_factory=dict)
-    """Name -> condition, as in ``concord compare --slice NAME=CONDITION``."""
-    slice_tolerance: float = Field(default=5.0, ge=0)
-    """Points below 0 that the lower end of a slice's interval may reach: a slice must be shown to be no worse, and the
-    fewer names it has, the wider its interval."""
+    no_worse: list[str] = Field(default_factory=list)
+    """Lines of the comparison that must be shown to be no worse, such as PER, unseen or language pt."""
+    tolerance: float = Field(default=5.0, ge=0)
+    """Points below 0 that the lower end of such a line's interval may reach: the fewer names, the wider it is."""
     throughput_ratio: float = Field(default=0.8, ge=0)
     """Minimum speed as a fraction of the champion's, in processor time; 0 leaves the test out."""
     min_f1: float = Field(default=50.0, ge=0, le=100)
@@ -88,12 +83,10 @@ class Findings:
 
     Attributes:
         evidence: part -> what it shows, a result or plain values.
-        pages: HTML pages by file name.
     """
 
     conditions: Sequence[Condition]
     evidence: Mapping[str, object]
-    pages: dict[str, str] = field(default_factory=dict)
 
     @property
     def failed(self) -> list[str]:
@@ -106,7 +99,6 @@ def read_gate(path: Path) -> GateConfig:
 
     Raises:
         ConfigError: when there is no such file, or it is not a gate, or a corpus is missing.
-        InputError: when a slice cannot be read.
     """
     if not path.is_file():
         raise ConfigError(
@@ -121,13 +113,7 @@ def read_gate(path: Path) -> GateConfig:
                     f"{path}: {key}: expected a gold corpus, found no file {corpus}; copy the gate, name your own "
                     "corpora there (data: documents that no training has seen), and choose the copy with --gate"
                 )
-    gate_slices(gate)
     return gate.model_copy(update=paths)
-
-
-def gate_slices(gate: GateConfig) -> list[Slice]:
-    """Return the slices of a gate."""
-    return [parse_slice(f"{name}={condition}") for name, condition in gate.slices.items()]
 
 
 def examine(version: ModelVersion, champion: int | None, gate: GateConfig, *, device: str) -> Findings:
@@ -197,13 +183,16 @@ def comparison_conditions(gate: GateConfig, lines: Sequence[Line]) -> list[Condi
             short_by=max(0.0, max(least, 0.0) - gain),
         ),
     ]
-    least = -gate.slice_tolerance
-    slices = [
-        _at_least(f"slice {line.name}", line.difference.low, least, found=_interval(line), wanted=f"from {least:g} up")
-        for line in lines
-        if line.kind == "slice"
-    ]
-    return [*conditions, *slices]
+    least, named = -gate.tolerance, {line.name: line for line in lines[1:]}
+    if missing := [name for name in gate.no_worse if name not in named]:
+        raise ConfigError(
+            f"no_worse: expected lines of the comparison, which are {', '.join(named) or 'all alone'}, got "
+            f"{', '.join(missing)}"
+        )
+    for name in gate.no_worse:
+        found, wanted = _interval(named[name]), f"from {least:g} up"
+        conditions.append(_at_least(name, named[name].difference.low, least, found=found, wanted=wanted))
+    return conditions
 
 
 def throughput_condition(gate: GateConfig, ratio: float) -> Condition:
@@ -259,7 +248,6 @@ def _examine_against(
         first=champion,
         second=candidate,
         data=gate.data,
-        slices=gate_slices(gate),
         labels=gate.labels,
         form=gate,
         train=gate.train,
@@ -280,7 +268,6 @@ def _examine_against(
     return Findings(
         conditions=conditions,
         evidence=_evidence(gate, conditions, overlap=overlap, comparison=evidence(job, comparison)),
-        pages={PAGE_NAME: render_page(job, comparison)},
     )
 
 

@@ -198,10 +198,9 @@ def _runs(condition: str) -> list[Any]:
 def _log_evidence(attempt: Run, findings: Findings, gate: Path) -> None:
     text = json.dumps(plain(findings.evidence), ensure_ascii=False, sort_keys=True, indent=1) + "\n"
     with tempfile.TemporaryDirectory() as folder:
-        for name, content in {EVIDENCE_NAME: text, **findings.pages}.items():
-            path = Path(folder) / name
-            path.write_text(content, encoding="utf-8", errors="backslashreplace")
-            attempt.log_file(path)
+        path = Path(folder) / EVIDENCE_NAME
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        attempt.log_file(path)
     attempt.log_file(gate)
 
 

@@ -12,7 +12,7 @@ from concord.models.bundles.checkpoint import load_tagger, save_calibration
 from concord.models.bundles.manifest import CONFIG_NAME, tagger_digest
 from concord.models.confidence.calibration import Calibration, EntityCalibration, Guarantee, TokenCalibration
 from concord.models.errors import ConfigError
-from concord.models.evaluation.reliability import Bin, brier_score, coverage, expected_calibration_error, reliability
+from concord.models.evaluation.reliability import brier_score, coverage, expected_calibration_error
 from concord.models.taggers.base import Tagger
 from concord.models.training import fit_calibration
 from concord.models.training.fit_calibration import Calibrated, EntityMethod, Observed, TokenMethod
@@ -31,10 +31,8 @@ from concord.workflows.corpora.provenance import (
     read_provenance,
     write_provenance,
 )
-from concord.workflows.evaluation.plots import draw_reliability
 from concord.workflows.registry.resolve_tagger import find_tagger
 
-PICTURE_NAME = "reliability.png"
 LEAST_ENTITIES = 20
 KINDS = {"tokens": "words", "entities": "entities"}
 STATES = ("before", "after")
@@ -56,7 +54,6 @@ class CalibrateJob:
         recall: the share of names for which to find a guarantee, above 0 and below 1; None for no guarantee.
         test: corpora on which the calibration is only measured.
         allow_overlap: accept documents that the tagger has seen; the overlap is recorded.
-        picture: path of the reliability diagram; in the bundle's folder if None.
     """
 
     model: str
@@ -69,7 +66,6 @@ class CalibrateJob:
     recall: float | None = None
     test: Sequence[str] = ()
     allow_overlap: bool = False
-    picture: Path | None = None
     device: str = "cpu"
 
 
@@ -101,7 +97,6 @@ class CalibrationResult:
         guarantee: None unless asked for.
         overlap: of the data with what the tagger has seen; None if that is not known.
         cross_validated: the figures on documents of the data that were left out of the fit.
-        picture: the reliability diagram.
     """
 
     tagger: str
@@ -116,7 +111,6 @@ class CalibrationResult:
     overlap: Overlap | None
     cross_validated: Figures
     test: HeldOut | None
-    picture: Path
 
 
 def calibrate_command(job: CalibrateJob) -> Answer:
@@ -173,11 +167,7 @@ def calibrate_command(job: CalibrateJob) -> Answer:
         overlap=overlap,
         cross_validated=figures,
         test=held_out,
-        picture=(job.picture or target / PICTURE_NAME).absolute(),
     )
-    panels = _panels(observed, after, figures if held_out is None else held_out.figures)
-    title = f"{result.tagger} {result.digest[:12]} on {short_names(job.test or job.data)}"
-    draw_reliability(panels, result.picture, title=title)
     return Answer.of(result, text=_describe(result))
 
 
@@ -323,18 +313,6 @@ def _errors(probabilities: np.ndarray, right: np.ndarray) -> dict[str, float | N
     }
 
 
-def _panels(observed: Observed, after: Calibrated, figures: Figures) -> dict[str, dict[str, list[Bin]]]:
-    """Return the panels of the reliability diagram: title -> label of a curve -> its bins."""
-    return {
-        KINDS[kind]: {
-            f"{name}: calibration error {_percent(figures[kind][name]['ece'])}": reliability(probabilities, right)
-            for name, probabilities in states.items()
-        }
-        for kind, (right, states) in _by_kind(observed, after).items()
-        if kind in figures and len(right)
-    }
-
-
 def _describe(result: CalibrationResult) -> str:
     entities = "as they were" if result.entities is None else f"by {result.entities.method}"
     methods = f"words by {result.tokens.method}, entities {entities}"
@@ -347,7 +325,7 @@ def _describe(result: CalibrationResult) -> str:
     if result.guarantee is not None:
         least, share = result.guarantee.threshold, _percent(result.guarantee.recall)
         lines += ["", f"output.candidates=true adds spans that score {least:g} or more: {share} of names are shown"]
-    lines += ["", f"bundle   {result.folder}", f"picture  {result.picture}"]
+    lines += ["", f"bundle   {result.folder}"]
     return "\n".join(lines)
 
 

@@ -33,8 +33,6 @@ JOB_NAME = "job.json"
 RESULT_NAME = "result.json"
 RESOLVED_NAME = "config.resolved.yaml"
 ENVIRONMENT_NAME = "environment.json"
-CURVES_NAME = "curves.png"
-TABLES = "evaluation"
 
 
 class RunState(Config):
@@ -139,8 +137,7 @@ def read_training(folder: Path) -> RunRecord:
             registration = None if result.refused else _registration(result, job, state, folder)
         except KeyError as error:
             raise InputError(f"{folder / RESULT_NAME}: expected the result of a training, got {error!r}") from error
-    names = [ENVIRONMENT_NAME, JOB_NAME, RESOLVED_NAME, RESULT_NAME, CURVES_NAME, *state.files]
-    names += [f"{TABLES}/{path.name}" for path in sorted((folder / TABLES).glob("*"))]
+    names = [ENVIRONMENT_NAME, JOB_NAME, RESOLVED_NAME, RESULT_NAME, *state.files]
     return RunRecord(
         folder=folder,
         key=state.key,
@@ -186,6 +183,7 @@ def _result_metrics(result: _SavedResult) -> dict[str, float]:
     for prefix, part in (("best_dev", result.dev), ("test", result.test)):
         if part.accuracy is not None:
             metrics[f"{prefix}_accuracy"] = part.accuracy
+            continue
         for kind, scores in part.scores.items():
             suffix = "" if kind == "all" else f".{kind}"
             metrics |= {f"{prefix}_{name}{suffix}": scores[name] for name in ("f1", "precision", "recall")}

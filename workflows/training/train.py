@@ -29,8 +29,7 @@ from concord.workflows.console import info, plain, shows_progress
 from concord.workflows.corpora.corpora import Documents, label_types
 from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance
 from concord.workflows.environment import describe_environment
-from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger, write_tables
-from concord.workflows.evaluation.plots import draw_curves
+from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger
 from concord.workflows.registry.model_versions import check_name
 from concord.workflows.registry.run_records import LiveRecord, send_or_warn
 from concord.workflows.training import tracking
@@ -38,12 +37,10 @@ from concord.workflows.training.folds import FOLDS_NAME, FoldChoice, choose_by_f
 from concord.workflows.training.job import ProfileConfig, TrainConfig, TrainJob
 from concord.workflows.training.progress import TrainingProgress
 from concord.workflows.training.tracking import (
-    CURVES_NAME,
     ENVIRONMENT_NAME,
     JOB_NAME,
     RESOLVED_NAME,
     RESULT_NAME,
-    TABLES,
     read_training,
 )
 from concord.workflows.training.train_corpora import PARTS, read_train_corpora, trees_of
@@ -151,11 +148,8 @@ class Training:
                 if part in self.corpora
             },
         )
-        for part, evaluation in result.evaluations.items():
-            write_tables(evaluation, self.folder / TABLES, name=part)
         text = json.dumps(plain(result), indent=2, sort_keys=True)
         (self.folder / RESULT_NAME).write_text(f"{text}\n", encoding="utf-8")
-        draw_curves(fitted.epochs, self.folder / CURVES_NAME, title=f"{job.tagger}, {job.profile}")
         return result
 
     def register(self, result: TrainResult) -> TrainResult:

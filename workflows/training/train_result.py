@@ -6,7 +6,7 @@ from pathlib import Path
 
 from concord.models.training.fit import EpochResult
 from concord.workflows.console import INLINE, REFUSED, indented, table
-from concord.workflows.evaluation.evaluate import AnyEvaluation, EntityEvaluation, TokenEvaluation
+from concord.workflows.evaluation.evaluate import Evaluation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class TrainResult:
     epochs: int
     seconds: float
     refused: bool
-    evaluations: Mapping[str, AnyEvaluation] = field(metadata=INLINE)
+    evaluations: Mapping[str, Evaluation] = field(metadata=INLINE)
     version: RegisteredVersion | None = field(default=None, metadata=INLINE)
 
     @property
@@ -76,14 +76,14 @@ class TrainResult:
         return REFUSED if self.refused else 0
 
 
-def _score_table(best: EpochResult, test: AnyEvaluation | None) -> str:
+def _score_table(best: EpochResult, test: Evaluation | None) -> str:
     if best.dev_f1 is None:
         accuracies: list[Sequence[object]] = [("dev", best.dev_accuracy, best.draft_accuracy)]
-        if isinstance(test, TokenEvaluation):
-            accuracies.append(("test", test.accuracy, test.draft_accuracy))
+        if test is not None:
+            accuracies.append(("test", test.score, test.draft_score))
         return table(accuracies, header=("", "accuracy", "draft accuracy"))
     rows: list[Sequence[object]] = [("dev", best.dev_precision, best.dev_recall, best.dev_f1, best.draft_f1)]
-    if isinstance(test, EntityEvaluation):
+    if test is not None:
         scores = test.scores["all"]
-        rows.append(("test", scores.precision, scores.recall, scores.f1, test.draft_scores["all"].f1))
+        rows.append(("test", scores.precision, scores.recall, scores.f1, test.draft_score))
     return table(rows, header=("", "precision", "recall", "F1", "draft F1"))

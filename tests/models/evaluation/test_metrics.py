@@ -1,10 +1,16 @@
-"""Span scores, computed by hand and with seqeval, and accuracy of token labels."""
+"""Span scores, computed by hand and with seqeval, accuracy of token labels, and names of training corpora."""
+
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from seqeval.metrics import f1_score
+from seqeval.scheme import IOB2
 
-from concord.models.evaluation.metrics import Scores, seqeval_f1, span_scores, token_scores
+from concord.models.data.sentence import Sentence
+from concord.models.evaluation.metrics import Scores, known_names, span_scores, token_scores
+from concord.models.labels.schemes import TOKENS
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 sentences = st.lists(
@@ -44,7 +50,9 @@ def test_missing_label_raises_a_value_error() -> None:
 @given(sentences)
 def test_f1_equals_strict_f1_of_seqeval(pairs: list[tuple[list[str], list[str]]]) -> None:
     gold, found = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    assert span_scores(gold, found)["all"].f1 == pytest.approx(seqeval_f1(gold, found))
+    assert span_scores(gold, found)["all"].f1 == pytest.approx(
+        100.0 * f1_score(gold, found, mode="strict", scheme=IOB2, zero_division=0)
+    )
 
 
 def test_accuracy_counts_words_and_labels() -> None:
@@ -58,3 +66,9 @@ def test_accuracy_counts_words_and_labels() -> None:
     assert token_scores([], []).accuracy == 0.0
     with pytest.raises(ValueError, match="sentence 0: expected 2 labels, got 1"):
         token_scores([("NN", "VB")], [("NN",)])
+
+
+def test_names_of_training_corpora_are_known_in_any_case(sentence: Callable[[str], Sentence]) -> None:
+    corpus = [sentence("Lake/B-LOC Tamar/I-LOC met Ada/B-PER"), sentence("ADA/B-ORG closed")]
+    assert known_names(corpus) == {("lake", "tamar"), ("ada",)}
+    assert known_names([sentence("the/DET run/NOUN")], scheme=TOKENS) == {("the",), ("run",)}

@@ -36,46 +36,39 @@ def agreeing(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> Path:
     return write_corpus("\n".join(blocks))
 
 
-def test_evaluate_scores_a_tagger_on_its_own_predictions(tiny_bundle: Path, agreeing: Path) -> None:
+def test_scores_are_overall_by_type_seen_and_unseen(tiny_bundle: Path, agreeing: Path) -> None:
     values = evaluate_command(EvaluateJob(folder=tiny_bundle, data=[str(agreeing)])).values
+    assert json.loads(json.dumps(values)) == values
     assert (values["documents"], values["sentences"]) == (3, 15)
-    assert values["scores"]["all"]["gold"] == values["scores"]["all"]["correct"] > 0
-    assert values["scores"]["all"]["f1"] == values["draft_scores"]["all"]["f1"] == values["seqeval_f1"] == 100
+    whole = values["scores"]["all"]
+    assert whole["gold"] == whole["correct"] > 0
+    assert whole["f1"] == values["draft_score"] == 100
+    assert (values["accuracy"], values["by_novelty"], values["by_language"]) == (None, {}, {})
     assert values["words_per_second"] > 0
-    assert not [name for name in values if "consistency" in name]
-    assert values["co_occurrence"]["words"] == values["co_occurrence"]["correct"] > 0
 
-
-def test_f1_equals_that_of_seqeval(tiny_bundle: Path) -> None:
-    values = evaluate_command(EvaluateJob(folder=tiny_bundle, data=[str(GOLD)])).values
-    assert values["scores"]["all"]["f1"] == pytest.approx(values["seqeval_f1"])
-    assert set(values["scores"]) == {"all", "LOC", "ORG", "PER"}
-
-
-def test_breakdowns_sum_to_the_whole(tiny_bundle: Path) -> None:
     job = EvaluateJob(folder=tiny_bundle, data=[str(GOLD)], train=[str(GOLD.with_name("train.conllu"))])
     values = evaluate_command(job).values
-    assert json.loads(json.dumps(values)) == values
-    for part, left_out in (("by_mention_length", ""), ("by_sentence_length", ""), ("by_novelty", "seen")):
+    whole = values["scores"].pop("all")
+    assert (set(values["scores"]), set(values["by_novelty"])) == ({"LOC", "ORG", "PER"}, {"seen", "unseen"})
+    for parts in (values["scores"], values["by_novelty"]):
         for count in ("gold", "predicted", "correct"):
-            total = sum(found[count] for name, found in values[part].items() if name != left_out)
-            assert total == values["scores"]["all"][count]
-    assert sum(found["gold"] for found in values["by_position"].values()) == values["words"]
-    uncertainty = values["uncertainty"]
-    assert uncertainty["right_words"] + uncertainty["wrong_words"] == values["words"]
-    assert values["sentences_per_second"] / values["sentences"] == pytest.approx(
-        values["words_per_second"] / values["words"]
+            assert sum(found[count] for found in parts.values()) == whole[count]
+
+
+def test_documents_in_several_languages_have_a_line_for_each(
+    tiny_bundle: Path, write_corpus: Callable[[str], Path]
+) -> None:
+    texts = (
+        "the council of the city met on Monday to discuss the water",
+        "o conselho da cidade discutiu a falta de água",
     )
-
-
-@pytest.mark.slow
-def test_novelty_is_decided_by_the_training_corpora(tiny_bundle: Path, agreeing: Path) -> None:
-    without = evaluate_command(EvaluateJob(folder=tiny_bundle, data=[str(agreeing)])).values
-    assert without["by_novelty"] is None
-    values = evaluate_command(EvaluateJob(folder=tiny_bundle, data=[str(agreeing)], train=[str(agreeing)])).values
-    assert values["by_novelty"]["seen"] == values["scores"]["all"]
-    assert values["by_novelty"]["unseen"]["gold"] == 0
-    assert values["recurring_names"]["correct"] == values["recurring_names"]["gold"]
+    documents = [f"-DOCSTART-\tO\n\nAda\tB-PER\n{''.join(f'{word}{chr(9)}O{chr(10)}' for word in text.split())}"
+                 for text in texts]  # fmt: skip
+    job = EvaluateJob(folder=tiny_bundle, data=[str(write_corpus("\n".join(documents)))])
+    answer = evaluate_command(job)
+    found = {name: part["gold"] for name, part in answer.values["by_language"].items()}
+    assert found == {"language en": 1, "language pt": 1}
+    assert "\nlanguage pt " in answer.text
 
 
 def test_types_unknown_to_the_tagger_count_as_missed(
@@ -139,37 +132,29 @@ def test_sentence_of_5000_words_is_scored_completely(tiny_bundle: Path, write_co
     corpus = str(write_corpus("Ada\tB-PER\nslept\tO\n" * 2500))
     values = evaluate_command(EvaluateJob(folder=tiny_bundle, data=[corpus])).values
     assert (values["documents"], values["sentences"], values["words"]) == (1, 1, 5000)
-    assert values["by_sentence_length"]["51+"]["gold"] == values["recurring_names"]["gold"] == 2500
+    assert values["scores"]["all"]["gold"] == 2500
 
 
 def test_command_prints_a_table_by_type(tiny_bundle: Path) -> None:
-    result = CliRunner().invoke(main, ["evaluate", str(tiny_bundle), "--data", str(GOLD), "--labels", "ORG=,LOC=PLACE"])
+    arguments = ["evaluate", str(tiny_bundle), "--data", str(GOLD), "--train", str(GOLD)]
+    result = CliRunner().invoke(main, [*arguments, "--labels", "ORG=,LOC=PLACE"])
     assert result.exit_code == 0, result.output
-    for title in ("draft F1", "names by words", "words by place in the name", "uncertainty of drafts: "):
+    for title in ("precision", "\nall ", "\nPLACE", "\nseen "):
         assert title in result.stdout
-    assert "names by training corpus" not in result.stdout
-    assert "\nPLACE" in result.stdout
+    assert "stage two" not in result.stdout
     assert "counts as" not in result.stderr
     wrong = CliRunner().invoke(main, ["evaluate", str(tiny_bundle), "--data", str(GOLD), "--labels", "ORG"])
     assert (wrong.exit_code, "GPE=LOC,MISC=" in wrong.stderr) == (2, True)
 
 
-def test_breakdowns_of_token_labels_sum_to_the_words(token_bundle: Path) -> None:
+def test_token_labels_are_scored_by_accuracy(token_bundle: Path) -> None:
     train = [str(GOLD.with_name("train.conllu"))]
     form = GoldFormat(label_column="upos")
-    values = evaluate_command(EvaluateJob(folder=token_bundle, data=[str(GOLD)], form=form, train=train)).values
-    for part, left_out in (("by_sentence_length", ""), ("by_novelty", "seen"), ("label_scores", "")):
-        parts = [found for name, found in values[part].items() if name != left_out]
-        assert sum(found["gold"] for found in parts) == sum(found["predicted"] for found in parts) == values["words"]
-        right = sum(found["correct"] for found in parts)
-        assert 100 * right / values["words"] == pytest.approx(values["accuracy"])
+    answer = evaluate_command(EvaluateJob(folder=token_bundle, data=[str(GOLD)], form=form, train=train))
+    values = answer.values
+    whole = values["scores"].pop("all")
+    assert values["accuracy"] == whole["f1"] == pytest.approx(100 * whole["correct"] / values["words"])
+    for parts in (values["by_novelty"], values["scores"]):
+        assert sum(found["gold"] for found in parts.values()) == values["words"]
     assert 0 < values["by_novelty"]["unseen"]["gold"] < values["words"]
-
-
-def test_command_prints_the_accuracy_of_token_labels(token_bundle: Path) -> None:
-    arguments = ["evaluate", str(token_bundle), "--data", str(GOLD), "--label-column", "upos", "--train", str(GOLD)]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0, result.output
-    for text in ("accuracy ", "words by training corpus\n  seen ", "uncertainty of drafts: "):
-        assert text in result.stdout
-    assert "stage two" not in result.stdout
+    assert f"accuracy {values['accuracy']:.2f} %" in answer.text

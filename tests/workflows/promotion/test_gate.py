@@ -12,8 +12,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
 from concord.models.evaluation.significance import Difference
 from concord.workflows.corpora.provenance import Overlap
-from concord.workflows.evaluation.paired_tests import Line
-from concord.workflows.evaluation.slices import parse_slice
+from concord.workflows.evaluation.compare import Line
 from concord.workflows.promotion.gate import (
     GateConfig,
     comparison_conditions,
@@ -27,7 +26,9 @@ from concord.workflows.promotion.gate import (
 )
 from concord.workflows.yaml_values import read_yaml
 
-GATE = GateConfig(data=["gold.conll"], alpha=0.05, minimum_gain=0.5, slice_tolerance=2.0, throughput_ratio=0.8)
+GATE = GateConfig(
+    data=["gold.conll"], alpha=0.05, minimum_gain=0.5, no_worse=["long"], tolerance=2.0, throughput_ratio=0.8
+)
 OVERALL = Line(
     kind="all",
     name="all",
@@ -43,7 +44,7 @@ OVERALL = Line(
 
 
 def part(name: str, *, low: float) -> Line:
-    return replace(OVERALL, kind="slice", name=name, difference=Difference(mean=low + 3, low=low, high=low + 6))
+    return replace(OVERALL, kind="language", name=name, difference=Difference(mean=low + 3, low=low, high=low + 6))
 
 
 def test_the_gate_file_lists_every_key_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,16 +52,15 @@ def test_the_gate_file_lists_every_key_with_its_default(monkeypatch: pytest.Monk
     path = Path("conf/promote.yaml")
     config = read_gate(path)
     assert set(read_yaml(path)) == set(GateConfig.model_fields)
-    own = {"data", "slices"}
+    own = {"data", "no_worse"}
     assert config.model_dump(exclude=own) == GateConfig(data=[]).model_dump(exclude=own)
     assert all(Path(corpus).is_absolute() and Path(corpus).is_file() for corpus in config.data)
-    assert [parse_slice(f"{name}={text}").name for name, text in config.slices.items()] == list(config.slices)
 
 
 def test_a_gate_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "gate.yaml"
-    path.write_text("data: [a.conll]\nslice_tolerence: 1.0\n")
-    with pytest.raises(ConfigError, match="did you mean 'slice_tolerance'"):
+    path.write_text("data: [a.conll]\ntolerence: 1.0\n")
+    with pytest.raises(ConfigError, match="did you mean 'tolerance'"):
         read_gate(path)
 
 
@@ -70,7 +70,7 @@ def test_a_better_candidate_passes() -> None:
     assert [(condition.name, condition.holds) for condition in conditions] == [
         ("p", True),
         ("gain", True),
-        ("slice long", True),
+        ("long", True),
         ("throughput", True),
     ]
     assert all(condition.short_by == 0 for condition in conditions)
@@ -84,20 +84,22 @@ def test_a_failing_condition_says_how_much_is_missing() -> None:
         first_condition(GATE, 41.5),
     ]
     failed = {condition.name: condition.short_by for condition in conditions if not condition.holds}
-    assert failed == pytest.approx({"p": 0.25, "gain": 0.75, "slice long": 0.5, "throughput": 0.2, "min_f1": 8.5})
+    assert failed == pytest.approx({"p": 0.25, "gain": 0.75, "long": 0.5, "throughput": 0.2, "min_f1": 8.5})
     text = describe_conditions(conditions)
     assert text.count(" NO ") == 5
     assert "8.5" in text.splitlines()[-1]
 
 
-def test_a_gain_of_zero_fails_even_without_a_minimum() -> None:
-    nothing = replace(OVERALL, difference=Difference(mean=0.0, low=-1.0, high=1.0))
-    gain = comparison_conditions(GATE.model_copy(update={"minimum_gain": 0.0}), [nothing])[1]
-    assert (gain.holds, gain.wanted) == (False, "above 0")
+def test_a_gain_of_zero_and_a_p_equal_to_alpha_fail() -> None:
+    gate = GATE.model_copy(update={"minimum_gain": 0.0, "no_worse": []})
+    nothing = replace(OVERALL, difference=Difference(mean=0.0, low=-1.0, high=1.0), p=0.05)
+    p, gain = comparison_conditions(gate, [nothing])
+    assert (p.holds, gain.holds, gain.wanted) == (False, False, "above 0")
 
 
-def test_a_p_equal_to_alpha_fails() -> None:
-    assert not comparison_conditions(GATE, [replace(OVERALL, p=0.05)])[0].holds
+def test_a_line_that_the_comparison_lacks_is_named_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match="lines of the comparison, which are PER, unseen, got long"):
+        comparison_conditions(GATE, [OVERALL, part("PER", low=0.0), part("unseen", low=0.0)])
 
 
 def test_seen_documents_fail() -> None:

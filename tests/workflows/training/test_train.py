@@ -1,6 +1,5 @@
 """Training: the bundle on disk, epochs in the tracking store, the registered version."""
 
-import csv
 import hashlib
 import json
 import re
@@ -51,8 +50,8 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
     folder = Path(values["folder"])
     assert folder.parent == store / "runs"
     assert values["registered"] == "models:/tiny/1"
-    files = {"curves.png", "job.json", "result.json", "config.resolved.yaml", "environment.json"}
-    assert {path.name for path in folder.iterdir()} >= {"bundle", "evaluation", "run.json", *files}
+    files = {"job.json", "result.json", "config.resolved.yaml", "environment.json"}
+    assert {path.name for path in folder.iterdir()} >= {"bundle", "run.json", *files}
     assert load_tagger(folder / "bundle").name == "bilstm_crf"
 
     client = MlflowClient(tracking_uri())
@@ -64,15 +63,9 @@ def test_train_logs_registers_and_can_be_evaluated(store: Path, train_file: Path
     assert {"loss", "dev_f1", "learning_rates.tagger", "test_f1"} <= set(run.data.metrics)
     assert len(client.get_metric_history(run.info.run_id, "dev_f1")) == 2
     artifacts = {item.path for item in client.list_artifacts(run.info.run_id)}
-    assert artifacts == {"model", "evaluation", *files}
-    tables = {item.path for item in client.list_artifacts(run.info.run_id, "evaluation")}
-    assert tables == {f"evaluation/{part}.{kind}" for part in ("dev", "test") for kind in ("json", "csv")}
+    assert artifacts == {"model", *files}
     assert run.data.metrics["best_dev_f1"] == pytest.approx(values["best"]["dev_f1"])
     assert run.data.metrics["test_f1.PER"] == values["test"]["scores"]["PER"]["f1"]
-    breakdown = list(csv.DictReader((folder / "evaluation" / "dev.csv").open(encoding="utf-8")))
-    found = {(row["breakdown"], row["part"]): row for row in breakdown}
-    assert float(found["scores", "all"]["f1"]) == values["dev"]["scores"]["all"]["f1"]
-    assert ("by_mention_length", "1") in found
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["versions"]["torch"].startswith("2.13.0")
     assert {item.dataset.name for item in run.inputs.dataset_inputs} == {"train/train.conllu", "train/dev.conllu"}
@@ -224,7 +217,7 @@ def test_a_training_without_mlflow_is_recorded_and_registered_once_it_is_there(
     assert [item.step for item in client.get_metric_history(run.info.run_id, "loss")] == [1, 2]
     assert {"best_dev_f1", "test_f1.PER"} <= run.data.metrics.keys()
     assert (run.data.params["fit.epochs"], len(run.inputs.dataset_inputs)) == ("2", 2)
-    assert {item.path for item in client.list_artifacts(run.info.run_id)} >= {"model", "result.json", "evaluation"}
+    assert {item.path for item in client.list_artifacts(run.info.run_id)} >= {"model", "result.json"}
     version = resolve("models:/tiny@late")
     assert (version.version, version.run_id) == (1, run.info.run_id)
     assert version.tags["dev_f1"] in version.description
@@ -258,7 +251,7 @@ def test_a_killed_training_is_recorded_as_such_until_it_is_finished(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    store_down.setattr(train, "draw_curves", interrupt)
+    store_down.setattr(train, "score_tagger", interrupt)
     assert concord("train", train_file, "-o", "runs/a").exit_code == 130
     store_down.undo()
     running = json.loads(Path("runs/a/run.json").read_text()) | {"status": None, "ended_ms": None}

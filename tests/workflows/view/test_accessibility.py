@@ -7,17 +7,10 @@ from typing import Literal
 import pytest
 from concord_testing import fakes, finished_runs, viewing
 from concord_testing.browsing import Visit, accessibility_faults
-from concord_testing.comparisons import compared
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from concord.models.data.sentence import Sentence
-from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.report.html import write_report
-from concord.workflows.evaluation import page as comparison_page
-from concord.workflows.evaluation.compare import CompareJob
-from concord.workflows.evaluation.paired_tests import Procedure
-from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.view.correcting import collection_tagger
 
 pytestmark = pytest.mark.slow
@@ -114,31 +107,14 @@ def test_pages_for_correcting_are_accessible(window: BrowserContext, tmp_path: P
             check(open_page(visit, path), path)
 
 
-@pytest.mark.parametrize("name", ["saved", "report", "comparison"])
+@pytest.mark.parametrize("name", ["saved", "report"])
 def test_files_are_accessible(window: BrowserContext, name: str, news: Path, tiny_bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.html"
     if name == "saved":
         client = viewing.open_client(news, tmp_path / "cache")
         path.write_text(client.get("/document?id=yard&name=Baxter&tree=0&save=1").text, encoding="utf-8")
-    elif name == "report":
-        path = news / "_run" / "report.html"
     else:
-        path.write_text(render_comparison(tiny_bundle), encoding="utf-8")
+        path = news / "_run" / "report.html"
     page = window.new_page()
     page.goto(path.as_uri())
     check(page, name)
-
-
-def render_comparison(bundle: Path) -> str:
-    """Return the page of a comparison whose two sides differ."""
-    documents = [
-        GoldDocument(name="d", sentences=(Sentence(words=("Ada", "met"), labels=("B-PER", "O")),) * 10, lines=(1,) * 10)
-    ]
-    first, second = [[("O", "B-LOC")] * 10], [[("B-PER", "O")] * 10]
-    job = CompareJob(
-        first=find_tagger(str(bundle)),
-        second=find_tagger(str(bundle)),
-        data=["gold.conllu"],
-        procedure=Procedure(rounds=100, resamples=100),
-    )
-    return comparison_page.render_page(job, compared(job, documents, first, second))

@@ -1,29 +1,53 @@
-"""Where a tagger is right: by the length of names and sentences, novelty, recurrence, position and uncertainty.
+"""Where a tagger is right: by the length of names and sentences, recurrence, position and uncertainty.
 
 Every function takes gold and predicted labels, one sequence per sentence, all sentences in reading order. Labels are
 BIO2, or, where a function takes a scheme, token labels with ``TOKENS``; each word is then a name by itself.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
+from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.consistency import name_key
-from concord.models.evaluation.metrics import Labels, Scores, TokenScores, gold_sequences, grouped_scores
+from concord.models.evaluation.metrics import Labels, Scores, TokenScores, gold_sequences, grouped_scores, name_of
 from concord.models.labels.schemes import BIO, TOKENS, LabelScheme
 from concord.models.labels.spans import OUTSIDE, Span, convert_labels, split_label
-
-Names = Mapping[tuple[str, ...], frozenset[str]]
-"""``name_key`` of each name -> the entity types it occurs with."""
 
 MENTION_LENGTHS = ("1", "2", "3", "4+")
 _LENGTH_BOUNDS = (0, 10, 20, 30, 40, 50)
 SENTENCE_LENGTHS = (*(f"{low + 1}-{high}" for low, high in pairwise(_LENGTH_BOUNDS)), f"{_LENGTH_BOUNDS[-1] + 1}+")
 POSITIONS = ("O", "S", "B", "I", "E")
-SAME_TYPE, OTHER_TYPE, UNSEEN = "seen_same_type", "seen_other_type", "unseen"
+
+
+def measure(
+    documents: Sequence[Sequence[Sentence]], predicted: Sequence[Sequence[Prediction]], *, scheme: LabelScheme
+) -> dict[str, object]:
+    """Return all that the grid's records have beside the scores of ``concord evaluate``."""
+    flat = [labelled for document in predicted for labelled in document]
+    gold, (final, draft) = gold_sequences(documents), label_sequences(flat)
+    found: dict[str, object] = {
+        "by_sentence_length": scores_by_sentence_length(gold, final, scheme=scheme),
+        "uncertainty": uncertainty_by_outcome(gold, draft, [labelled.uncertainty for labelled in flat]),
+    }
+    if scheme.has_entities:
+        found |= {
+            "by_mention_length": scores_by_mention_length(gold, final),
+            "by_position": scores_by_position(gold, final),
+            "recurring_names": recurring_scores(documents, final),
+            "draft_recurring_names": recurring_scores(documents, draft),
+            "co_occurrence": co_occurrence_scores(documents, final),
+            "draft_co_occurrence": co_occurrence_scores(documents, draft),
+        }
+    return found
+
+
+def label_sequences(predicted: Iterable[Prediction]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """Return the final and the draft labels of sentences."""
+    pairs = [(prediction.labels, prediction.draft_labels) for prediction in predicted]
+    return [final for final, _ in pairs], [draft for _, draft in pairs]
 
 
 def scores_by_mention_length(gold: Labels, predicted: Labels) -> dict[str, Scores]:
@@ -42,28 +66,6 @@ def scores_by_sentence_length(gold: Labels, predicted: Labels, *, scheme: LabelS
 def sentence_length(words: int) -> str:
     """Return the bin of a sentence with this many words, one or more."""
     return SENTENCE_LENGTHS[sum(words > bound for bound in _LENGTH_BOUNDS[1:])]
-
-
-def scores_by_novelty(
-    sentences: Sequence[Sentence], predicted: Labels, known: Names, *, scheme: LabelScheme = BIO
-) -> dict[str, Scores]:
-    """Score by whether training had the name (``known_names``) with this type, only with other types, or not at all."""
-
-    def group(number: int, span: Span) -> str:
-        kinds = known.get(name_of(sentences[number], span), frozenset())
-        return SAME_TYPE if span.label in kinds else OTHER_TYPE if kinds else UNSEEN
-
-    scores = grouped_scores(gold_sequences([sentences]), predicted, group, scheme=scheme)
-    return _in_order(scores, (SAME_TYPE, OTHER_TYPE, UNSEEN))
-
-
-def known_names(sentences: Iterable[Sentence], *, scheme: LabelScheme = BIO) -> Names:
-    """Collect the names of training sentences with gold labels."""
-    kinds: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
-    for sentence in sentences:
-        for span in scheme.scored_spans(sentence.labels or ()):
-            kinds[name_of(sentence, span)].add(span.label)
-    return {name: frozenset(found) for name, found in kinds.items()}
 
 
 def recurring_scores(
@@ -105,11 +107,6 @@ def recurring_names(document: Iterable[Sentence], *, scheme: LabelScheme = BIO) 
         name_of(sentence, span) for sentence in document for span in scheme.scored_spans(sentence.labels or ())
     )
     return {name for name, count in counts.items() if count > 1}
-
-
-def name_of(sentence: Sentence, span: Span) -> tuple[str, ...]:
-    """Return the ``name_key`` of the words in a span."""
-    return name_key(sentence.words[span.start : span.end])
 
 
 def scores_by_position(gold: Labels, predicted: Labels) -> dict[str, Scores]:
