@@ -1,4 +1,4 @@
-"""Pack a bundle for the registry with a manifest of its files and its parser, and check a packed one."""
+"""Pack a bundle for the registry with a manifest of its files, and check a packed one."""
 
 import json
 import shutil
@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from concord.models.bundles.manifest import PARTS, part_files, read_saved, tagger_digest
+from concord.models.bundles.manifest import PARTS, part_files, tagger_digest
 from concord.models.config import Config
 from concord.models.errors import ConfigError, ModelError
-from concord.pipeline.config import ParserConfig
-from concord.pipeline.identity import component_signature
-from concord.pipeline.parsing.resolve_parser import parser_for, parser_identity
 from concord.pipeline.storage.files import file_sha256
 
 BUNDLE = "bundle"
@@ -27,8 +24,6 @@ class BundleManifest(Config):
     format_version: Literal[1]
     digest: str
     """Digest of the tagger (concord.models.bundles.manifest.tagger_digest)."""
-    parser: str
-    """Signature of the parser to run it with."""
     files: dict[str, str]
     """Path below the folder -> sha256 in hex."""
 
@@ -37,13 +32,12 @@ def pack_bundle(bundle: Path, folder: Path) -> None:
     """Copy the files of a bundle into a new folder and write their manifest.
 
     Raises:
-        ModelError: when the bundle is incomplete or holds a link, or its parser is not installed.
+        ModelError: when the bundle is incomplete or holds a link.
     """
     files = copy_bundle(bundle, folder)
     manifest = BundleManifest(
         format_version=1,
         digest=tagger_digest(folder),
-        parser=_parser(folder),
         files={name: file_sha256(folder / name) for name in files},
     )
     (folder / MANIFEST_NAME).write_text(json.dumps(manifest.model_dump(), indent=2) + "\n", encoding="utf-8")
@@ -103,12 +97,3 @@ def _data_files(bundle: Path) -> Sequence[Path]:
                 f"{path}: expected a file of the bundle, got a link, which may lead to anything; put the file here"
             )
     return files
-
-
-def _parser(folder: Path) -> str:
-    """Return the signature of the parser whose trees a tagger was trained on; the bundled one if it uses no trees."""
-    saved = read_saved(folder)
-    # Trees of a gold corpus have a name without a parser.
-    if saved.trees is not None and "@" in saved.trees:
-        return saved.trees
-    return component_signature(parser_identity(parser_for(saved.parser, ParserConfig())))

@@ -1,4 +1,4 @@
-"""Packed bundles: data only, with the sha256 of every file and the signature of the parser."""
+"""Packed bundles: data only, with the sha256 of every file."""
 
 import hashlib
 import json
@@ -14,9 +14,6 @@ import pytest
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ConfigError, ModelError
-from concord.pipeline.config import ParserConfig
-from concord.pipeline.identity import component_signature
-from concord.pipeline.parsing.resolve_parser import parser_identity
 from concord.workflows.bundles import check_bundle, pack_bundle
 from concord.workflows.corpora.provenance import read_provenance
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
@@ -28,13 +25,12 @@ def packed(tiny_bundle: Path, tmp_path: Path) -> Path:
     return tmp_path / "packed"
 
 
-def test_the_manifest_names_every_file_and_the_parser(packed: Path) -> None:
+def test_the_manifest_names_every_file(packed: Path) -> None:
     manifest = check_bundle(packed)
     weights = hashlib.sha256((packed / "weights.safetensors").read_bytes()).hexdigest()
     assert set(manifest.files) == {"tagger.json", "weights.safetensors"}
     assert manifest.files["weights.safetensors"] == weights
     assert manifest.digest == tagger_digest(packed)
-    assert manifest.parser == component_signature(parser_identity(ParserConfig()))
 
 
 def test_only_files_of_the_bundle_are_packed(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -50,15 +46,6 @@ def test_only_files_of_the_bundle_are_packed(tiny_bundle: Path, tmp_path: Path) 
 def test_a_packed_bundle_can_be_packed_again(packed: Path, tmp_path: Path) -> None:
     pack_bundle(packed, tmp_path / "again")
     assert check_bundle(tmp_path / "again") == check_bundle(packed)
-
-
-def test_the_manifest_names_the_parser_that_a_tagger_was_trained_on(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    saved = json.loads((bundle / "tagger.json").read_text())
-    for trees, parser in (("big@0123", "big@0123"), ("gold", component_signature(parser_identity(ParserConfig())))):
-        (bundle / "tagger.json").write_text(json.dumps(saved | {"trees": trees}))
-        pack_bundle(bundle, tmp_path / trees)
-        assert check_bundle(tmp_path / trees).parser == parser
 
 
 def test_a_changed_missing_or_unknown_file_is_named(packed: Path) -> None:
