@@ -434,7 +434,7 @@ def test_read_corpora_maps_and_drops_types(write_corpus: Callable[[str], Path]) 
     path = write_corpus("Ada\tB-PER\nKing\tI-PER\nin\tO\nYork\tB-GPE\nMonday\tB-DAY\n")
     documents = read_corpora([str(path), str(path)], labels={"GPE": "LOC", "DAY": None})
     expected = Sentence(words=("Ada", "King", "in", "York", "Monday"), labels=("B-PER", "I-PER", "O", "B-LOC", "O"))
-    assert documents == [[expected], [expected]]
+    assert [list(document) for document in documents] == [[expected], [expected]]
     assert label_types(documents, BIO) == {"PER", "LOC"}
 
 
