@@ -1,15 +1,17 @@
-"""The web application: which page or form answers which address, and how a page is rendered."""
+"""The web application: who may use it, which page or form answers which address, and how a page is rendered."""
 
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from concord.models.errors import ConcordError
 from concord.pipeline.exchange.entity_csv import format_csv
@@ -18,23 +20,98 @@ from concord.pipeline.report.html import REPORT_NAME
 from concord.pipeline.report.templates import load_template
 from concord.pipeline.report.type_colours import type_colours
 from concord.pipeline.storage.output_paths import read_bytes
-from concord.workflows.view.correcting.collection_tagger import CollectionTagger
 from concord.workflows.view.correcting.correction_log import CorrectionLog, RefusedError
 from concord.workflows.view.correcting.review_queue import QUOTAS, ReviewQueue
-from concord.workflows.view.guard import Guard
 from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.page import NotFoundError, Page, Query, Table, UnavailableError, link
 from concord.workflows.view.pages import (
-    attention,
     correcting,
-    differing,
     finding,
     forms,
-    querying,
     reading,
     reviewing,
 )
-from concord.workflows.view.viewer import Viewer
+from concord.workflows.view.viewer import CollectionTagger, Viewer
+
+HOSTS = ("127.0.0.1", "localhost")
+_REFUSED = "403: open the address that 'concord view' printed; it contains the token for this server.\n"
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    # A form of the same origin must name its origin, which no-referrer would hide.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "private, no-cache",
+}
+
+
+class Guard:
+    """Refuses every request without the token or under another host name, and changes that no page of its own asks for.
+
+    The host name is compared so that no other web site can reach the server by a name of its own that leads to this
+    machine. The token in the URL of the first request becomes a cookie, which scripts and other sites cannot use. A
+    POST must also name this server as its origin: the cookie goes to every port of this machine.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, token: str, port: int, corrects: bool = False, names: Sequence[str] = (), base: str = ""
+    ) -> None:
+        """Protect an application; POST is allowed only where it ``corrects``.
+
+        Args:
+            names: other hosts, with their ports, under which a proxy or a tunnel reaches the server.
+            base: the path below which browsers see the pages, which a proxy may take away; empty for none.
+        """
+        self._app = app
+        self._base = base
+        self._methods = ("GET", "HEAD", "POST") if corrects else ("GET", "HEAD")
+        self._token = token
+        self._cookie = f"concord_view_{port}"
+        self._hosts = {*(f"{host}:{port}" for host in HOSTS), *names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        if scope["type"] != "http":
+            return
+        if f"{scope['path']}/".startswith(f"{self._base}/"):
+            scope = {**scope, "path": scope["path"].removeprefix(self._base) or "/"}
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+                message["headers"] = [*headers, *message.get("headers", [])]
+            await send(message)
+
+        refusal = self._check(scope)
+        await (self._app if refusal is None else refusal)(scope, receive, send_with_headers)
+
+    def _check(self, scope: Scope) -> Response | None:
+        request = Request(scope)
+        host, origin = (request.headers.get(name) for name in ("host", "origin"))
+        if host not in self._hosts:
+            return PlainTextResponse(_REFUSED, status_code=403)
+        if request.method not in self._methods:
+            allowed = {"Allow": ", ".join(self._methods)}
+            return PlainTextResponse("405: pages can only be read.\n", status_code=405, headers=allowed)
+        is_trusted = self._is_token(request.cookies.get(self._cookie, ""))
+        if request.method == "POST":
+            is_trusted = is_trusted and (origin or "").partition("://")[2] in self._hosts
+        elif self._is_token(request.query_params.get("token", "")):
+            rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "token"])
+            # Two slashes would name another host.
+            path = f"{self._base}/" + quote(scope["path"].lstrip("/"))
+            target = f"{path}?{rest}" if rest else path
+            answer: Response = RedirectResponse(target, status_code=303)
+            if request.headers.get("sec-fetch-site") == "cross-site":
+                # From the page that 'concord view' opens: the browser sends the cookie only if this server sends it on.
+                answer = Response(headers={"Refresh": f"0; url={target}"})
+            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path=f"{self._base}/")
+            return answer
+        return None if is_trusted else PlainTextResponse(_REFUSED, status_code=403)
+
+    def _is_token(self, value: str) -> bool:
+        return secrets.compare_digest(value.encode(), self._token.encode())
+
 
 _POLICY = "default-src 'none'; style-src 'nonce-{0}'; script-src 'nonce-{0}'; form-action 'self'; base-uri 'none'"
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'; sandbox"
@@ -44,19 +121,19 @@ _PAGES: Mapping[str, Callable[[Viewer, Query], Page]] = {
     "/names": finding.names,
     "/name": finding.name,
     "/search": finding.search,
-    "/sql": querying.sql,
+    "/sql": finding.sql,
     "/dead-letters": finding.dead_letters,
     "/document": reading.document,
     "/corrections": correcting.corrections,
-    "/differences": differing.differences,
-    "/why": attention.attention,
+    "/differences": correcting.differences,
+    "/why": reading.attention,
     "/review": reviewing.review,
 }
 _CORRECTING_PAGES = {"/everywhere": correcting.everywhere}
 _FORMS: Mapping[str, Callable[[Viewer, forms.Form], None]] = {
     "/correct": forms.correct,
     "/correct-places": forms.correct_places,
-    "/settle": differing.settle,
+    "/settle": correcting.settle,
     "/flag": forms.flag,
     "/undo": forms.undo,
 }

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.report.html import write_report
-from concord.workflows.view.correcting import collection_tagger
+from concord.workflows.view import viewer
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +89,7 @@ def open_page(visit: Visit, path: str) -> Page:
 def test_pages_for_reading_are_accessible(
     window: BrowserContext, news: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collection_tagger, "_load", lambda plan: fakes.AttentiveTagger())
+    monkeypatch.setattr(viewer, "_load", lambda plan: fakes.AttentiveTagger())
     with viewing.served(news, tmp_path) as url:
         visit = Visit(window, url)
         for path in READING:

@@ -28,10 +28,11 @@ from concord.pipeline.corrections.correction import current_corrections
 from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.output.collection import open_collection
 from concord.workflows.corrections.corrections import list_statuses
-from concord.workflows.view.correcting import collection_tagger, review_queue
+from concord.workflows.view import viewer
+from concord.workflows.view.correcting import review_queue
 from concord.workflows.view.correcting.correction_log import Change, CorrectionLog
-from concord.workflows.view.index.documents import get_document
 from concord.workflows.view.index.opened import OpenedCollection
+from concord.workflows.view.index.queries import get_document
 from concord.workflows.view.page import UnavailableError
 from concord.workflows.view.pages import reviewing
 from concord.workflows.view.server import serve
@@ -363,7 +364,7 @@ def test_another_generation_is_asked_again(tmp_path: Path, monkeypatch: pytest.M
     source = runs.write_collection(tmp_path / "in.jsonl", documents=0, extra=("Anna met Bob here.",))
     runs.run_job(runs.job(source, tmp_path / "out"))
     tagger = CountingTagger()
-    monkeypatch.setattr(collection_tagger, "_load", lambda plan: tagger)
+    monkeypatch.setattr(viewer, "_load", lambda plan: tagger)
     client = viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada")
     window = Window(client, "/document?id=d0")
     window.correct(*window.entities[0])
@@ -393,8 +394,8 @@ def test_the_tagger_is_loaded_again_for_another_plan_and_after_a_failure(
             raise answer
         return answer
 
-    monkeypatch.setattr(collection_tagger, "_load", load)
-    tagger = collection_tagger.CollectionTagger()
+    monkeypatch.setattr(viewer, "_load", load)
+    tagger = viewer.CollectionTagger()
     with pytest.raises(UnavailableError, match="gone"):
         tagger.load(plan)
     assert tagger.load(plan) is tagger.load(plan) is answers[1]
@@ -414,7 +415,7 @@ def test_a_tagger_that_ran_on_a_gpu_is_loaded_on_what_there_is(output: Path, mon
         return fakes.FakeTagger()
 
     monkeypatch.setattr(checkpoint, "load_tagger", load)
-    collection_tagger.CollectionTagger().load(plan)
+    viewer.CollectionTagger().load(plan)
     assert devices == ["auto"]
 
 
@@ -433,14 +434,14 @@ def test_a_tagger_that_is_gone_is_named(client: TestClient) -> None:
 def test_the_weights_behind_a_name_are_shown(output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = viewing.open_client(output, tmp_path / "cache")
     assert "/why?id=yard&amp;name=Alan+Baxter" in Window(client, "/document?id=yard&name=Alan+Baxter").page
-    monkeypatch.setattr(collection_tagger, "_load", lambda plan: fakes.AttentiveTagger())
+    monkeypatch.setattr(viewer, "_load", lambda plan: fakes.AttentiveTagger())
     words = Window(client, "/why?id=yard&name=Alan+Baxter").words
     assert words.count("decided by stage one") == 2
     assert "Baxter decided by stage one 0.70 Baxter closes the yard . B-PER \u2192 B-ORG 0.30 Nobody called" in words
     for name in ("x", ""):
         assert "No entity of this document is called so" in Window(client, f"/why?id=yard&name={name}").words
     assert client.get("/why?id=nothing").status_code == 404
-    monkeypatch.setattr("concord.workflows.view.correcting.collection_tagger.MAX_WORDS", 3)
+    monkeypatch.setattr("concord.workflows.view.viewer.MAX_WORDS", 3)
     assert "more than 3 words" in Window(client, "/why?id=yard&name=Baxter").words
 
 
@@ -450,7 +451,7 @@ def test_a_tagger_without_a_memory_has_no_weights(
     client = viewing.open_client(output, tmp_path / "cache")
     plain = fakes.FakeTagger()
     monkeypatch.setattr(plain, "attention_maps", lambda document: [{} for _ in document], raising=False)
-    monkeypatch.setattr(collection_tagger, "_load", lambda plan: plain)
+    monkeypatch.setattr(viewer, "_load", lambda plan: plain)
     assert "has no document memory" in Window(client, "/why?id=yard&name=Baxter").words
 
 

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from concord.pipeline.output.document_rows import TokenRow
-from concord.workflows.view.pages.dependency_arcs import Tree, draw_tree, text_width
+from concord.workflows.view.pages.text_layout import Tree, draw_tree, text_width
 
 
 def token(text: str, head: int) -> TokenRow:

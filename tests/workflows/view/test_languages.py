@@ -13,7 +13,7 @@ from concord_testing.viewing import read, words
 from playwright.sync_api import Browser
 from starlette.testclient import TestClient
 
-from concord.workflows.view.index.folding import fold, fold_word
+from concord.workflows.view.index.index_rows import fold, fold_word
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from concord.pipeline.output.collection import open_collection
 from concord.workflows.view.page import UnavailableError
-from concord.workflows.view.pages.querying import run_query
+from concord.workflows.view.pages.finding import run_query
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,8 @@ from concord.pipeline.corrections.correction import (
 from concord.pipeline.corrections.fitting import Offsets, marks_at
 from concord.pipeline.corrections.log import LOG_NAME, extend_log, read_log
 from concord.workflows.view.correcting.current_document import CurrentDocument, read_current
-from concord.workflows.view.index.documents import IndexedDocument, get_document
 from concord.workflows.view.index.opened import OpenedCollection
+from concord.workflows.view.index.queries import IndexedDocument, get_document
 from concord.workflows.view.page import UnavailableError
 
 

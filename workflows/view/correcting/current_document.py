@@ -21,9 +21,8 @@ from concord.pipeline.corrections.fitting import (
 from concord.pipeline.output.document_rows import DocumentRow
 from concord.pipeline.output.tables import normalize_name
 from concord.workflows.view.index.document import DocumentPage, read_row
-from concord.workflows.view.index.documents import IndexedDocument
-from concord.workflows.view.index.hits import IndexedEntity
 from concord.workflows.view.index.opened import OpenedCollection
+from concord.workflows.view.index.queries import IndexedDocument, IndexedEntity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,15 +1,46 @@
-"""The queue of sentences to review: those that the tagger is least sure of, one after the other."""
+"""The sentences of the viewed collection to review, which a thread selects while the page is loaded again."""
 
-from collections.abc import Iterable, Sequence
-from threading import Lock
-from typing import NamedTuple, TypeAlias
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock, Thread
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
+from concord.models.errors import ConcordError
 from concord.pipeline.corrections.log import read_log_of
 from concord.pipeline.exchange.review_queue import QueuedSentence, Quotas, select_sentences
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.document_rows import TokenRow, read_collection, whole_sentences
-from concord.workflows.view.background import Background
 from concord.workflows.view.index.opened import OpenedCollection
+
+ValueT = TypeVar("ValueT")
+
+logger = logging.getLogger(__name__)
+
+
+class Background(Generic[ValueT]):
+    """A value that a thread computes.
+
+    Attributes:
+        value: None until it is computed, or if it cannot be.
+        fault: why it cannot be computed; empty until then.
+    """
+
+    def __init__(self, compute: Callable[[], ValueT], *, failure: str) -> None:
+        """Start the thread; ``failure`` begins the message about an unexpected error, as in ``No queue``."""
+        self.value: ValueT | None = None
+        self.fault = ""
+        Thread(target=self._run, args=[compute, failure], name="background", daemon=True).start()
+
+    def _run(self, compute: Callable[[], ValueT], failure: str) -> None:
+        try:
+            self.value = compute()
+        except ConcordError as error:
+            self.fault = str(error)
+        except Exception as error:
+            # Without a fault the page would be loaded again for ever.
+            logger.exception(failure)
+            self.fault = f"{failure}: {type(error).__name__}: {error}; the terminal of 'concord view' shows where"
+
 
 QUOTAS = Quotas(size=200, per_document=5, per_type=None, seed=1)
 """Those of ``concord view``; the same as the defaults of ``concord review``."""

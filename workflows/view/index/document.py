@@ -19,9 +19,8 @@ from concord.pipeline.output.document_rows import (
     TokenRow,
 )
 from concord.pipeline.output.manifest import ShardReport
-from concord.workflows.view.index.documents import IndexedDocument
-from concord.workflows.view.index.hits import IndexedEntity
 from concord.workflows.view.index.opened import OpenedCollection
+from concord.workflows.view.index.queries import IndexedDocument, IndexedEntity
 from concord.workflows.view.index.search_index import SLOT_BITS, select
 from concord.workflows.view.page import UnavailableError
 

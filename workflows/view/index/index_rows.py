@@ -1,6 +1,7 @@
-"""The rows of the search index, computed from the tables of a shard in Arrow and numpy."""
+"""The rows of the search index, computed from the tables of a shard in Arrow and numpy, and how words are folded."""
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,30 @@ from numpy.typing import NDArray
 from concord.pipeline.names.identities import name_key
 from concord.pipeline.output.shard_stats import is_changed
 from concord.pipeline.output.tables import normalize_name, title_of, without_candidates
-from concord.workflows.view.index.folding import INNER_SPACE, fold_word
+
+INNER_SPACE = "\ue000"
+"""Stands for white space inside a word, which would split it."""
+
+# Accents of Latin, Greek and Cyrillic; points of Hebrew; vowel signs and hamza of Arabic. Marks of other scripts stay:
+# in Hindi they are the vowels of a word.
+_MARKS = re.compile(
+    "[\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
+    "\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
+)
+
+
+def fold(text: str) -> str:
+    """Return a text without case, accents and width."""
+    if text.isascii():
+        return text.lower()
+    bare = _MARKS.sub("", unicodedata.normalize("NFKD", text.replace("\u2019", "'")))
+    return unicodedata.normalize("NFC", bare.casefold())
+
+
+def fold_word(word: str) -> str:
+    """Return a word as the table words of the index has it: still one word, and as it is where SQLite folds it."""
+    return word if word.isascii() else re.sub(r"\s", INNER_SPACE, fold(word)) or word
+
 
 GLUE = "\x1f"
 """Between two words of a sentence that no white space separates; a space is between all others."""

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import ShardReport
-from concord.workflows.view.index.folding import fold
-from concord.workflows.view.index.index_rows import document_rows, entity_rows, meta_rows, sentence_rows
+from concord.workflows.view.index.index_rows import document_rows, entity_rows, fold, meta_rows, sentence_rows
 from concord.workflows.view.page import Window
 
 VERSION = 6

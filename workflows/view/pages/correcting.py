@@ -1,18 +1,20 @@
-"""The pages of corrections: all places of some words, and the log."""
+"""The pages that list corrections, equal words everywhere, and where people differ."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
-from concord.pipeline.corrections.correction import Correction
+from concord.pipeline.corrections.correction import Correction, Mark
 from concord.pipeline.corrections.fitting import Place, find_places
+from concord.workflows.corrections.agreement import Difference, agreements, open_differences, shared_sentences
 from concord.workflows.corrections.corrections import NO_DOCUMENT, fit_statuses
 from concord.workflows.view.correcting.correction_log import Change, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument
-from concord.workflows.view.index.documents import find_document, get_document
-from concord.workflows.view.index.hits import documents_with
+from concord.workflows.view.index.queries import documents_with, find_document, get_document
 from concord.workflows.view.index.search_index import PAGE_ROWS
 from concord.workflows.view.page import Page, Paging, Query, UnavailableError
+from concord.workflows.view.pages.forms import Form
 from concord.workflows.view.viewer import Viewer
 
 LISTED = 500
@@ -172,3 +174,42 @@ def _reasons(viewer: Viewer, index: sqlite3.Connection, state: LogState, lines: 
             statuses = fit_statuses(document.corrections, document.fit, "waiting")
             reasons |= {number: status.reason for number, status in statuses.items() if status.reason}
     return reasons
+
+
+def differences(viewer: Viewer, query: Query) -> Page:
+    """List how far people agree, and the differences that are not settled."""
+    state = viewer.log.state()
+    sentences = list(shared_sentences(viewer.opened.snapshot.collection, state.lines))
+    rows = list(chain.from_iterable(map(open_differences, sentences)))
+    # The last difference of the last page takes the page with it.
+    page = min(query.number("page") or 0, max(0, len(rows) - 1) // PAGE_ROWS)
+    with viewer.opened.index.reading() as index:
+        labels = viewer.types(index, state)
+    values = {
+        "agreements": agreements(sentences),
+        "rows": [
+            (row, [(answer, who, changes(row, answer)) for answer, who in row.answers.items()])
+            for row in rows[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
+        ],
+        "paging": Paging(page, len(rows), PAGE_ROWS),
+        "labels": labels,
+        "seen": len(state.lines),
+    }
+    return Page("differences.html.j2", values)
+
+
+def changes(difference: Difference, answer: Sequence[Mark]) -> list[str]:
+    """Return what a form asks for where an answer is right: its entities, and none where only others have some."""
+    doc_id, kept = difference.sentence.doc_id, list(answer)
+    asked = [Change(doc_id, mark.start, mark.end, mark.type) for mark in answer]
+    for mark in chain.from_iterable(difference.answers):
+        if not any(mark.overlaps(other) for other in kept):
+            kept.append(mark)
+            asked.append(Change(doc_id, mark.start, mark.end, None))
+    return [change.encoded for change in asked]
+
+
+def settle(viewer: Viewer, form: Form) -> None:
+    """Write that one of the answers is right."""
+    changes = [Change.decode(value)._replace(settles=True) for value in form.fields.get("change", ())]
+    viewer.log.correct(changes, seen=form.number("seen"), generation=form.number("generation"))

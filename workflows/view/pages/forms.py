@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, unquote
 from concord.pipeline.corrections.correction import check_type
 from concord.workflows.view.correcting.correction_log import Change, RefusedError
 from concord.workflows.view.correcting.current_document import CurrentDocument
-from concord.workflows.view.index.documents import get_document
+from concord.workflows.view.index.queries import get_document
 from concord.workflows.view.viewer import Viewer
 
 _BOUNDS = {"start+": (1, 0), "start-": (-1, 0), "end+": (0, 1), "end-": (0, -1)}

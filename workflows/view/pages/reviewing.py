@@ -12,8 +12,7 @@ from concord.workflows.view.correcting.correction_log import Change, LogState
 from concord.workflows.view.correcting.current_document import with_corrections
 from concord.workflows.view.correcting.review_queue import QueueRow
 from concord.workflows.view.index.document import read_page
-from concord.workflows.view.index.documents import get_document
-from concord.workflows.view.index.names import names_of_document
+from concord.workflows.view.index.queries import get_document, names_of_document
 from concord.workflows.view.index.search_index import PAGE_ROWS
 from concord.workflows.view.page import Page, Query, UnavailableError
 from concord.workflows.view.pages.correcting import choose
