@@ -159,9 +159,6 @@ CASES: Mapping[str, Case] = {
     "bench_serving": Case(piece=lambda module, _: module.make_texts(2)),
     "bench_soak": Case(options="--seconds 0 --workers fake --executors local --documents 4 --words 20"),
     "bench_store_faults": Case(),
-    "bench_submission": Case(
-        piece=lambda module, paths: module.write_job(paths["out"], "job", documents=2, model="entities_en_small")
-    ),
     "bench_trees": Case(options="--corpus {corpora}/ewt_uner --work {out}/trees --summary {out}/summary.json"),
     "bench_types": Case(
         options="--texts {out} --summary {out}/summary.json --corpora {corpora} --teacher entities_en_small",

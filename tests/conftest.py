@@ -38,11 +38,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Head]:
-    """Give a Ray cluster of two CPUs on loopback, shared by all tests of the session.
+    """Give a Ray cluster of two CPUs on loopback, with a job server, shared by all tests of the session.
 
     Starting one takes ten seconds and more, joining one.
     """
-    with ray_head() as head:
+    with ray_head(dashboard=True) as head:
         yield head
 
 

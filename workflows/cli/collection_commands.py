@@ -115,9 +115,7 @@ def tag(text: str, *, model: str | None, device: str) -> Answer:
     show_default=True,
     help="Of the cluster's job server; RAY_API_SERVER_ADDRESS sets it too.",
 )
-@click.option(
-    "--id", "submission_id", help="Name of the submission.  [default: from job name, date and the work to do]"
-)
+@click.option("--id", "submission_id", help="Name of the submission.  [default: job name, date and time]")
 @click.option("--python", default="python", show_default=True, help="The Python command on the cluster's head node.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the job is sent.")
 @click.option(
@@ -132,24 +130,22 @@ def submit(
     Sends the job with the code and the bundled models, follows it to its end and prints its result. Ctrl-C leaves the
     job running; the same command follows it again.
 
-    A job is sent again only if it failed or was stopped, or if its input or tagger has changed since.
-
-    See docs/clusters.md, also for Kubernetes.
+    'ray job list' and 'ray job status' show what the cluster has. See docs/clusters.md, also for Kubernetes.
     """
     from concord.pipeline.executors.ray_auth import resolve_auth_mode
 
     if stop is not None and job is None:
         resolve_auth_mode(address)  # before Ray is imported
-        from concord.workflows.cluster.submit import stop_job
+        from concord.workflows.submit import stop_job
 
         return stop_job(stop, address=address)
     if job is None or stop is not None:
         raise click.UsageError("Expected either JOB.yaml or --stop ID.")
     config = _annotate_job(str(job), {}, overrides)
     resolve_auth_mode(address)
-    from concord.workflows.cluster.submit import SubmitOptions, submit_job
+    from concord.workflows.submit import submit_job
 
-    return submit_job(config, SubmitOptions(address=address, name=job.stem, wait=not no_wait, **options))
+    return submit_job(config, address=address, name=job.stem, wait=not no_wait, **options)
 
 
 @verb(example="concord status out/news")

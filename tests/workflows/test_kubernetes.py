@@ -9,7 +9,7 @@ import pytest
 import yaml
 from concord_testing.checkout import CHECKOUT
 
-from concord.workflows.cluster.package import STOP_SECONDS
+from concord.workflows.submit import STOP_SECONDS
 
 TEMPLATES = CHECKOUT / "examples" / "kubernetes"
 
@@ -73,7 +73,7 @@ def test_a_ray_job_has_known_fields_and_the_installed_ray_version() -> None:
     assert workers["template"]["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "3", "memory": "8Gi"}
 
 
-def test_a_cron_job_forbids_overlap_and_submits_under_a_dated_id() -> None:
+def test_a_cron_job_forbids_overlap_and_submits_under_a_default_id() -> None:
     job = fill_in("cronjob", CLUSTER="mine")
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "CronJob")
     assert set(job["spec"]) <= CRON_JOB
@@ -88,7 +88,7 @@ def test_a_cron_job_forbids_overlap_and_submits_under_a_dated_id() -> None:
     assert rule["action"] == "FailJob"
     assert rule["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [2, 3]}
     assert pod["restartPolicy"] == "Never"
-    # Without --id, whose default contains the date.
+    # Without --id, so that a second submission follows a running one.
     assert container["command"] == [
         *("concord", "submit", "/etc/concord/job.yaml", "--address", "http://mine-head-svc:8265")
     ]
