@@ -1,6 +1,7 @@
 """What all commands share: answers on stdout, messages on stderr, and error messages with exit codes."""
 
 import errno
+import io
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ USAGE = 2
 REFUSED = 4
 NO_SPACE = 75
 INTERRUPTED = 130
+_WIDEST = 100_000
 _NO_SPACE_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 # Caused by the path that the user gave, not by a bug.
 _PATH_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
@@ -136,23 +138,25 @@ def exit_code(error: Exception) -> int | None:
 
 def table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = (), right: Collection[int] = ()) -> str:
     """Format rows as aligned columns; columns of numbers, and those in ``right``, are right-aligned."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    if header:
-        cells.insert(0, list(header))
-    if not cells:
+    # Imported here: --help must not wait for them.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows and not header:
         return ""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    right_aligned = [
-        column in right or all(isinstance(row[column], int | float) for row in rows) for column in range(len(widths))
-    ]
-    lines = [
-        "  ".join(
-            text.rjust(width) if is_right else text.ljust(width)
-            for text, width, is_right in zip(row, widths, right_aligned, strict=True)
-        ).rstrip()
-        for row in cells
-    ]
-    return "\n".join(lines)
+    grid = Table(box=None, show_header=bool(header), padding=(0, 2, 0, 0), pad_edge=False)
+    for column in range(len(header or rows[0])):
+        is_right = column in right or all(isinstance(row[column], int | float) for row in rows)
+        name = Text(header[column]) if header else ""
+        grid.add_column(name, justify="right" if is_right else "left", no_wrap=True, overflow="ignore")
+    for row in rows:
+        grid.add_row(*(Text(_cell(value)) for value in row))
+    # Lines are as long as they need to be: they are also read by programs.
+    console = Console(file=io.StringIO(), width=_WIDEST, color_system=None)
+    with console.capture() as captured:
+        console.print(grid)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def indented(text: str) -> str:

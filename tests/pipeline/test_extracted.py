@@ -20,7 +20,6 @@ from concord.pipeline.readers.encodings import Decoded
 from concord.pipeline.readers.pdf import PdfReader
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.worker.read_stage import ReadStage
-from concord.workflows.annotation import doctor
 
 ONE, TWO = lines("Anna went on."), lines("Bob saw the cat.")
 
@@ -139,15 +138,6 @@ def test_without_the_extra_its_formats_are_unknown_and_what_to_install_is_said(
     monkeypatch.setattr(read_file, "readers", lambda: available)
     with pytest.raises(InputError, match=r"with the extra archives \.pdf"):
         annotate(archive)
-
-
-def test_doctor_names_the_extra_of_formats_that_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_file, "_release", lambda name: "" if name == "pypdfium2" else "1")
-    (check,) = doctor._formats()
-    assert (check.state, check.found) == (
-        "ok",
-        "pdf is not read without pypdfium2: pip install 'concord-annotate[archives]'",
-    )
 
 
 def test_records_of_an_archive_are_shared_by_shards(tmp_path: Path) -> None:

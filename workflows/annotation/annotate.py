@@ -19,10 +19,10 @@ from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.inspection import describe_no_match, existing_dead_letters
 from concord.workflows.annotation.job import resolve_retry
-from concord.workflows.annotation.progress import RunProgress
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run
 from concord.workflows.annotation.tracking import read_runs
 from concord.workflows.console import Answer, counted, info, plain, table, warn
+from concord.workflows.progress import RunProgress
 from concord.workflows.registry.model_versions import is_reference
 from concord.workflows.registry.run_records import describe_sync, send_or_warn
 

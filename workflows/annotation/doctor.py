@@ -1,37 +1,48 @@
 """``concord doctor``: checks of this machine, each with advice where something is missing."""
 
-import importlib.util
 import os
 import platform
 import shutil
-import sys
+import socket
 import tempfile
 import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
-from concord.models.errors import ConcordError
+from concord.models.errors import ConcordError, ModelError
+from concord.pipeline.errors import StoreError
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.storage.store_path import StorePath
 from concord.pipeline.threads import THREADS_VARIABLE, default_threads, usable_cores
 from concord.workflows.console import Answer, table
+from concord.workflows.environment import cache_folder
 
-LEAST_MEMORY_GIB = 4
-LEAST_SPACE_GIB = 1
 GIB = 1024**3
 # Distribution -> the versions that the output was tested with.
 TESTED = {"torch": "2.13.", "ray": "2.60.", "pyarrow": "25.", "stanza": "1.15.", "mlflow": "3.17."}
-
-State = Literal["ok", "warn", "fail"]
+# Extra -> a module that comes with it.
+EXTRAS = {
+    "archives": "fastwarc",
+    "duckdb": "duckdb",
+    "hf": "transformers",
+    "html": "resiliparse",
+    "spacy": "spacy",
+    "stores": "obstore",
+}
+REACH_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """One line of the answer; the advice, what to do, is empty if the state is ok."""
 
-    state: State
+    state: Literal["ok", "warn", "fail"]
     subject: str
     found: str
     advice: str = ""
@@ -39,187 +50,120 @@ class Check:
 
 def check_machine(output: OutputPath) -> Answer:
     """Check this machine and the place of future runs; exit code 1 if something must be fixed before a run."""
-    checks = [
-        _python(),
-        *(_package(name, tested) for name, tested in TESTED.items()),
-        *_machine(),
-        *_torch(),
-        _parser(),
-        *_encoder(),
-        _tagger(),
-        *_formats(),
-        _store(output) if isinstance(output, StorePath) else _folder(output),
-        *_environment(),
-    ]
+    checks = [*_versions(), *_hardware(), *_bundled(), _extras(), *_places(output), *_servers()]
     fails = sum(check.state == "fail" for check in checks)
-    rows = [(check.state, check.subject, check.found) for check in checks]
-    lines = [
-        line if not check.advice else f"{line}\n      -> {check.advice}"
-        for line, check in zip(table(rows).splitlines(), checks, strict=True)
-    ]
+    rows = table([(check.state, check.subject, check.found) for check in checks]).splitlines()
+    lines = [line + f"\n      -> {check.advice}" * bool(check.advice) for line, check in zip(rows, checks, strict=True)]
     summary = f"{fails} to fix before a run" if fails else "ready to annotate"
-    return Answer(
-        values={"checks": checks, "fails": fails},
-        text="\n".join([*lines, "", summary]),
-        exit_code=1 if fails else 0,
-    )
+    text = "\n".join([*lines, "", summary])
+    return Answer(values={"checks": checks, "fails": fails}, text=text, exit_code=1 if fails else 0)
 
 
-def _python() -> Check:
-    if (3, 11) <= sys.version_info[:2] < (3, 15):
-        return Check("ok", "python", platform.python_version())
-    return Check("fail", "python", platform.python_version(), "use Python 3.11 to 3.14")
+def _versions() -> Iterator[Check]:
+    yield Check("ok", "python", platform.python_version())
+    for name, tested in TESTED.items():
+        is_tested = version(name).startswith(tested)
+        advice = "" if is_tested else f"tested with {tested}x; constraints.txt has the pinned versions"
+        yield Check("ok" if is_tested else "warn", name, version(name), advice)
 
 
-def _package(name: str, tested: str) -> Check:
-    try:
-        found = version(name)
-    except PackageNotFoundError:
-        return Check("fail", name, "not installed", "run make setup")
-    if found.startswith(tested):
-        return Check("ok", name, found)
-    return Check("warn", name, found, f"tested with {tested}x; make setup installs the pinned version")
-
-
-def _machine() -> list[Check]:
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
-    low = memory < LEAST_MEMORY_GIB
-    advice = f"{LEAST_MEMORY_GIB} GiB are recommended; keep executor.actors low" if low else ""
-    return [
-        Check("ok", "cores", str(usable_cores())),
-        _load(),
-        Check("warn" if low else "ok", "memory", f"{memory:.1f} GiB", advice),
-    ]
-
-
-def _load() -> Check:
-    """Check that as many cores are idle as a run would use: more threads than idle cores wait for each other."""
-    load, threads, cores = os.getloadavg()[0], default_threads(), usable_cores()
-    found = f"{load:.1f} (1 minute) on {os.cpu_count()} cores"
-    # The load is that of the whole machine, of which this process may not see every core.
-    idle = cores * max(0.0, 1 - load / (os.cpu_count() or 1))
-    if round(idle) >= threads:
-        return Check("ok", "load", found)
-    if threads == 1:
-        return Check("warn", "load", found, "other processes use the cores, so runs take longer than usual")
-    advice = (
-        f"other processes use the cores, and {threads} threads that share fewer can be far slower than one; set "
-        f"{THREADS_VARIABLE}=1, or --threads 1 (annotate, train, evaluate)"
-    )
-    return Check("warn", "load", found, advice)
-
-
-def _torch() -> list[Check]:
+def _hardware() -> list[Check]:
     import torch
 
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
     devices = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    threads = f"{default_threads()} ({THREADS_VARIABLE} {os.environ.get(THREADS_VARIABLE) or 'unset'})"
     return [
-        Check(
-            "ok", "threads", f"{default_threads()} ({THREADS_VARIABLE} {os.environ.get(THREADS_VARIABLE) or 'unset'})"
-        ),
+        Check("ok", "cores", f"{usable_cores()}, of which a run uses {threads}"),
+        Check("ok", "memory", f"{memory:.1f} GiB")
+        if memory >= 4
+        else Check("warn", "memory", f"{memory:.1f} GiB", "4 GiB are recommended; keep executor.actors low"),
         Check("ok", "CUDA devices", ", ".join(devices) or "none; taggers and parser run on the CPU"),
     ]
 
 
-def _parser() -> Check:
+def _bundled() -> Iterator[Check]:
+    """Check that the bundled models are present and whole."""
     from concord.pipeline.config import ParserConfig
     from concord.pipeline.parsing.resolve_parser import parser_identity
     from concord.pipeline.parsing.stanza_packages import MULTILINGUAL_PACKAGE
+    from concord.workflows.registry.resolve_tagger import bundled_names, find_tagger
 
-    try:
-        # It is of both bundled packages: that for English, and that for other languages.
-        found = parser_identity(ParserConfig(package=MULTILINGUAL_PACKAGE))
-    except ConcordError as error:
-        return Check("fail", "parser", "not found", str(error))
-    return Check("ok", "parser", f"{found.name} {found.digest[:12]}")
+    # It is of both bundled packages: that for English, and that for other languages.
+    parser = ParserConfig(package=MULTILINGUAL_PACKAGE)
+    yield _try("parser", lambda: parser_identity(parser).digest[:12], "install Concord again")
+    yield _try("encoder", _whole_encoder, "install Concord again")
+    for name in bundled_names():
+        yield _try(f"tagger {name}", lambda name=name: find_tagger(name).digest[:12], "install Concord again")
 
 
-def _encoder() -> list[Check]:
+def _whole_encoder() -> str:
     from concord.models.words.bundled_encoder import damaged_files
     from concord.models.words.encoder_config import BUNDLED_ENCODER, BUNDLED_NAME
 
-    try:
-        damaged = ", ".join(damaged_files())
-    except (ConcordError, OSError, ValueError, KeyError) as error:
-        damaged = str(error)
-    transformers = "not installed: encoders of your own and hf: taggers need it (the extra hf)"
-    if importlib.util.find_spec("transformers") is not None:
-        transformers = version("transformers")
-    if damaged:
-        encoder = Check("fail", "encoder", f"damaged in {BUNDLED_ENCODER}: {damaged}", "install Concord again")
-    else:
-        encoder = Check("ok", "encoder", BUNDLED_NAME)
-    return [encoder, Check("ok", "transformers", transformers)]
+    if damaged := damaged_files():
+        raise ModelError(f"damaged in {BUNDLED_ENCODER}: {', '.join(damaged)}")
+    return BUNDLED_NAME
 
 
-def _tagger() -> Check:
-    from concord.workflows.registry import resolve_tagger as taggers
-
-    names = ", ".join(taggers.bundled_names()) or "none"
-    try:
-        tagger = taggers.find_tagger(taggers.DEFAULT)
-    except ConcordError as error:
-        return Check("fail", "tagger", f"bundled: {names}", str(error))
-    return Check("ok", "tagger", f"{tagger.name}; bundled: {names}")
+def _extras() -> Check:
+    missing = [extra for extra, module in EXTRAS.items() if find_spec(module) is None]
+    advice = f"; not installed: {', '.join(missing)} (pip install 'concord-annotate[...]')" * bool(missing)
+    return Check("ok", "extras", (", ".join(extra for extra in EXTRAS if extra not in missing) or "none") + advice)
 
 
-def _formats() -> list[Check]:
-    """Name the formats that cannot be read here; nobody need read them."""
-    from concord.pipeline.readers.read_file import OPTIONAL, extra_of, missing_libraries
-
-    missing = {format: names for format, reader in OPTIONAL.items() if (names := missing_libraries(reader))}
-    return [
-        Check("ok", "format", f"{format} is not read without {' and '.join(names)}: pip install '{extra_of(format)}'")
-        for format, names in missing.items()
-    ] or [Check("ok", "formats", f"{', '.join(OPTIONAL)} are read besides text, JSON lines and tables")]
-
-
-def _folder(output: Path) -> Check:
-    nearest = next(folder for folder in (output, *output.absolute().parents) if folder.is_dir())
-    try:
-        with tempfile.TemporaryDirectory(dir=nearest, prefix=".concord-doctor-") as folder:
-            (Path(folder) / "a").touch()
-            os.link(Path(folder) / "a", Path(folder) / "b")
-    except OSError as error:
-        advice = "choose an --output on a writable file system that supports hard links"
-        return Check("fail", "output", f"{nearest}: {error.strerror}", advice)
-    free = shutil.disk_usage(nearest).free / GIB
-    found = f"{nearest} is writable, {free:.1f} GiB free"
-    if free < LEAST_SPACE_GIB:
-        return Check("warn", "output", found, f"{LEAST_SPACE_GIB} GiB are recommended")
-    return Check("ok", "output", found)
-
-
-def _store(output: StorePath) -> Check:
-    probe = output / f".concord-doctor-{uuid.uuid4().hex}"
-    try:
-        probe.write_once(b"")
-        created_again = probe.write_once(b"")
-        probe.unlink(missing_ok=True)
-    except ConcordError as error:
-        return Check("fail", "output", f"{output} cannot be written", str(error))
-    if created_again:
+def _places(output: OutputPath) -> Iterator[Check]:
+    """Check that the cache can be written, and the place of future runs."""
+    writable = "choose a writable file system that supports hard links"
+    yield _try("cache", partial(_folder, cache_folder()), f"{writable}, by CONCORD_CACHE")
+    if isinstance(output, StorePath):
         advice = "choose a store with conditional writes (If-None-Match), or run one driver at a time"
-        return Check("fail", "output", f"{output} replaces an object that exists", advice)
-    return Check("ok", "output", f"{output} is writable and creates an object once")
-
-
-def _environment() -> list[Check]:
-    tracking = os.environ.get("MLFLOW_TRACKING_URI")
-    checks = [
-        Check("ok", "MLflow", tracking or f"sqlite:///{Path.cwd() / 'mlflow.db'} (default)"),
-        Check("ok", "Ray", f"RAY_ADDRESS {os.environ.get('RAY_ADDRESS') or 'unset: a local Ray'}"),
-    ]
-    if tracking is not None and (tracking.startswith("file:") or "://" not in tracking):
-        advice = "MLflow 3 does not support file stores: use sqlite:////absolute/mlflow.db or a server"
-        checks[0] = Check("fail", "MLflow", tracking, advice)
-    mode = os.environ.get("RAY_AUTH_MODE")
-    token = Path.home() / ".ray" / "auth_token"
-    if mode is None and os.environ.get("RAY_ADDRESS") and token.exists():
-        advice = f"{token} exists: set RAY_AUTH_MODE to token or disabled, the same on every node"
-        checks.append(Check("warn", "RAY_AUTH_MODE", "unset", advice))
+        yield _try("output", lambda: _store(output), advice)
     else:
-        checks.append(Check("ok", "RAY_AUTH_MODE", mode or "unset"))
-    if importlib.util.find_spec("obstore") is None:
-        checks.append(Check("ok", "object stores", "not installed: obstore (the extra stores)"))
-    return checks
+        yield _try("output", partial(_folder, output), f"{writable}, by --output")
+
+
+def _folder(place: Path) -> str:
+    nearest = next(folder for folder in (place, *place.absolute().parents) if folder.is_dir())
+    with tempfile.TemporaryDirectory(dir=nearest, prefix=".concord-doctor-") as folder:
+        (Path(folder) / "a").touch()
+        os.link(Path(folder) / "a", Path(folder) / "b")
+    return f"{nearest} is writable, {shutil.disk_usage(nearest).free / GIB:.1f} GiB free"
+
+
+def _store(output: StorePath) -> str:
+    probe = output / f".concord-doctor-{uuid.uuid4().hex}"
+    probe.write_once(b"")
+    created_again = probe.write_once(b"")
+    probe.unlink(missing_ok=True)
+    if created_again:
+        raise StoreError(f"{output} replaces an object that exists")
+    return f"{output} is writable and creates an object once"
+
+
+def _servers() -> Iterator[Check]:
+    """Check that the servers which the environment names can be reached."""
+    for name, advice in {
+        "MLFLOW_TRACKING_URI": "start the server, or unset the variable for a database in the current folder",
+        "RAY_ADDRESS": "start the cluster, or unset the variable for a local Ray",
+    }.items():
+        if address := os.environ.get(name):
+            yield _try(name, partial(_reach, address), advice)
+
+
+def _reach(address: str) -> str:
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    if parts.scheme == "file":
+        raise ValueError(f"{address}: MLflow 3 has no file stores; use sqlite:////absolute/mlflow.db or a server")
+    if parts.hostname in {None, "auto", "local"}:
+        return f"{address} is on this machine"
+    port = parts.port or {"https": 443, "ray": 10001}.get(parts.scheme, 80)
+    socket.create_connection((parts.hostname, port), timeout=REACH_SECONDS).close()
+    return f"{parts.hostname}:{port} answers"
+
+
+def _try(subject: str, find: Callable[[], str], advice: str) -> Check:
+    try:
+        return Check("ok", subject, find())
+    except (ConcordError, OSError, ValueError, KeyError) as error:
+        return Check("fail", subject, str(error), advice)

@@ -1,18 +1,16 @@
 """``concord export`` and ``concord review``: annotated collections for other tools."""
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-
-from tqdm import tqdm
 
 from concord.pipeline.exchange.export import ExportForm, ExportReport, export_collection, read_ids
 from concord.pipeline.exchange.label_studio import labeling_config
 from concord.pipeline.exchange.review_queue import QueuedSentence, QueueForm, Quotas, ReviewReport, write_review_queue
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, counted, short_path, table
+from concord.workflows.progress import counting
 
 LEFT_OUT = 3
 """Exit code when documents are missing from what was written."""
@@ -24,8 +22,8 @@ def write_export(
 ) -> Answer:
     """Export a collection; exit code 3 if the text of a document is no longer available."""
     chosen = None if ids is None else read_ids(ids)
-    with tqdm(unit="document", disable=not sys.stderr.isatty(), leave=False) as bar:
-        report = export_collection(output, destination, to=to, ids=chosen, limit=limit, on_document=bar.update)
+    with counting("documents") as count:
+        report = export_collection(output, destination, to=to, ids=chosen, limit=limit, on_document=lambda: count(1))
     return _answer(report, destination, to=to, lines=_export_lines(report, destination))
 
 

@@ -1,13 +1,11 @@
 """Add dependency trees to a gold corpus, made by the parser that annotates later."""
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import field_validator
-from tqdm import tqdm
 
 from concord.models.config import Config
 from concord.models.errors import ConfigError, ModelError
@@ -23,6 +21,7 @@ from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import Answer, counted, short_path
 from concord.workflows.corpora.corpora import require_sentences
 from concord.workflows.job_paths import absolute, absolute_parser
+from concord.workflows.progress import counting
 from concord.workflows.yaml_values import apply_overrides
 
 _SENTENCES_A_CALL = 1_000
@@ -102,13 +101,14 @@ def parse_command(config: ParseConfig) -> Answer:
 
 def _parse(parser: Parser, sentences: list[tuple[str, ...]], config: ParserConfig) -> list[tuple[WordAnalysis, ...]]:
     analyses: list[tuple[WordAnalysis, ...]] = []
-    with tqdm(total=len(sentences), unit="sentence", disable=not sys.stderr.isatty(), leave=False) as bar:
+    with counting("sentences", total=len(sentences)) as count:
         for start in range(0, len(sentences), _SENTENCES_A_CALL):
-            analyses += parser.parse_words(sentences[start : start + _SENTENCES_A_CALL])
+            chunk = sentences[start : start + _SENTENCES_A_CALL]
+            analyses += parser.parse_words(chunk)
             if any(word.head is None for word in analyses[start]):
                 raise ModelError(
                     f"parser.package: expected a parser that finds trees in any sentence, got {config.package}; name "
                     "one for the language of the corpus, such as parser_en"
                 )
-            bar.update(len(analyses) - bar.n)
+            count(len(chunk))
     return analyses

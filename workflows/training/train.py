@@ -30,12 +30,12 @@ from concord.workflows.corpora.corpora import Documents, label_types
 from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance
 from concord.workflows.environment import describe_environment
 from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger
+from concord.workflows.progress import TrainingProgress
 from concord.workflows.registry.model_versions import check_name
 from concord.workflows.registry.run_records import LiveRecord, send_or_warn
 from concord.workflows.training import tracking
 from concord.workflows.training.folds import FOLDS_NAME, FoldChoice, choose_by_folds
 from concord.workflows.training.job import ProfileConfig, TrainConfig, TrainJob
-from concord.workflows.training.progress import TrainingProgress
 from concord.workflows.training.tracking import (
     ENVIRONMENT_NAME,
     JOB_NAME,

@@ -83,8 +83,7 @@ def test_doctor_refuses_a_store_that_creates_an_object_twice(s3_url: str, monkey
         check for check in answer("doctor", "-o", s3_url, exit_code=1)["checks"] if check["subject"] == "output"
     )
     assert (check["state"], "If-None-Match" in check["advice"]) == ("fail", True)
-    missing = concord("doctor", "-o", "s3://not-there/out", exit_code=1)
-    assert "s3://not-there: no such bucket" in missing
+    assert "s3://not-there: no such bucket" in concord("doctor", "-o", "s3://not-there/out", exit_code=1)
 
 
 def test_a_missing_bucket_is_named(s3_url: str, tiny_bundle: Path) -> None:

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from concord.models.training.fit import EpochProgress
 from concord.pipeline.run_report import Progress
 from concord.pipeline.worker.shard_progress import ShardProgress
-from concord.workflows.annotation import progress as workflow_progress
-from concord.workflows.annotation.progress import RunProgress
+from concord.workflows import progress as workflow_progress
+from concord.workflows.progress import RunProgress, TrainingProgress, counting
 
 
 def at(shards: int) -> Progress:
@@ -18,7 +19,8 @@ def at(shards: int) -> Progress:
     )
 
 
-def test_a_terminal_shows_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_shows_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     with closing(RunProgress(terminal=True)) as show:
         for shards in (1, 2, 4):
             show(at(shards))
@@ -88,3 +90,37 @@ def test_shards_in_flight_count_by_their_share(
         "1,000 of 4,000 records (25%), 0 of 4 shards (tagging 00002 (75%), parsing 00003 (25%), 1 more), 31,500 words; "
         "1,575 words/s, 0:01:00 left\n"
     )
+
+
+def steps(epoch: int) -> list[EpochProgress]:
+    return [
+        EpochProgress(epoch=epoch, epochs=2, words_done=done, words=5000, loss=lambda: 0.5)
+        for done in range(100, 5001, 100)
+    ]
+
+
+def test_a_log_gets_a_line_at_intervals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr(workflow_progress, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    show = TrainingProgress(terminal=False)
+    for step in (*steps(1), *steps(2)):
+        show(step)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "epoch 1/2: 1,100 of 5,000 words (22%), loss 0.500; 100 words/s, 0:00:39 left"
+    assert len(lines) == 8
+    assert all(line.startswith("epoch 2/2") for line in lines[4:])
+
+
+def test_a_terminal_gets_one_bar_that_ends_with_its_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    show = TrainingProgress(terminal=True)
+    for step in (*steps(1), *steps(2)):
+        show(step)
+    shown = capsys.readouterr().err
+    assert "epoch 1/2" in shown
+    assert shown.count("epoch 2/2: 4,900 of 5,000 words (98%)") == 1
+
+
+def test_counts_are_shown_on_a_terminal_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with counting("documents") as count:
+        count(2)
+    assert capsys.readouterr().err == ""
