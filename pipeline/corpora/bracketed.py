@@ -1,18 +1,12 @@
-"""Reader of gold corpora of shared tasks that mark entities by brackets in a column.
+"""Reader of the CoNLL-2012 shared task, the format of OntoNotes 5, which marks entities by brackets in a column.
 
-- ``conll2012``: OntoNotes 5 in the format of the CoNLL-2012 shared task. Word, part of speech and entity, such as
-  ``(PERSON*`` and ``*)``, are in columns 4, 5 and 11; there are no dependency trees.
-- ``semeval2010``: SemEval-2010 task 1 (Recasens et al., 2010). Word, part of speech, head, relation and entity, such as
-  ``(org`` and ``org)``, are in columns 2, 5, 9, 11 and 13, the gold rather than the predicted columns.
-
-``#begin document`` starts a document, or a part of one. Treebank escapes such as ``-LRB-`` are decoded.
+Word, part of speech and entity, such as ``(PERSON*`` and ``*)``, are in columns 4, 5 and 11; there are no dependency
+trees. ``#begin document`` starts a document, or a part of one. Treebank escapes such as ``-LRB-`` are decoded.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
 
 from concord.models.labels.spans import OUTSIDE, Span, encode_spans
 from concord.pipeline.corpora.corpus_format import EMPTY, FaultReporter, GoldFormat, SentenceRows, split_columns
@@ -23,36 +17,16 @@ _PIECE = re.compile(r"\((?P<opens>[^()*|]+)|(?P<closes>[^()*|]*)\)")
 _NO_ENTITY = {"*", "-", EMPTY}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Layout:
-    """Numbers of columns, from 1."""
-
-    word: int
-    tag: int
-    entity: int
-    head: int | None = None
-    relation: int | None = None
+WORD, TAG, ENTITY = 3, 4, 10
 
 
-_LAYOUTS = {
-    "conll2012": _Layout(word=4, tag=5, entity=11),
-    "semeval2010": _Layout(word=2, tag=5, entity=13, head=9, relation=11),
-}
-
-
-def read_sentences(
-    lines: Iterable[tuple[int, str]],
-    form: GoldFormat,
-    report: FaultReporter,
-    *,
-    task: Literal["conll2012", "semeval2010"],
-) -> Iterator[SentenceRows]:
+def read_sentences(lines: Iterable[tuple[int, str]], form: GoldFormat, report: FaultReporter) -> Iterator[SentenceRows]:
     """Yield the rows of each sentence, labelled in BIO2."""
-    layout, rows, cells = _LAYOUTS[task], SentenceRows(), list[str]()
+    rows, cells = SentenceRows(), list[str]()
     for number, line in chain(lines, [(0, "")]):
         columns = [] if line.startswith("#") else split_columns(line)
         if columns:
-            _add_row(rows, cells, columns, number, layout, report)
+            _add_row(rows, cells, columns, number, report)
             continue
         if rows.has_rows:
             rows.labels = ["" if tag in {EMPTY, "-"} else tag for tag in rows.tags]
@@ -64,22 +38,15 @@ def read_sentences(
             rows.document = line.removeprefix(BEGIN_DOCUMENT).strip()
 
 
-def _add_row(
-    rows: SentenceRows, cells: list[str], columns: Sequence[str], number: int, layout: _Layout, report: FaultReporter
-) -> None:
-    if len(columns) < layout.entity or not columns[layout.word - 1]:
-        report(
-            number, f"expected a word in column {layout.word} and {layout.entity} columns or more, got {len(columns)}"
-        )
+def _add_row(rows: SentenceRows, cells: list[str], columns: Sequence[str], number: int, report: FaultReporter) -> None:
+    if len(columns) <= ENTITY or not columns[WORD]:
+        report(number, f"expected a word in column {WORD + 1} and {ENTITY + 1} columns or more, got {len(columns)}")
         rows.broken = True
         return
-    word = columns[layout.word - 1]
+    word = columns[WORD]
     rows.words.append(_BRACKETS.get(word, word))
-    rows.tags.append(columns[layout.tag - 1])
-    cells.append(columns[layout.entity - 1])
-    if layout.head is not None and layout.relation is not None:
-        rows.heads.append(columns[layout.head - 1])
-        rows.relations.append(columns[layout.relation - 1])
+    rows.tags.append(columns[TAG])
+    cells.append(columns[ENTITY])
     rows.numbers.append(number)
 
 

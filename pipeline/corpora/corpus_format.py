@@ -20,7 +20,7 @@ TAG_COLUMNS = ("upos", "xpos")
 _BLANKS = re.compile("[ \t]+")
 _DOUBLED_END = re.compile(rb"\r{2,}\n")
 
-FormatName = Literal["conll", "conllu", "conll2012", "semeval2010"]
+FormatName = Literal["conll", "conllu", "conll2012"]
 CorpusScheme = Literal["BIO2", "IOB1", "BIOES", "auto", "TOKENS"]
 
 
@@ -28,15 +28,15 @@ class GoldFormat(Config):
     """How a gold corpus is written; entities of any scheme are read as BIO2."""
 
     format: FormatName | None = None
-    """`conll`: one word per line in columns; `conllu`; `conll2012`: OntoNotes; `semeval2010`: its task 1. If null, by
-    the end of the file name: .conll, .conllu or gold_conll, each optionally followed by .gz or .zst."""
+    """`conll`: one word per line in columns; `conllu`; `conll2012`: OntoNotes. If null, by the end of the
+    file name: .conll, .conllu or gold_conll, each optionally followed by .gz or .zst."""
     word_column: int = 1
     """Column of the words, from 1; for `conll` only."""
     tag_column: int | None = None
     """Column of the parts of speech, from 1, for the taggers that use them; for `conll` only."""
     label_column: int | str | None = None
     """Column of the labels. `conll`: its number, from 1; the last if null. `conllu`: `upos`, `xpos` or a key of MISC;
-    `NER` if null. Others: `xpos`; the entities if null."""
+    `NER` if null. `conll2012`: `xpos`; the entities if null."""
     label_scheme: CorpusScheme = "BIO2"
     """`BIO2`, `IOB1` and `BIOES`, also under its names BILOU and BMES: entities; `auto`: detects which of them;
     `TOKENS`: one label per word."""

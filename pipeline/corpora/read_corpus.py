@@ -5,7 +5,6 @@ Every fault in a file is reported with its line.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from concord.models.data.sentence import Sentence
@@ -32,10 +31,8 @@ SUFFIXES: dict[str, FormatName] = {".conllu": "conllu", ".conll": "conll", "gold
 _READERS: dict[FormatName, Callable[[Iterable[tuple[int, str]], GoldFormat, FaultReporter], Iterator[SentenceRows]]] = {
     "conll": conll.read_sentences,
     "conllu": conllu.read_sentences,
-    "conll2012": partial(bracketed.read_sentences, task="conll2012"),
-    "semeval2010": partial(bracketed.read_sentences, task="semeval2010"),
+    "conll2012": bracketed.read_sentences,
 }
-_BRACKETED = {"conll2012", "semeval2010"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +83,7 @@ def read_corpus(path: Path, form: GoldFormat | None = None, on_fault: OnFault = 
     report = FaultReporter(path, on_fault)
     sentences = list(_READERS[kind](numbered_lines(path, on_fault), form, report))
     scheme = form.label_scheme
-    if kind in _BRACKETED and form.read_scheme.has_entities:
+    if kind == "conll2012" and form.read_scheme.has_entities:
         scheme = "BIO2"  # their reader converts the brackets
     elif scheme == "auto":
         scheme = detect_scheme(rows.labels for rows in sentences)
@@ -129,7 +126,7 @@ def _check_columns(kind: FormatName, form: GoldFormat) -> None:
         raise ConfigError(f"label_column: expected the number of a column for {kind}, from 1, got {column!r}")
     if kind == "conllu" and not isinstance(column, str):
         raise ConfigError(f"label_column: expected upos, xpos or a key of MISC for {kind}, got {column!r}")
-    if kind in _BRACKETED and column != "xpos":
+    if kind == "conll2012" and column != "xpos":
         raise ConfigError(f"label_column: expected xpos for {kind}, or null to read the entities, got {column!r}")
 
 

@@ -42,7 +42,7 @@ def init(folder: Path, *, types: str) -> Answer:
 @click.option("--output", "-o", type=FOLDER, help="Folder for the clean corpora; without it (or with -), only check.")
 @click.option(
     "--format",
-    type=click.Choice(["conll", "conllu", "conll2012", "semeval2010"]),
+    type=click.Choice(["conll", "conllu", "conll2012"]),
     help="Of the input.  [default: by file name]",
 )
 @click.option("--word-column", type=POSITIVE, default=1, show_default=True, help="Column of words (conll).")
@@ -67,7 +67,7 @@ def prepare(
     """Check gold corpora and write clean copies.
 
     INPUTS are the splits (train, dev, test); a folder stands for the corpus files in it. Problems are reported with
-    file and line. Entities and sentences are compared with the training corpus: the one named train, else the first.
+    file and line. The training corpus, the one named train, else the first, determines the scheme of the labels.
 
     Labels are written in BIO2. If a problem remains, nothing is written and the exit code is 1.
     """

@@ -1,13 +1,12 @@
-"""Check gold corpora before a training: faults, counts, overlap of splits; and write them in a clean form."""
+"""Check gold corpora before a training, count their labels, and write them in a clean form."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from concord.models.data.sentence import Sentence, TreeError
 from concord.models.errors import ConfigError
-from concord.models.evaluation.metrics import name_key
 from concord.models.labels.schemes import TOKENS
 from concord.models.labels.spans import decode_spans
 from concord.models.layers.tree_lstm import grow_forest
@@ -16,14 +15,12 @@ from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, CorpusScheme, Fa
 from concord.pipeline.corpora.read_corpus import SUFFIXES, GoldDocument, detect_format, read_corpus
 from concord.pipeline.corpora.write_corpus import GoldForm, write_gold
 from concord.pipeline.errors import InputError
-from concord.workflows.console import INLINE, Answer, counted, indented, short_path, table
+from concord.workflows.console import Answer, counted, indented, short_path, table
 
 SHOWN_FAULTS = 20
-SHOWN_TYPES = 60
+SHOWN_LABELS = 60
 # Removed from the names of splits, besides the suffixes of compression.
 _ENDINGS = (".gz", ".zst", ".txt", ".conllu", ".conll", ".v4_gold_conll", "_gold_conll")
-
-Names = set[tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,8 +28,8 @@ class PrepareJob:
     """The corpora to check, and what to write.
 
     Attributes:
-        inputs: one for each split; a folder means all corpus files in it. The others are compared with the training
-            corpus, which is the one with `train` in its name, else the first.
+        inputs: one for each split; a folder means all corpus files in it. The one with `train` in its name, else the
+            first, determines the label scheme.
         output: folder that takes a file for each split; None only checks.
         to: if None, CoNLL-U for corpora with trees or parts of speech and CoNLL for others.
         fix: repair faults that have only one likely meaning.
@@ -46,26 +43,8 @@ class PrepareJob:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EntityCounts:
-    """The entities of a split; those that recur in their document, and those whose name the training corpus lacks."""
-
-    entities: int
-    types: Mapping[str, int]
-    recurring_entities: int | None
-    unseen_entities: int | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenCounts:
-    """The token labels of a split, and how many of its words the training corpus lacks."""
-
-    labels: Mapping[str, int]
-    unseen_words: int | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SplitReport:
-    """The counts of a split; its sentences that occur word for word in earlier ones, by their names."""
+    """What a split holds; ``labels`` counts the entities of each type, or the words of each label if all have one."""
 
     name: str
     files: Sequence[Path]
@@ -73,8 +52,7 @@ class SplitReport:
     documents: int | None
     sentences: int
     words: int
-    counts: EntityCounts | TokenCounts = field(metadata=INLINE)
-    shared_sentences: Mapping[str, int]
+    labels: Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +97,7 @@ def prepare_command(job: PrepareJob) -> Answer:
         for split, path in zip(splits, outputs, strict=False):
             _write(split, path, form)
     report = PrepareReport(
-        splits=_describe_splits(splits, tokens=not form.read_scheme.has_entities),
+        splits=[_describe_split(split, tokens=not form.read_scheme.has_entities) for split in splits],
         faults=[
             {"file": str(fault.path), "line": fault.line, "message": fault.message, "repaired": fault.repaired}
             for fault in faults
@@ -231,107 +209,40 @@ def _write(split: _Split, path: Path, form: GoldFormat) -> None:
     write_gold(path, split.documents, form=written_form, label_column=column, header=header)
 
 
-def _describe_splits(splits: Sequence[_Split], *, tokens: bool) -> list[SplitReport]:
-    """Compare each split with the first, which is the training corpus, and with those before it."""
-    train = splits[0]
-    known_names = {name for document in train.documents for _, name in _mentions(document)} if not tokens else set()
-    known_words = {word for sentence in train.sentences for word in sentence.words}
-    reports = []
-    for number, split in enumerate(splits):
-        sentences = split.sentences
-        if tokens:
-            counts: EntityCounts | TokenCounts = _count_tokens(split, known_words if number else None)
-        else:
-            counts = _count_entities(split, known_names if number else None)
-        report = SplitReport(
-            name=split.name,
-            files=split.files,
-            label_scheme=split.label_scheme,
-            documents=sum(document.name is not None for document in split.documents) or None,
-            sentences=len(sentences),
-            words=sum(len(sentence.words) for sentence in sentences),
-            counts=counts,
-            shared_sentences=_shared_sentences(split, splits[:number]),
-        )
-        reports.append(report)
-    return reports
-
-
-def _count_tokens(split: _Split, known: set[str] | None) -> TokenCounts:
-    labels = Counter(label for sentence in split.sentences for label in sentence.labels or ())
-    unseen = sum(word not in (known or ()) for sentence in split.sentences for word in sentence.words)
-    return TokenCounts(labels=dict(labels.most_common()), unseen_words=unseen if known is not None else None)
-
-
-def _count_entities(split: _Split, known: Names | None) -> EntityCounts:
-    types = Counter(kind for document in split.documents for kind, _ in _mentions(document))
-    counts = [Counter(name for _, name in _mentions(document)) for document in split.documents]
-    in_documents = any(document.name is not None for document in split.documents)
-    recurring = sum(count for names in counts for count in names.values() if count > 1)
-    unseen = sum(count for names in counts for name, count in names.items() if name not in (known or ()))
-    return EntityCounts(
-        entities=types.total(),
-        types=dict(types.most_common()),
-        recurring_entities=recurring if in_documents else None,
-        unseen_entities=unseen if known is not None else None,
+def _describe_split(split: _Split, *, tokens: bool) -> SplitReport:
+    labels = [sentence.labels or () for sentence in split.sentences]
+    if tokens:
+        counts = Counter(label for found in labels for label in found)
+    else:
+        counts = Counter(span.label for found in labels for span in decode_spans(found, "BIO"))
+    return SplitReport(
+        name=split.name,
+        files=split.files,
+        label_scheme=split.label_scheme,
+        documents=sum(document.name is not None for document in split.documents) or None,
+        sentences=len(labels),
+        words=sum(map(len, labels)),
+        labels=dict(counts.most_common()),
     )
 
 
-def _mentions(document: GoldDocument) -> Iterable[tuple[str, tuple[str, ...]]]:
-    """Yield type and name of every entity; names are equal when their lower-cased words are."""
-    for sentence in document.sentences:
-        for span in decode_spans(sentence.labels or (), "BIO"):
-            yield span.label, name_key(sentence.words[span.start : span.end])
-
-
-def _shared_sentences(split: _Split, others: Sequence[_Split]) -> dict[str, int]:
-    """Count the sentences that occur word for word in another split."""
-    known = {other.name: {sentence.words for sentence in other.sentences} for other in others}
-    return {name: sum(sentence.words in words for sentence in split.sentences) for name, words in known.items()}
-
-
 def _describe(report: PrepareReport, faults: Sequence[Fault], job: PrepareJob) -> str:
-    splits = report.splits
-    shared = [
-        f"{count:,} of {split.sentences:,} sentences of {split.name} occur word for word in {other}"
-        f" ({100 * count / split.sentences:.2f} %)"
-        for split in splits
-        for other, count in split.shared_sentences.items()
-        if count
+    header = ("corpus", "labels in", "documents", "sentences", "words", "labels")
+    rows = [
+        (split.name, split.label_scheme, split.documents, split.sentences, split.words, sum(split.labels.values()))
+        for split in report.splits
     ]
-    written = [("written", str(short_path(path))) for path in report.written]
-    tables = [_split_table(splits), _type_table(splits), "\n".join(shared)]
-    parts = [*tables, _describe_faults(faults, report.faults_left, job), table(written)]
+    sizes = table(rows, header=header, right=range(2, len(header)))
+    written = table([("written", str(short_path(path))) for path in report.written])
+    parts = [sizes, _label_table(report.splits), _describe_faults(faults, report.faults_left, job), written]
     return "\n\n".join(filter(None, parts))
 
 
-def _split_table(splits: Sequence[SplitReport]) -> str:
-    rows: list[Sequence[object]] = []
-    header: Sequence[str] = ()
-    for split in splits:
-        sizes, counts = (split.documents, split.sentences, split.words), split.counts
-        if isinstance(counts, TokenCounts):
-            header = ("corpus", "documents", "sentences", "words", "labels", "unseen words")
-            rows.append((split.name, *sizes, len(counts.labels), _share(counts.unseen_words, split.words)))
-        else:
-            header = ("corpus", "labels in", "documents", "sentences", "words", "entities", "recurring", "unseen")
-            shares = [_share(part, counts.entities) for part in (counts.recurring_entities, counts.unseen_entities)]
-            rows.append((split.name, split.label_scheme, *sizes, counts.entities, *shares))
-    return table(rows, header=header, right=range(header.index("documents"), len(header)))
-
-
-def _type_table(splits: Sequence[SplitReport]) -> str:
-    tokens = isinstance(splits[0].counts, TokenCounts)
-    counts = [part.labels if isinstance(part := split.counts, TokenCounts) else part.types for split in splits]
-    total = sum(map(Counter, counts), Counter[str]())
-    rows = [(kind, *(numbers.get(kind, 0) for numbers in counts)) for kind, _ in total.most_common(SHOWN_TYPES)]
-    header = ("label" if tokens else "type", *(split.name for split in splits))
-    rest = [f"and {len(total) - SHOWN_TYPES:,} more: --json"] if len(total) > SHOWN_TYPES else []
-    return "\n".join([table(rows, header=header, right=range(1, len(header))), *rest])
-
-
-def _share(part: int | None, whole: int) -> str:
-    return "-" if part is None or not whole else f"{100 * part / whole:.1f} %"
+def _label_table(splits: Sequence[SplitReport]) -> str:
+    total = sum((Counter(split.labels) for split in splits), Counter[str]())
+    rows = [(label, *(split.labels.get(label, 0) for split in splits)) for label, _ in total.most_common(SHOWN_LABELS)]
+    rest = [f"and {len(total) - SHOWN_LABELS:,} more: --json"] if len(total) > SHOWN_LABELS else []
+    return "\n".join([table(rows, header=("label", *(split.name for split in splits))), *rest])
 
 
 def _describe_faults(faults: Sequence[Fault], left: int, job: PrepareJob) -> str:

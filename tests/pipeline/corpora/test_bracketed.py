@@ -27,24 +27,13 @@ wb/shop/00/shop_0000   1   0     Yes     UH           *   -   -   -   -         
 #end document
 """
 
-COLUMNS = "{}\t{}\t{}\t_\t{}\t_\t_\t_\t{}\t_\t{}\t_\t{}\t_\t_\t_\t_\n"
-SEMEVAL = (
-    "#begin document 4101\n"
-    + COLUMNS.format(1, "Ada", "ada", "NNP", 2, "NAME", "(person")
-    + COLUMNS.format(2, "King", "king", "NNP", 3, "SBJ", "person)")
-    + COLUMNS.format(3, "left", "leave", "VBD", 0, "ROOT", "_")
-    + COLUMNS.format(4, "Oslo", "oslo", "NNP", 3, "OBJ", "(gpe)")
-    + "\n"
-    + COLUMNS.format(1, "Rain", "rain", "NN", "_", "_", "_")
-    + "#end document 4101\n"
-)
-SEMEVAL_FORMAT = GoldFormat(format="semeval2010")
+FORMAT = GoldFormat(format="conll2012")
 
 
-def semeval(cells: list[str]) -> str:
+def sentence(cells: list[str]) -> str:
     """Return a sentence with these cells in the entity column."""
-    rows = enumerate(cells, start=1)
-    return "".join(COLUMNS.format(number, "w", "w", "NN", 0, "ROOT", cell) for number, cell in rows)
+    row = "wb/x 0 {} w NN * - - - - {} -\n"
+    return "".join(row.format(number, cell) for number, cell in enumerate(cells))
 
 
 def write(path: Path, text: str) -> Path:
@@ -76,22 +65,6 @@ def test_ontonotes_parts_of_speech_are_read_as_labels(tmp_path: Path) -> None:
     assert (sentence.labels, sentence.tags) == (("NNP", "NNP", "-LRB-", "NNP", "-RRB-"), None)
 
 
-def test_semeval_has_documents_words_entities_and_trees(tmp_path: Path) -> None:
-    path = write(tmp_path / "en.train.txt", SEMEVAL)
-    assert read_gold(path, SEMEVAL_FORMAT) == [
-        [
-            Sentence(
-                words=("Ada", "King", "left", "Oslo"),
-                labels=("B-person", "I-person", "O", "B-gpe"),
-                tags=("NNP", "NNP", "VBD", "NNP"),
-                heads=(2, 3, 0, 3),
-                relations=("NAME", "SBJ", "ROOT", "OBJ"),
-            ),
-            Sentence(words=("Rain",), labels=("O",), tags=("NN",)),
-        ]
-    ]
-
-
 @pytest.mark.parametrize(
     ("cells", "labels"),
     [
@@ -100,8 +73,8 @@ def test_semeval_has_documents_words_entities_and_trees(tmp_path: Path) -> None:
         (["(org", "org)", "(org)"], ("B-org", "I-org", "B-org")),
     ],
 )
-def test_brackets_of_both_tasks_are_read(tmp_path: Path, cells: list[str], labels: tuple[str, ...]) -> None:
-    assert read_gold(write(tmp_path / "a.txt", semeval(cells)), SEMEVAL_FORMAT)[0][0].labels == labels
+def test_brackets_are_read(tmp_path: Path, cells: list[str], labels: tuple[str, ...]) -> None:
+    assert read_gold(write(tmp_path / "a.txt", sentence(cells)), FORMAT)[0][0].labels == labels
 
 
 @pytest.mark.parametrize(
@@ -117,11 +90,11 @@ def test_brackets_of_both_tasks_are_read(tmp_path: Path, cells: list[str], label
     ],
 )
 def test_invalid_brackets_are_reported_with_their_line(tmp_path: Path, cells: list[str], message: str) -> None:
-    path = write(tmp_path / "a.txt", semeval(cells))
+    path = write(tmp_path / "a.txt", sentence(cells))
     with pytest.raises(InputError, match=rf"a\.txt{message}"):
-        read_gold(path, SEMEVAL_FORMAT)
+        read_gold(path, FORMAT)
     faults: list[Fault] = []
-    assert read_corpus(path, SEMEVAL_FORMAT, faults.append).documents == ()
+    assert read_corpus(path, FORMAT, faults.append).documents == ()
     assert all(fault.repaired is None for fault in faults)
 
 
