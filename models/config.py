@@ -27,7 +27,10 @@ class OneRun:
 class Config(BaseModel):
     """A frozen, strict configuration that rejects unknown keys and suggests the nearest known one."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", protected_namespaces=(), defer_build=True)
+    # JSON has no infinity: it would be null in every file that keeps a configuration.
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=(), defer_build=True
+    )
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, where: str = "") -> Self:

@@ -92,6 +92,8 @@ class TaggerRunConfig(PredictOptions):
     model: Annotated[str, Incidental] = "entities_multi"
     """A folder, the name of a bundled tagger, or models:/NAME@ALIAS of the MLflow registry."""
     device: Annotated[Literal["cpu", "cuda", "auto"], LabelNeutral, OneRun] = "cpu"
+    threshold: float | None = Field(default=None, ge=0)
+    """Uncertainty in nats above which stage two decides; the tagger's own threshold if null."""
     terms: Annotated[str | None, Incidental] = None
     """A list of terms, one JSON object a line as for spaCy's EntityRuler: words that match it where the
     tagger says otherwise are decided by stage two, which reads the list's label as their draft; a tagger of one stage
@@ -152,12 +154,12 @@ class ExecutorConfig(Config):
             raise ValueError("expected a share of one GPU, up to 1, or a whole number of them")
         return gpus
 
-    @field_validator("shard_seconds")
+    @field_validator("actors", "gpus", "parse_actors", "worker_memory_bytes", "shard_seconds")
     @classmethod
-    def _check_shard_seconds(cls, seconds: float | None, other: ValidationInfo) -> float | None:
-        if seconds is not None and other.data.get("kind") == "local":
-            raise ValueError("expected null for executor.kind local, which cannot kill a process that is stuck")
-        return seconds
+    def _check_ray_only(cls, setting: float | None, other: ValidationInfo) -> float | None:
+        if setting is not None and other.data.get("kind") == "local":
+            raise ValueError("expected null for executor.kind local, since only Ray reads it")
+        return setting
 
 
 class OutputConfig(Config):

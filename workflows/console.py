@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
@@ -82,7 +83,14 @@ def plain(value: Any) -> Any:
 
 def emit(answer: Answer, *, as_json: bool) -> None:
     """Write an answer to stdout and exit with its exit code."""
-    click.echo(json.dumps(answer.values, ensure_ascii=False) if as_json else answer.text, color=_color())
+    try:
+        click.echo(json.dumps(answer.values, ensure_ascii=False) if as_json else answer.text, color=_color())
+    except OSError as error:
+        if error.errno in _NO_SPACE_ERRORS:
+            error.filename = "stdout"
+            # What is left in its buffer would fail once more when the process ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
     click.get_current_context().exit(answer.exit_code)
 
 
@@ -149,7 +157,7 @@ def table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = (), right
     for column in range(len(header or rows[0])):
         is_right = column in right or all(isinstance(row[column], int | float) for row in rows)
         name = Text(header[column]) if header else ""
-        grid.add_column(name, justify="right" if is_right else "left", no_wrap=True, overflow="ignore")
+        grid.add_column(name, justify="right" if is_right else "left", no_wrap=True)
     for row in rows:
         grid.add_row(*(Text(_cell(value)) for value in row))
     # Lines are as long as they need to be: they are also read by programs.

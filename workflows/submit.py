@@ -67,7 +67,7 @@ def submit_job(
         else:
             submission_id = client.submit_job(
                 submission_id=submission_id or f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}",
-                entrypoint=f"exec {shlex.quote(python)} -m concord annotate {JOB_NAME} --executor ray",
+                entrypoint=f"exec {shlex.quote(python)} -m concord annotate {JOB_NAME}",
                 runtime_env={"working_dir": str(pack(job, config, Path(folder))), "env_vars": _variables()},
                 metadata=metadata,
             )

@@ -118,12 +118,12 @@ def test_what_is_sent(server: FakeJobServer, job: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
     concord_json("submit", job, "--no-wait", "--id", "mine", "--set", "tagger.samples=2", "--python", "/opt/my python")
     arrived = read_annotate_job(None, values=yaml.safe_load(sent[0]))
-    assert arrived == read_annotate_job(job, overrides=["tagger.samples=2"])
+    assert arrived == read_annotate_job(job, overrides=["tagger.samples=2", "executor.kind=ray"])
     # A default is not sent as a choice.
     assert names_model(arrived)
     assert "parser" not in yaml.safe_load(sent[0])
     details = server.jobs["mine"]
-    assert details.entrypoint == "exec '/opt/my python' -m concord annotate job.yaml --executor ray"
+    assert details.entrypoint == "exec '/opt/my python' -m concord annotate job.yaml"
     variables = details.runtime_env["env_vars"]
     assert variables["RAY_JOB_STOP_WAIT_TIME_S"] == str(submit.STOP_SECONDS)
     assert (variables["RAY_AUTH_MODE"], variables["MLFLOW_TRACKING_URI"]) == ("disabled", "http://mlflow:5000")

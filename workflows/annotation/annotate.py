@@ -32,7 +32,6 @@ SHOWN_DOCUMENTS = 10
 
 def annotate_collection(job: ResolvedJob) -> Answer:
     """Annotate everything that the output does not hold yet."""
-    _warn_of_ray_settings(job.config)
     answer = _run(job)
     return replace(answer, values={**answer.values, "taken": job.taken})
 
@@ -93,14 +92,6 @@ def _files(report: RunReport) -> str:
     """Count the files by format; a warning has named those that are skipped, and why."""
     skipped = [f"{report.ignored:,} skipped, whose names end in no known suffix"] if report.ignored else []
     return ", ".join([*(f"{count:,} {format}" for format, count in report.formats.items()), *skipped])
-
-
-def _warn_of_ray_settings(config: AnnotateConfig) -> None:
-    """Warn of settings that only the Ray executor reads."""
-    chosen = config.executor.model_dump(exclude_defaults=True)
-    ignored = [name for name in ("actors", "gpus", "parse_actors", "worker_memory_bytes") if name in chosen]
-    if ignored and config.executor.kind == "local":
-        warn(f"executor.{', executor.'.join(ignored)}: read only with --executor ray, and ignored now")
 
 
 def _named_rows(kind: str, ids: Sequence[str]) -> Iterator[tuple[str, str]]:

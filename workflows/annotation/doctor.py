@@ -87,14 +87,20 @@ def _bundled() -> Iterator[Check]:
     from concord.pipeline.config import ParserConfig
     from concord.pipeline.parsing.resolve_parser import parser_identity
     from concord.pipeline.parsing.stanza_packages import MULTILINGUAL_PACKAGE
-    from concord.workflows.registry.resolve_tagger import bundled_names, find_tagger
+    from concord.workflows.registry.resolve_tagger import bundled_names
 
     # It is of both bundled packages: that for English, and that for other languages.
     parser = ParserConfig(package=MULTILINGUAL_PACKAGE)
     yield _try("parser", lambda: parser_identity(parser).digest[:12], "install Concord again")
     yield _try("encoder", _whole_encoder, "install Concord again")
     for name in bundled_names():
-        yield _try(f"tagger {name}", lambda name=name: find_tagger(name).digest[:12], "install Concord again")
+        yield _try(f"tagger {name}", partial(_tagger_digest, name), "install Concord again")
+
+
+def _tagger_digest(name: str) -> str:
+    from concord.workflows.registry.resolve_tagger import find_tagger
+
+    return find_tagger(name).digest[:12]
 
 
 def _whole_encoder() -> str:
@@ -152,12 +158,12 @@ def _servers() -> Iterator[Check]:
 
 
 def _reach(address: str) -> str:
-    parts = urlsplit(address if "://" in address else f"//{address}")
-    if parts.scheme == "file":
+    if address.startswith("file:"):
         raise ValueError(f"{address}: MLflow 3 has no file stores; use sqlite:////absolute/mlflow.db or a server")
-    if parts.hostname in {None, "auto", "local"}:
-        return f"{address} is on this machine"
-    port = parts.port or {"https": 443, "ray": 10001}.get(parts.scheme, 80)
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    port = parts.port or {"http": 80, "https": 443, "ray": 10001}.get(parts.scheme)
+    if not parts.hostname or port is None:
+        return f"{parts.scheme or address} is not asked"
     socket.create_connection((parts.hostname, port), timeout=REACH_SECONDS).close()
     return f"{parts.hostname}:{port} answers"
 

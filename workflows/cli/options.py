@@ -85,10 +85,11 @@ def verb(
     def make(work: Callable[..., Answer]) -> click.Command:
         @functools.wraps(work)
         def call(*, as_json: bool, **arguments: Any) -> None:
-            # Libraries print there as well: Ray says on stdout that a node is gone.
-            with report_errors(as_json=as_json), redirect_stdout(sys.stderr):
-                answer = work(**arguments)
-            emit(answer, as_json=as_json)
+            with report_errors(as_json=as_json):
+                # Libraries print there as well: Ray says on stdout that a node is gone.
+                with redirect_stdout(sys.stderr):
+                    answer = work(**arguments)
+                emit(answer, as_json=as_json)
 
         option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
         command = click.command(name, epilog=f"\b\nExample:\n  {example}")(option(call))

@@ -12,7 +12,6 @@ import pytest
 import torch
 from concord_testing import fakes, runs
 
-from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import DeviceError, ShardError, ShortageError
 from concord.pipeline.output.manifest import ShardReport
@@ -346,8 +345,3 @@ def test_every_lack_of_memory_is_recognised(fault: Any) -> None:
 def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
     with pytest.raises(RuntimeError, match="shapes"), shortage_errors():
         raise RuntimeError("shapes do not fit")
-
-
-def test_time_limit_is_rejected_for_the_local_executor(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"executor\.shard_seconds.*which cannot kill a process that is stuck"):
-        runs.job(source, tmp_path / "out", executor={"kind": "local", "shard_seconds": 5})

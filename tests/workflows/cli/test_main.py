@@ -350,6 +350,16 @@ def test_expected_errors_have_a_message_and_an_exit_code(error: BaseException, c
     assert json.loads(run_command(raising(error), as_json=True).stdout)["exit_code"] == code
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["--json", None])
+def test_an_answer_that_finds_no_room_ends_with_75(option: str | None) -> None:
+    command = [sys.executable, "-m", "concord", "schema", *filter(None, [option])]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    message = "Error: stdout: No space left on device; free some space and try again\n"
+    assert (ended.returncode, ended.stderr) == (75, message)
+
+
 @pytest.mark.parametrize(
     "error", [ZeroDivisionError("why"), FileNotFoundError(errno.ENOENT, "why", "a"), OSError("why")]
 )

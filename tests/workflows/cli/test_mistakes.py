@@ -7,10 +7,8 @@ import pytest
 from concord_testing.checkout import CHECKOUT
 from concord_testing.command_line import concord
 
-from concord.pipeline.config import AnnotateConfig
-from concord.workflows.annotation.annotate import _warn_of_ray_settings
-
 MODEL = "-m entities_en_small"
+GOLD = CHECKOUT / "examples/train/dev.conllu"
 TRAIN = CHECKOUT / "conf/train/bilstm_crf.yaml"
 MISTAKES = {
     "anotate texts -o o": "Did you mean 'annotate'?",
@@ -28,6 +26,16 @@ MISTAKES = {
     f"annotate texts -o o {MODEL} --set reader.text_feld=body": "did you mean 'text_field'?",
     f"annotate texts -o o {MODEL} --set reader.format=xls": "expected one of the formats text, jsonl",
     f"annotate texts -o o {MODEL} --set reader.encoding=klingon": "expected auto or an encoding that browsers",
+    f"annotate texts -o o {MODEL} --set {'a.' * 3_000}b=1": "expected a key of a job, got one of 3,001 levels",
+    f"annotate texts -o o {MODEL} --set reader.max_unpack_ratio=.inf": "ratio: input should be a finite number",
+    f"annotate texts -o o {MODEL} --set tagger.threshold=.nan": "threshold: input should be a finite number",
+    f"annotate texts -o o {MODEL} --set tagger.threshold=-0.1": "input should be greater than or equal to 0, got -0.1",
+    "annotate infinite.yaml": "tagger.threshold: input should be a finite number",
+    f"annotate texts -o o {MODEL} --actors 4": "executor.actors: expected null for executor.kind local, since only Ray",
+    f"annotate texts -o o {MODEL} --set executor.gpus=1": "executor.gpus: expected null for executor.kind local",
+    f"annotate texts -o o {MODEL} --set executor.parse_actors=1": "executor.parse_actors: expected null for executor",
+    f"annotate texts -o o {MODEL} --set executor.worker_memory_bytes=1": "executor.worker_memory_bytes: expected null",
+    f"annotate texts -o o {MODEL} --set executor.shard_seconds=5": "executor.shard_seconds: expected null for",
     f"annotate texts -o o {MODEL} --set foo": "expected key=value, as in reader.text_field=body",
     f"annotate texts -o o {MODEL} --limit 0": "0 is not in the range x>=1",
     "annotate texts -o o -m nosuch": "a bundled tagger or models:/NAME@ALIAS; bundled are",
@@ -36,6 +44,7 @@ MISTAKES = {
     "annotate list.yaml": "expected a mapping of keys to values, got list",
     "annotate key.yaml": "expected a plain key",
     "annotate null.yaml": "got a null character in it",
+    f"evaluate entities_en_small --data {GOLD} --threshold inf": "threshold: input should be a finite number",
     "tag": "Missing argument 'TEXT'",
     "tag Hello -m nosuch": "bundled are",
     "status texts": "expected the output of a run",
@@ -67,6 +76,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("notes.md").write_text("x")
     Path("list.yaml").write_text("[1, 2]\n")
     Path("key.yaml").write_text("[a, b]: 1\n")
+    Path("infinite.yaml").write_text("input: texts\noutput: o\ntagger: {model: entities_en_small, threshold: .inf}\n")
     Path("null.yaml").write_text('input: texts\noutput: "o\\0"\n')
     Path("job.yaml").write_text("input: texts\noutput: o\ntagger: {model: entities_en_small}\n")
 
@@ -87,12 +97,3 @@ def test_a_file_in_the_way_of_an_export_is_named(tiny_bundle: Path) -> None:
     assert concord("annotate", "texts", "-o", "out", "-m", tiny_bundle).exit_code == 0
     result = concord("export", "out", "--to", "jsonl", "-o", "notes.md/x.jsonl")
     assert (result.exit_code, "notes.md: File exists; expected a folder" in result.stderr) == (2, True), result.output
-
-
-def test_settings_that_only_ray_reads_are_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
-    values = {"input": "in", "output": "out"}
-    _warn_of_ray_settings(AnnotateConfig.from_mapping({**values, "executor": {"actors": 4, "gpus": 1}}))
-    assert "executor.actors, executor.gpus: read only with --executor ray" in capsys.readouterr().err
-    _warn_of_ray_settings(AnnotateConfig.from_mapping({**values, "executor": {"actors": None}}))
-    _warn_of_ray_settings(AnnotateConfig.from_mapping({**values, "executor": {"actors": 4, "kind": "ray"}}))
-    assert capsys.readouterr().err == ""
