@@ -17,13 +17,13 @@ from bench_peers import tree_scores
 from environment import environment
 
 from concord.pipeline.corpora.read_corpus import read_gold
-from concord.workflows.corpora import parse_corpus
-from concord.workflows.corpora.parse_corpus import ParseConfig
+from concord.workflows.corpora import prepare
+from concord.workflows.corpora.prepare import ParseConfig
 
 
 def score_part(gold: Path, parsed: Path) -> dict[str, float]:
     """Parse one part and score it."""
-    parse_corpus.parse_command(ParseConfig(input=str(gold), output=str(parsed)))
+    prepare.parse_command(ParseConfig(input=str(gold), output=str(parsed)))
     wanted, found = (list(chain.from_iterable(read_gold(path))) for path in (gold, parsed))
     rows = [
         list(zip(sentence.tags or (), sentence.heads or (), sentence.relations or (), strict=True))

@@ -25,7 +25,7 @@ from concord.pipeline.worker.source_texts import SourceTexts
 from concord.workflows.annotation.annotate import annotate_collection
 from concord.workflows.annotation.job import JOB_SUFFIXES, annotate_config, job_values, read_annotate_job, resolve_job
 from concord.workflows.annotation.summary import describe_lost_files
-from concord.workflows.job_paths import absolute
+from concord.workflows.job_files import absolute
 
 _NULLABLE = ("meta", "raw_text", "encoding")
 _NEEDED = ("doc_id", "source_uri", "source_position", "text_sha256")

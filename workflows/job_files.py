@@ -1,8 +1,15 @@
-"""Values of YAML files: read strictly, set by dotted keys, and flattened to them."""
+"""Values of job files: YAML that is read strictly and set by dotted keys, and paths.
+
+Paths are relative to the current folder, and absolute from the reading of the job on, because workers have other
+working folders. A URL such as ``s3://bucket/key`` stays unchanged.
+"""
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
+from glob import glob, has_magic
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -10,11 +17,17 @@ from typing_extensions import override
 
 from concord.models.errors import ConfigError
 from concord.models.regular_files import read_regular
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.errors import InputError
+from concord.pipeline.parsing.resolve_parser import SPACY
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.pipeline.storage.store_path import StorePath
+from concord.pipeline.storage.store_path import StorePath, is_store
+from concord.pipeline.storage.urls import check_path, check_url, is_url, without_secrets
 
 _LARGEST = 4 << 20
 _MOST_VALUES = 50_000
+_DEEPEST = 100
+_FILE = "file://"
 
 
 def read_yaml(path: OutputPath) -> dict[str, Any]:
@@ -42,6 +55,8 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
 def set_value(values: dict[str, Any], dotted_key: str, value: object) -> None:
     """Set one value by its dotted key, creating mappings as needed."""
     *path, last = dotted_key.split(".")
+    if len(path) > _DEEPEST:
+        raise ConfigError(f"{dotted_key[:40]}...: expected a key of a job, got one of {len(path) + 1:,} levels")
     current = values
     for index, part in enumerate(path):
         current = current.setdefault(part, {})
@@ -76,6 +91,77 @@ def parse_override(override: str) -> tuple[str, Any]:
         return key.strip(), _parse_yaml(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {override}: expected a YAML value: {error}") from error
+
+
+def absolute(path: str) -> str:
+    """Make a local path absolute; a URL such as ``s3://bucket/key`` stays unchanged.
+
+    Raises:
+        InputError: for a URL with credentials, or one with a slash too few.
+        ConfigError: for the home of a user who does not exist, or a relative path where the current folder is gone.
+    """
+    if is_url(path):
+        check_url(path)
+        return path
+    check_path(path)
+    try:
+        return str(Path(path).expanduser().absolute())
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: expected an absolute path, since the current folder is gone") from error
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: expected a path, got the home of a user who does not exist") from error
+
+
+def absolute_input(where: str) -> str:
+    """Return an input's absolute path, or its normalized URL, as ``absolute`` does; a file URL becomes a path."""
+    path = absolute(f"/{where.removeprefix(_FILE).lstrip('/')}" if where.startswith(_FILE) else where)
+    # Not resolve(): a link such as `latest` keeps its own name.
+    return path.rstrip("/") if is_url(path) else os.path.abspath(path)  # noqa: PTH100
+
+
+def absolute_output(where: str) -> str:
+    """Return an output's path as ``absolute_input`` does; InputError for a URL that is not of an object store."""
+    output = absolute_input(where)
+    if is_url(output) and not is_store(output):
+        raise InputError(f"{where}: expected a folder, s3://, gs:// or az:// for the output; other URLs are read-only")
+    return output
+
+
+def absolute_model(name: str) -> str:
+    """Make the folder of a model absolute, that of ``hf:FOLDER`` too; a name or ``models:/...`` stays unchanged."""
+    if name.startswith("models:/"):
+        return name
+    adapter, colon, source = name.rpartition(":") if name.partition(":")[0].isidentifier() else ("", "", name)
+    folder = absolute(source)
+    return f"{adapter}{colon}{folder}" if Path(folder).is_dir() else name
+
+
+def corpus_paths(names: Sequence[str], *, key: str) -> list[str]:
+    """Return the absolute paths of corpora; a pattern stands for the files that match it, sorted."""
+    paths = []
+    for path in map(absolute, names):
+        if Path(path).exists() or not has_magic(path):
+            paths.append(path)
+            continue
+        # Not Path.glob: it also matches hidden files.
+        matching = sorted(name for name in glob(path, recursive=True) if Path(name).is_file())  # noqa: PTH207
+        if not matching:
+            raise ConfigError(f"{key}: expected files that match {path}, found none")
+        paths += matching
+    return paths
+
+
+def absolute_parser(parser: ParserConfig) -> dict[str, ParserConfig]:
+    """Return the parser with absolute paths if the job sets any; a default must not look like a choice."""
+    changes = {}
+    if parser.directory is not None:
+        if is_url(parser.directory):
+            url = without_secrets(parser.directory)
+            raise InputError(f"{url}: expected a local path, got a URL; copy the files to a local folder")
+        changes["directory"] = absolute(parser.directory)
+    if parser.package.startswith(SPACY):
+        changes["package"] = absolute_model(parser.package)
+    return {"parser": parser.model_copy(update=changes)} if changes else {}
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # an untyped library
@@ -126,6 +212,8 @@ def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+
+
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )

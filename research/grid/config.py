@@ -9,7 +9,7 @@ from pydantic import Field
 
 from concord.models.config import Config
 from concord.models.errors import ConfigError
-from concord.workflows.yaml_values import read_yaml
+from concord.workflows.job_files import read_yaml
 
 CONF = Path("research/grid.yaml")
 

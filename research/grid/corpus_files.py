@@ -7,8 +7,8 @@ from pathlib import Path
 from concord.pipeline.corpora.read_corpus import read_corpus
 from concord.pipeline.corpora.write_corpus import write_gold
 from concord.pipeline.storage.file_locks import exclusive
-from concord.workflows.corpora import parse_corpus
-from concord.workflows.corpora.parse_corpus import ParseConfig
+from concord.workflows.corpora import prepare
+from concord.workflows.corpora.prepare import ParseConfig
 from research.grid.config import GridConfig
 
 SPLITS = ("dev", "test")
@@ -24,7 +24,7 @@ def corpus_folder(key: str, grid: GridConfig, data: Path, work: Path) -> Path:
             if (path := split_file(source, split)).exists():
                 target = parsed / corpus.folder / f"{split}.conllu.zst"
                 with exclusive(target.parent / f".{split}.lock"):
-                    parse_corpus.parse_command(ParseConfig(input=str(path), output=str(target)))
+                    prepare.parse_command(ParseConfig(input=str(path), output=str(target)))
         return parsed
     if corpus.halves:
         halves = work / "halves"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from concord.pipeline.corpora.read_corpus import read_corpus
-from concord.workflows.corpora import parse_corpus
+from concord.workflows.corpora import prepare
 from research.grid.config import CorpusConfig, GridConfig, RowConfig, Run
 from research.grid.corpus_files import corpus_folder, split_file
 from research.grid.train_run import job_of
@@ -29,7 +29,7 @@ def test_corpus_with_trees_of_the_parser_is_found_beside_its_locks(
     (data / "tiny").mkdir(parents=True)
     for split in ("train", "dev"):
         (data / "tiny" / f"{split}.conllu").touch()
-    monkeypatch.setattr(parse_corpus, "parse_command", lambda job: Path(job.output).touch())
+    monkeypatch.setattr(prepare, "parse_command", lambda job: Path(job.output).touch())
     grid = grid_with(trees="parser")
     place = corpus_folder("tiny", grid, data, tmp_path / "work")
     folder = place / "tiny"

@@ -9,7 +9,7 @@ from concord_testing.command_line import concord as command
 from concord.models.errors import ConfigError
 from concord.pipeline.corpora.corpus_format import numbered_lines
 from concord.pipeline.errors import InputError
-from concord.workflows.yaml_values import parse_override, read_yaml
+from concord.workflows.job_files import parse_override, read_yaml
 
 pytestmark = pytest.mark.slow
 

@@ -1,20 +1,38 @@
-"""``concord history`` and ``concord files``: the generations of a collection, and the files of one of them."""
+"""``concord history`` and ``concord files``: the generations of a collection, what the last has moved, and files."""
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from concord.models.errors import ConfigError
 from concord.pipeline.errors import PlanError
-from concord.pipeline.output.collection import open_collection
+from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.past_generations import CONFIDENT, PastGeneration, past_generations
+from concord.pipeline.output.parquet_parts import read_part
+from concord.pipeline.output.past_generations import (
+    CONFIDENT,
+    LETTERS,
+    OF_WORDS,
+    PastGeneration,
+    Share,
+    past_generations,
+)
 from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.output.tables import without_candidates
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, counted, printable, table
 
 _COLUMNS = ("documents", "words", "dead_letters", "seconds", "words_per_second", "confidence")
+DRIFT = 5
+"""The exit code when a share has moved."""
+SURE = 3
+"""Standard deviations that a change must exceed; by chance alone a share moves so far once in 370 times."""
+NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +124,61 @@ def files(output: OutputPath, *, name: str | None, generation: int | None, versi
     return Answer(values=values, text="\n".join(path for paths in parts.values() for path in paths))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Move:
+    """A share that has moved, and the names, or reasons of dead letters, with most of the difference.
+
+    Attributes:
+        change: of the rate, relative to the one before; None where that was 0.
+    """
+
+    share: str
+    before: float
+    after: float
+    change: float | None
+    names: Mapping[str, float]
+
+
+def check(output: OutputPath, *, amount: float) -> Answer:
+    """Compare what the last run has written with the generation before; ``amount`` is the relative change allowed."""
+    latest = open_collection(output)
+    past = {one.number: one for one in past_generations(latest.folder)}
+    pair = [past[number] for number in sorted(past)[-2:]]
+    reasons, moves = latest.plan.reasons, list[Move]()
+    if pair[-1].stats.get("confirmed"):
+        pair, reasons = pair[-1:], ()
+        text = f"{output}: the last run has changed nothing, so that there is nothing to compare"
+    elif len(pair) == 1 or not pair[0].is_kept:
+        pair = pair[-1:]
+        text = (
+            f"{output}: the generation before {pair[0].name}, if any, is not kept, so that there is nothing to compare"
+        )
+    else:
+        collections = [open_collection(latest.folder, generation=one.number) for one in pair]
+        types = {label for one in pair for label in one.entities}
+        moves = _moves(pair[0].shares(types), pair[1].shares(types), collections, amount=amount)
+        moved = ", ".join(["these shares have moved", *(f"because {reason}" for reason in reasons)])
+        text = f"{output}: from generation {pair[0].name} to {pair[1].name} " + (
+            "\n".join([f"{moved}:", *map(_describe_move, moves)])
+            if moves
+            else f"no share has moved by more than {amount:.0%}"
+        )
+    names = [one.name for one in pair]
+    values = {"output": latest.output, "generations": names, "reasons": reasons, "moved": moves}
+    return Answer(values=values, text=text, exit_code=DRIFT * bool(moves))
+
+
+def has_moved(before: Share, after: Share, *, amount: float) -> bool:
+    """Tell whether a rate has changed by more than a relative amount, and by more than chance would.
+
+    Chance is that of independent counts (Poisson): the difference must exceed ``SURE`` of its standard deviations under
+    the common rate. What was 0 must become ten of as many, so that a small collection raises no alarm.
+    """
+    difference, common = after.rate - before.rate, (before.count + after.count) / (before.of + after.of)
+    variance = common * (1 / before.of + 1 / after.of)
+    return abs(difference) > amount * before.rate and difference**2 > SURE**2 * variance
+
+
 def _describe(generation: PastGeneration, versions: list[str], *, is_current: bool) -> ListedGeneration:
     stats, confidence = generation.stats, generation.shares(()).get(CONFIDENT)
     counts, seconds = stats.get("counts", {}), stats.get("finished")
@@ -129,3 +202,42 @@ def _describe(generation: PastGeneration, versions: list[str], *, is_current: bo
 def _rounded(value: float | None) -> float | str | None:
     """Return a number as the table shows it."""
     return f"{value:.3g}" if isinstance(value, float) and value < 100 else value and round(value)
+
+
+def _moves(
+    before: Mapping[str, Share], after: Mapping[str, Share], collections: list[Collection], *, amount: float
+) -> list[Move]:
+    names = [name for name in before if name in after and has_moved(before[name], after[name], amount=amount)]
+    counts = [_counts(collection) for collection in collections] if names else []
+    moves = []
+    for name in names:
+        old, new = before[name], after[name]
+        first, second = (counted[name] for counted in counts)
+        parts = {key: second[key] / new.of - first[key] / old.of for key in first | second}
+        sign = 1 if new.rate > old.rate else -1
+        ranked = sorted((key for key in parts if sign * parts[key] > 0), key=lambda key: (-abs(parts[key]), key))
+        by = {key: new.scale * parts[key] for key in ranked[:NAMED]}
+        change = new.rate / old.rate - 1 if old.rate else None
+        moves.append(Move(share=name, before=old.shown, after=new.shown, change=change, names=by))
+    return moves
+
+
+def _counts(collection: Collection) -> Mapping[str, Counter[str]]:
+    """Return, by share, how much of its count each name has, and of dead letters each reason."""
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for part in collection.parts("errors"):
+        found[LETTERS].update(read_part(part, ["error"])["error"].to_pylist())
+    for part in collection.parts("entities"):
+        rows = without_candidates(read_part(part, ["label", "canonical", "confidence", "source"]))
+        doubt = pc.fill_null(pc.subtract(1.0, rows["confidence"].cast(pa.float64())), 0.0)
+        groups = rows.append_column("doubt", doubt).group_by(["label", "canonical"])
+        for row in groups.aggregate([("doubt", "sum"), ("doubt", "count")]).to_pylist():
+            found[f"{row['label']}{OF_WORDS}"][row["canonical"]] += row["doubt_count"]
+            found[CONFIDENT][row["canonical"]] += row["doubt_sum"]
+    return found
+
+
+def _describe_move(move: Move) -> str:
+    change = "from none" if move.change is None else f"{move.change:+.0%}" + " doubt" * (move.share == CONFIDENT)
+    names = ", ".join(f"{printable(name)} {by:+.3g}" for name, by in move.names.items())
+    return f"  {printable(move.share)}: {move.before:.3g} to {move.after:.3g} ({change}), most by {names}"

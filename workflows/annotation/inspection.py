@@ -1,9 +1,10 @@
-"""``concord status``, ``verify``, ``errors list``, ``report`` and ``schema``: read an output folder and describe it."""
+"""Commands that read a collection: ``status``, ``verify``, ``errors list``, ``report``, ``export``, ``review``."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from textwrap import shorten
 
 import pyarrow as pa
@@ -11,6 +12,9 @@ import pyarrow as pa
 from concord.models.errors import ConfigError
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import IntegrityError, PlanError
+from concord.pipeline.exchange.export import ExportForm, ExportReport, export_collection, read_ids
+from concord.pipeline.exchange.label_studio import labeling_config
+from concord.pipeline.exchange.review_queue import QueuedSentence, QueueForm, Quotas, ReviewReport, write_review_queue
 from concord.pipeline.output.dead_letters import DeadLetterFilter, read_dead_letters
 from concord.pipeline.output.manifest import sum_outcomes
 from concord.pipeline.output.output_folder import OutputFolder
@@ -23,9 +27,13 @@ from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.crash_log import CrashLog
 from concord.workflows.annotation.summary import describe_component, describe_content, equation
 from concord.workflows.console import Answer, counted, indented, short_path, short_source, table
+from concord.workflows.progress import counting
 
 SHOWN_DEAD_LETTERS = 50
 MESSAGE_WIDTH = 100
+LEFT_OUT = 3
+"""Exit code when documents are missing from what was written."""
+SHOWN_SENTENCES = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,40 +109,6 @@ def status(output: OutputPath) -> Answer:
     return Answer(values=values, text=table(rows))
 
 
-def _finished_content(folder: OutputFolder) -> tuple[Mapping[str, int], LastChange] | None:
-    """Return what readers see, whatever a run in progress has committed, and what the last finished run has changed."""
-    try:
-        generation = folder.generations.current()
-        if generation is None:
-            return None
-        manifest, plan = generation.manifest(), generation.plan()
-    except (IntegrityError, PlanError):  # 'concord verify' explains what is broken
-        return None
-    seconds = generation.finished
-    change = LastChange(
-        generation=manifest.generation,
-        finished=datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else None,
-        annotated=manifest.annotated,
-        unchanged=manifest.unchanged,
-        changes=plan.changes,
-        reasons=plan.reasons,
-    )
-    return collection_counts(manifest), change
-
-
-def _describe_content(content: Mapping[str, int], change: LastChange) -> list[tuple[str, str]]:
-    when = f", {change.finished}" if change.finished else ""
-    made = f"{change.annotated:,} annotated, {change.unchanged:,} unchanged"
-    repeated, unlabelled = content["repeated_names"], content["unlabelled_names"]
-    rows = [
-        ("collection", f"{describe_content(content)}; {counted(content['dead_letters'], 'dead letter')}"),
-        *([("repeated names", f"{unlabelled:,} of {repeated:,} occurrences without a label")] if repeated else []),
-        ("last change", f"generation {change.generation}{when}: {made}"),
-        *([("", change.changes.description)] if change.generation else []),
-    ]
-    return [*rows, *(("", f"because {reason}") for reason in change.reasons)]
-
-
 def verify(output: OutputPath, *, deep: bool) -> Answer:
     """Compare a finished run with its manifest: names and sizes, with ``deep`` also hashes and rows.
 
@@ -199,6 +173,59 @@ def schema(name: str | None) -> Answer:
     return Answer(values=values, text=_describe_schema(tables))
 
 
+def write_export(
+    output: OutputPath, destination: Path, *, to: ExportForm, ids: Path | None, limit: int | None
+) -> Answer:
+    """Export a collection; exit code 3 if the text of a document is no longer available."""
+    chosen = None if ids is None else read_ids(ids)
+    with counting("documents") as count:
+        report = export_collection(output, destination, to=to, ids=chosen, limit=limit, on_document=lambda: count(1))
+    return _written(report, destination, to=to, lines=_export_lines(report, destination))
+
+
+def write_review(
+    output: OutputPath, destination: Path, *, to: QueueForm, quotas: Quotas, done: Sequence[Path]
+) -> Answer:
+    """Write a review queue without the documents that the files ``done`` list; see ``write_export`` for exit codes."""
+    exclude = frozenset().union(*map(read_ids, done))
+    report = write_review_queue(output, destination, to=to, quotas=quotas, exclude=exclude)
+    return _written(report, destination, to=to, lines=_review_lines(report, destination))
+
+
+def _finished_content(folder: OutputFolder) -> tuple[Mapping[str, int], LastChange] | None:
+    """Return what readers see, whatever a run in progress has committed, and what the last finished run has changed."""
+    try:
+        generation = folder.generations.current()
+        if generation is None:
+            return None
+        manifest, plan = generation.manifest(), generation.plan()
+    except (IntegrityError, PlanError):  # 'concord verify' explains what is broken
+        return None
+    seconds = generation.finished
+    change = LastChange(
+        generation=manifest.generation,
+        finished=datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else None,
+        annotated=manifest.annotated,
+        unchanged=manifest.unchanged,
+        changes=plan.changes,
+        reasons=plan.reasons,
+    )
+    return collection_counts(manifest), change
+
+
+def _describe_content(content: Mapping[str, int], change: LastChange) -> list[tuple[str, str]]:
+    when = f", {change.finished}" if change.finished else ""
+    made = f"{change.annotated:,} annotated, {change.unchanged:,} unchanged"
+    repeated, unlabelled = content["repeated_names"], content["unlabelled_names"]
+    rows = [
+        ("collection", f"{describe_content(content)}; {counted(content['dead_letters'], 'dead letter')}"),
+        *([("repeated names", f"{unlabelled:,} of {repeated:,} occurrences without a label")] if repeated else []),
+        ("last change", f"generation {change.generation}{when}: {made}"),
+        *([("", change.changes.description)] if change.generation else []),
+    ]
+    return [*rows, *(("", f"because {reason}") for reason in change.reasons)]
+
+
 def _describe_dead_letters(
     selected: Sequence[DeadLetter], counts: Counter[tuple[str, str]], *, output: OutputPath
 ) -> str:
@@ -230,3 +257,50 @@ def _describe_schema(tables: Mapping[str, Sequence[Column]]) -> str:
         rows = [(column.name, f"{column.type}{'?' * column.nullable}", column.description) for column in columns]
         lines += ["", name, indented(table(rows))]
     return "\n".join([*lines, "", "? may be null"])
+
+
+def _written(report: ExportReport | ReviewReport, destination: Path, *, to: ExportForm, lines: Iterator[str]) -> Answer:
+    errors = report.errors and report.errors.absolute()
+    values = {**asdict(report), "destination": destination.absolute(), "errors": errors}
+    text = [*lines]
+    if report.errors is not None:
+        text.append(
+            f"{counted(report.left_out, 'document')} left out because the text has changed since the annotation; see "
+            f"{short_path(report.errors)}, and run concord annotate again"
+        )
+    if to == "label-studio":
+        values["labeling_config"] = labeling_config(report.labels)
+        text += ["", "Labeling interface:", values["labeling_config"]]
+    return Answer(values=values, text="\n".join(text), exit_code=LEFT_OUT if report.errors is not None else 0)
+
+
+def _export_lines(report: ExportReport, destination: Path) -> Iterator[str]:
+    yield (
+        f"{short_path(destination)}: {counted(report.documents, 'document')}, {counted(report.sentences, 'sentence')}, "
+        f"{counted(report.words, 'word')}, {report.entities:,} entities"
+    )
+    if report.wordless:
+        yield f"{counted(report.wordless, 'document')} without words, which the format cannot represent"
+    if report.dead_letters:
+        yield f"{counted(report.dead_letters, 'dead letter')} of the collection: never annotated, not exported"
+    if report.unknown:
+        shown = ", ".join(map(repr, report.unknown[:3])) + (", ..." if len(report.unknown) > 3 else "")
+        yield f"{counted(len(report.unknown), 'requested id')} not in the collection: {shown}"
+
+
+def _review_lines(report: ReviewReport, destination: Path) -> Iterator[str]:
+    documents = len({sentence.doc_id for sentence in report.choices})
+    types = Counter(sentence.type for sentence in report.choices)
+    shares = ", ".join(f"{kind} {number:,}" for kind, number in types.most_common()) or "nothing"
+    sentences = counted(len(report.choices), "sentence")
+    yield f"{short_path(destination)}: {sentences} of {counted(documents, 'document')}; about {shares}"
+    yield ""
+    rows = [_queue_row(sentence) for sentence in report.choices[:SHOWN_SENTENCES]]
+    yield table(rows, header=("rank", "score", "document", "sentence", "least certain"))
+    if len(report.choices) > SHOWN_SENTENCES:
+        yield f"... and {len(report.choices) - SHOWN_SENTENCES:,} more, by score"
+
+
+def _queue_row(sentence: QueuedSentence) -> tuple[object, ...]:
+    doc_id = sentence.doc_id if sentence.doc_id.isprintable() else repr(sentence.doc_id)
+    return sentence.rank, sentence.score, doc_id, sentence.sent_id, sentence.reason

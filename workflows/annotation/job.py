@@ -16,9 +16,19 @@ from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.output_folder import CONFIG_NAME, OutputFolder
 from concord.pipeline.plan import Plan
 from concord.workflows.console import info
-from concord.workflows.job_paths import absolute, absolute_input, absolute_model, absolute_output, absolute_parser
+from concord.workflows.job_files import (
+    absolute,
+    absolute_input,
+    absolute_model,
+    absolute_output,
+    absolute_parser,
+    flatten,
+    nested,
+    parse_override,
+    read_yaml,
+    set_value,
+)
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
-from concord.workflows.yaml_values import flatten, nested, parse_override, read_yaml, set_value
 
 JOB_SUFFIXES = {".yaml", ".yml"}
 """How the names of job files end."""

@@ -9,9 +9,9 @@ from concord.pipeline.output.past_generations import PastGeneration, past_genera
 from concord.pipeline.output.shard_stats import total_counts
 from concord.pipeline.plan import Plan
 from concord.workflows.environment import code_tags
+from concord.workflows.job_files import flatten
 from concord.workflows.registry.model_versions import is_reference
 from concord.workflows.registry.run_records import EXPERIMENT, Metrics, RunRecord
-from concord.workflows.yaml_values import flatten
 
 PLAN_TAG = "concord.plan"
 RECORDED_FILES = ("report.html", CONFIG_NAME, STATS_NAME)

@@ -141,7 +141,7 @@ def submit(
         return stop_job(stop, address=address)
     if job is None or stop is not None:
         raise click.UsageError("Expected either JOB.yaml or --stop ID.")
-    config = _annotate_job(str(job), {}, overrides)
+    config = _annotate_job(str(job), {"executor": "ray"}, overrides)
     resolve_auth_mode(address)
     from concord.workflows.submit import submit_job
 
@@ -207,9 +207,7 @@ def history(output: "OutputPath", *, check: bool, amount: float | None, **option
     if (keep is not None and not prune) or (generation is not None and not tag) or (amount is not None and not check):
         raise click.UsageError("--keep belongs to --prune, --generation to --tag, and --amount to --check.")
     if check:
-        from concord.workflows.annotation import drift
-
-        return drift.check(output, amount=0.2 if amount is None else amount)
+        return work.check(output, amount=0.2 if amount is None else amount)
     if prune:
         return work.prune(output, keep=keep)
     if tag:
@@ -382,7 +380,7 @@ def export(output: "OutputPath", **options: Any) -> Answer:
     CoNLL-U, CSV (a row for each entity) and hf need no raw text. For the others it is read again from the input and
     verified by hash; documents that have changed since are left out and listed beside the export, with exit code 3.
     """
-    from concord.workflows.annotation.export import write_export
+    from concord.workflows.annotation.inspection import write_export
 
     return write_export(output, **options)
 
@@ -436,7 +434,7 @@ def review(
         if done or to is not None:
             raise click.UsageError("--done and --to go with --output; the browser shows what is done")
         return serve(output, port=None, browser=not no_browser, who=who, quotas=Quotas(**quotas))
-    from concord.workflows.annotation.export import write_review
+    from concord.workflows.annotation.inspection import write_review
 
     return write_review(output, destination, to=to or "label-studio", quotas=Quotas(**quotas), done=done)
 

@@ -147,7 +147,7 @@ def learn(
     """
     from concord.workflows.corrections.learn import LearnJob, learn_command
     from concord.workflows.corrections.rehearsal import Corpora
-    from concord.workflows.job_paths import absolute
+    from concord.workflows.job_files import absolute
 
     if rehearse and no_rehearsal:
         raise click.UsageError("--rehearse and --no-rehearsal exclude each other")

@@ -89,7 +89,7 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
 
     Words and labels stay unchanged. A corpus that already has these trees is not written again.
     """
-    from concord.workflows.corpora.parse_corpus import parse_command, read_parse_job
+    from concord.workflows.corpora.prepare import parse_command, read_parse_job
 
     return parse_command(read_parse_job({"input": str(corpus), "output": output}, overrides=overrides))
 
@@ -144,7 +144,7 @@ def evaluate(model: str, *, samples: int | None, threshold: float | None, **opti
     from concord.workflows.evaluation.evaluate import EvaluateJob, evaluate_command
     from concord.workflows.registry.resolve_tagger import find_tagger
 
-    predict = PredictOptions(samples=samples, threshold=threshold)
+    predict = PredictOptions.from_mapping({"samples": samples, "threshold": threshold})
     return evaluate_command(EvaluateJob(folder=find_tagger(model).folder, options=predict, **options))
 
 

@@ -1,26 +1,41 @@
-"""Check gold corpora before a training, count their labels, and write them in a clean form."""
+"""Prepare gold corpora for a training: check them, write them in a clean form, and add dependency trees."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from pydantic import field_validator
+
+from concord.models.config import Config
 from concord.models.data.sentence import Sentence, TreeError
-from concord.models.errors import ConfigError
+from concord.models.errors import ConfigError, ModelError
 from concord.models.labels.schemes import TOKENS
 from concord.models.labels.spans import decode_spans
 from concord.models.layers.tree_lstm import grow_forest
-from concord.pipeline.corpora.conllu import read_header
+from concord.pipeline.config import ParserConfig
+from concord.pipeline.corpora.conllu import PARSER_KEY, SOURCE_KEY, read_header
 from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, CorpusScheme, Fault, GoldFormat, OnFault
-from concord.pipeline.corpora.read_corpus import SUFFIXES, GoldDocument, detect_format, read_corpus
-from concord.pipeline.corpora.write_corpus import GoldForm, write_gold
+from concord.pipeline.corpora.read_corpus import SUFFIXES, GoldDocument, detect_format, read_corpus, read_gold
+from concord.pipeline.corpora.write_corpus import PARSED_SUFFIXES, GoldForm, write_gold
 from concord.pipeline.errors import InputError
+from concord.pipeline.identity import component_signature
+from concord.pipeline.parsing.parser import Parser
+from concord.pipeline.parsing.resolve_parser import load_parser, parser_identity
+from concord.pipeline.parsing.tokens import WordAnalysis
+from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import Answer, counted, indented, short_path, table
+from concord.workflows.corpora.corpora import require_sentences
+from concord.workflows.job_files import absolute, absolute_parser, apply_overrides
+from concord.workflows.progress import counting
 
 SHOWN_FAULTS = 20
 SHOWN_LABELS = 60
 # Removed from the names of splits, besides the suffixes of compression.
 _ENDINGS = (".gz", ".zst", ".txt", ".conllu", ".conll", ".v4_gold_conll", "_gold_conll")
+_SENTENCES_A_CALL = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,19 +80,6 @@ class PrepareReport:
     written: Sequence[Path]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Split:
-    name: str
-    files: tuple[Path, ...]
-    documents: tuple[GoldDocument, ...]
-    label_scheme: CorpusScheme
-    faults: tuple[Fault, ...]
-
-    @property
-    def sentences(self) -> list[Sentence]:
-        return [sentence for document in self.documents for sentence in document.sentences]
-
-
 def prepare_command(job: PrepareJob) -> Answer:
     """Check corpora and write them in a clean form, unless a fault is left; the exit code is then 1.
 
@@ -106,6 +108,91 @@ def prepare_command(job: PrepareJob) -> Answer:
         written=[] if left else outputs,
     )
     return Answer.of(report, text=_describe(report, faults, job), exit_code=1 if left else 0)
+
+
+class ParseConfig(Config):
+    """One gold corpus to parse."""
+
+    input: str
+    """A corpus: ``.conllu`` or ``.conll``, optionally with ``.gz`` or ``.zst``."""
+    output: str
+    """The corpus with trees: ``.conllu``, optionally with ``.gz`` or ``.zst``."""
+    parser: ParserConfig = ParserConfig()
+
+    @field_validator("parser")
+    @classmethod
+    def _check_parser(cls, parser: ParserConfig) -> ParserConfig:
+        if not parser.trees:
+            raise ValueError("expected trees: true, since this command adds trees")
+        return parser
+
+
+def read_parse_job(values: Mapping[str, Any], *, overrides: Sequence[str] = ()) -> ParseConfig:
+    """Return the job of parsing a gold corpus; overrides take precedence over values."""
+    job = dict(values)
+    apply_overrides(job, overrides)
+    config = ParseConfig.from_mapping(job)
+    paths = {"input": absolute(config.input), "output": absolute(config.output)}
+    return config.model_copy(update={**paths, **absolute_parser(config.parser)})
+
+
+def parse_command(config: ParseConfig) -> Answer:
+    """Parse a gold corpus; nothing is done if the output already has this parser's trees of this corpus.
+
+    Sentences, words, labels and documents are kept; comments, sentence ids and multi-word tokens are not.
+
+    Raises:
+        ConfigError: when the output's name is not one of CoNLL-U, or it is the input or a file of other origin.
+        InputError: when the corpus cannot be read or has no sentence.
+        ModelError: when the parser cannot be loaded, or finds no trees.
+        StoreError: when there is no space.
+    """
+    source, output = Path(config.input), Path(config.output)
+    if not output.name.endswith(PARSED_SUFFIXES):
+        raise ConfigError(f"output: expected a name that ends in {', '.join(PARSED_SUFFIXES)}, got {output.name!r}")
+    if output.resolve() == source.resolve():
+        raise ConfigError("output: expected another file than the input, got the same")
+    documents = read_gold(source)
+    require_sentences(documents, [str(source)])
+    sentences = [sentence.words for document in documents for sentence in document]
+    parser, digest = component_signature(parser_identity(config.parser)), file_sha256(source)
+    words = sum(map(len, sentences))
+    sizes = {"documents": len(documents), "sentences": len(sentences), "words": words}
+    values = {"output": str(output), "parser": parser, **sizes}
+    header = {PARSER_KEY: parser, SOURCE_KEY: digest}
+    if output.exists():
+        existing = read_header(output)
+        if existing == header:
+            text = f"{short_path(output)} already has these trees; nothing was done"
+            return Answer(values={**values, "parsed": False}, text=text)
+        if PARSER_KEY not in existing:
+            raise ConfigError(
+                f"output: expected a new file or one that an earlier parse has made, got {output}, which has no "
+                "trees of a parser; choose another name"
+            )
+    loaded = load_parser(config.parser)
+    started = time.monotonic()
+    gold = [GoldDocument(name="", sentences=tuple(document), lines=()) for document in documents]
+    write_gold(output, gold, form="conllu", header=header, analyses=_parse(loaded, sentences, config.parser))
+    speed = words / (time.monotonic() - started)
+    return Answer(
+        values={**values, "parsed": True, "words_per_second": speed},
+        text=f"{short_path(output)}: trees for {counted(len(sentences), 'sentence')} with {words:,} words "
+        f"by {parser.partition('@')[0]}, {speed:,.0f} words/s",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Split:
+    name: str
+    files: tuple[Path, ...]
+    documents: tuple[GoldDocument, ...]
+    label_scheme: CorpusScheme
+    faults: tuple[Fault, ...]
+
+    @property
+    def sentences(self) -> list[Sentence]:
+        return [sentence for document in self.documents for sentence in document.sentences]
 
 
 def _read_splits(job: PrepareJob, form: GoldFormat) -> list[_Split]:
@@ -260,3 +347,18 @@ def _describe_faults(faults: Sequence[Fault], left: int, job: PrepareJob) -> str
         ending = f"--fix repairs {repairable:,} of them, as the arrow says"
     nothing = "; nothing was written" if left and job.output is not None else ""
     return "\n".join([counted(len(faults), "fault"), indented("\n".join(lines)), ending + nothing])
+
+
+def _parse(parser: Parser, sentences: list[tuple[str, ...]], config: ParserConfig) -> list[tuple[WordAnalysis, ...]]:
+    analyses: list[tuple[WordAnalysis, ...]] = []
+    with counting("sentences", total=len(sentences)) as count:
+        for start in range(0, len(sentences), _SENTENCES_A_CALL):
+            chunk = sentences[start : start + _SENTENCES_A_CALL]
+            analyses += parser.parse_words(chunk)
+            if any(word.head is None for word in analyses[start]):
+                raise ModelError(
+                    f"parser.package: expected a parser that finds trees in any sentence, got {config.package}; name "
+                    "one for the language of the corpus, such as parser_en"
+                )
+            count(len(chunk))
+    return analyses

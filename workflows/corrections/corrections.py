@@ -14,7 +14,7 @@ from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.document_rows import CollectedDocument, read_collection, sentence_offsets
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.source_texts import SourceTexts
-from concord.workflows.annotation.export import LEFT_OUT
+from concord.workflows.annotation.inspection import LEFT_OUT
 from concord.workflows.console import INLINE, Answer, counted, plain, printable, short_path, table
 
 SHOWN = 40

@@ -44,6 +44,7 @@ from concord.workflows.corpora.provenance import Provenance, describe_part, find
 from concord.workflows.corrections.corrected_corpus import CORPUS_NAME, CorrectedCorpus, read_corrected
 from concord.workflows.corrections.rehearsal import Corpora, find_data, find_job, with_rehearsal
 from concord.workflows.evaluation.compare import CompareJob, compare_command
+from concord.workflows.job_files import apply_overrides
 from concord.workflows.promotion.gate import DEFAULT_GATE, read_gate
 from concord.workflows.registry.model_versions import is_reference, resolve
 from concord.workflows.registry.resolve_tagger import find_entity_tagger, find_tagger
@@ -53,7 +54,6 @@ from concord.workflows.training.calibrate import CalibrateJob, calibrate_command
 from concord.workflows.training.job import DataConfig, TrainJob
 from concord.workflows.training.tracking import JOB_NAME
 from concord.workflows.training.train_result import TrainResult
-from concord.workflows.yaml_values import apply_overrides
 
 STATE_NAME = "learning.json"
 COMPARISON_NAME = "comparison.json"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from concord.workflows.job_paths import corpus_paths
 from pydantic import Field
 
 from concord.models.bundles.checkpoint import load_tagger
@@ -21,10 +22,9 @@ from concord.workflows.corpora.corpora import Documents, read_gold_for, without_
 from concord.workflows.corpora.provenance import Overlap, find_overlap, read_provenance
 from concord.workflows.evaluation.compare import CompareJob, Line, Procedure, compare, evidence
 from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger
-from concord.workflows.job_paths import corpus_paths
+from concord.workflows.job_files import corpus_paths, read_yaml
 from concord.workflows.registry.model_versions import ModelVersion, fetch
 from concord.workflows.registry.resolve_tagger import find_tagger
-from concord.workflows.yaml_values import read_yaml
 
 DEFAULT_GATE = Path("conf/promote.yaml")
 """The gate of a promotion that names no other."""

@@ -14,8 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from concord.models.config import Config, Incidental
 from concord.models.errors import ConfigError
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.workflows.job_paths import absolute, corpus_paths
-from concord.workflows.yaml_values import apply_overrides, read_yaml
+from concord.workflows.job_files import absolute, apply_overrides, corpus_paths, read_yaml
 
 
 class TrainCorpus(Config):

@@ -21,12 +21,12 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.environment import code_tags, has_ended, process_name
+from concord.workflows.job_files import flatten
 from concord.workflows.registry.mlflow_client import Dataset, RunStatus
 from concord.workflows.registry.model_versions import GUARDED_ALIASES
 from concord.workflows.registry.run_records import Metrics, Registration, RunRecord
 from concord.workflows.training.job import TrainJob
 from concord.workflows.training.train_corpora import datasets
-from concord.workflows.yaml_values import flatten
 
 RUN_NAME = "run.json"
 JOB_NAME = "job.json"

@@ -30,6 +30,7 @@ from concord.workflows.corpora.corpora import Documents, label_types
 from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance
 from concord.workflows.environment import describe_environment
 from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger
+from concord.workflows.job_files import flatten
 from concord.workflows.progress import TrainingProgress
 from concord.workflows.registry.model_versions import check_name
 from concord.workflows.registry.run_records import LiveRecord, send_or_warn
@@ -45,7 +46,6 @@ from concord.workflows.training.tracking import (
 )
 from concord.workflows.training.train_corpora import PARTS, read_train_corpora, trees_of
 from concord.workflows.training.train_result import RegisteredVersion, TrainResult
-from concord.workflows.yaml_values import flatten
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

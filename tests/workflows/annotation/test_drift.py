@@ -10,7 +10,7 @@ from concord_testing import runs
 from concord_testing.command_line import concord
 
 from concord.pipeline.output.past_generations import Share
-from concord.workflows.annotation.drift import has_moved
+from concord.workflows.annotation.history import has_moved
 
 
 def annotate(folder: Path, *texts: str | bytes, **changes: Any) -> Path:

@@ -24,7 +24,7 @@ from concord.workflows.annotation.job import (
     resolve_job,
     with_settings_of_collection,
 )
-from concord.workflows.yaml_values import flatten
+from concord.workflows.job_files import flatten
 
 NEUTRAL = [
     "output.keep_text=true",

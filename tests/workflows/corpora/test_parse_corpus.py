@@ -19,7 +19,7 @@ from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.resolve_parser import parser_identity
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import read_corpora, tree_source
-from concord.workflows.corpora.parse_corpus import parse_command, read_parse_job
+from concord.workflows.corpora.prepare import parse_command, read_parse_job
 from concord.workflows.training import train
 from concord.workflows.training.job import read_train_job
 from concord.workflows.training.train import TrainOptions

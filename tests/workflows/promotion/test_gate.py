@@ -13,6 +13,7 @@ from concord.models.errors import ConfigError
 from concord.models.evaluation.significance import Difference
 from concord.workflows.corpora.provenance import Overlap
 from concord.workflows.evaluation.compare import Line
+from concord.workflows.job_files import read_yaml
 from concord.workflows.promotion.gate import (
     GateConfig,
     comparison_conditions,
@@ -24,7 +25,6 @@ from concord.workflows.promotion.gate import (
     relative_speed,
     throughput_condition,
 )
-from concord.workflows.yaml_values import read_yaml
 
 GATE = GateConfig(
     data=["gold.conll"], alpha=0.05, minimum_gain=0.5, no_worse=["long"], tolerance=2.0, throughput_ratio=0.8
