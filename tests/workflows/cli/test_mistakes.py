@@ -27,7 +27,7 @@ MISTAKES = {
     f"annotate texts -o o {MODEL} --set reader.format=xls": "expected one of the formats text, jsonl",
     f"annotate texts -o o {MODEL} --set reader.encoding=klingon": "expected auto or an encoding that browsers",
     f"annotate texts -o o {MODEL} --set {'a.' * 3_000}b=1": "expected a key of a job, got one of 3,001 levels",
-    f"annotate texts -o o {MODEL} --set reader.max_unpack_ratio=.inf": "ratio: input should be a finite number",
+    f"annotate texts -o o {MODEL} --set output.grace_seconds=.inf": "grace_seconds: input should be a finite number",
     f"annotate texts -o o {MODEL} --set tagger.threshold=.nan": "threshold: input should be a finite number",
     f"annotate texts -o o {MODEL} --set tagger.threshold=-0.1": "input should be greater than or equal to 0, got -0.1",
     "annotate infinite.yaml": "tagger.threshold: input should be a finite number",
@@ -37,6 +37,7 @@ MISTAKES = {
     f"annotate texts -o o {MODEL} --set executor.worker_memory_bytes=1": "executor.worker_memory_bytes: expected null",
     f"annotate texts -o o {MODEL} --set executor.shard_seconds=5": "executor.shard_seconds: expected null for",
     f"annotate texts -o o {MODEL} --set foo": "expected key=value, as in reader.text_field=body",
+    f"annotate texts -o o {MODEL} --executor spark": "'spark' is not one of",
     f"annotate texts -o o {MODEL} --limit 0": "0 is not in the range x>=1",
     "annotate texts -o o -m nosuch": "a bundled tagger or models:/NAME@ALIAS; bundled are",
     "annotate texts -o o -m models:/x": "expected models:/NAME@ALIAS or models:/NAME/VERSION",
@@ -88,6 +89,7 @@ def test_a_mistake_is_explained(line: str) -> None:
     result = concord(*shlex.split(line))
     assert result.exit_code == 2, result.output
     assert MISTAKES[line] in " ".join(result.stderr.split())
+    assert (result.stdout, "Traceback" in result.stderr) == ("", False)
     assert sorted(Path.cwd().rglob("*")) == before
 
 

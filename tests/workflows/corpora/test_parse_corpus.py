@@ -6,18 +6,17 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import spacy
-from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
+from concord_testing.command_line import concord
 
 from concord.models.bundles.checkpoint import load_tagger
-from concord.models.errors import ConfigError, ModelError
+from concord.models.errors import ConcordError, ConfigError, ModelError
 from concord.nlp import load
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.errors import InputError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.resolve_parser import parser_identity
-from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import read_corpora, tree_source
 from concord.workflows.corpora.prepare import parse_command, read_parse_job
 from concord.workflows.training import train
@@ -28,8 +27,6 @@ pytestmark = pytest.mark.slow
 
 GOLD = CHECKOUT / "examples/train"
 SIGNATURE = component_signature(parser_identity(ParserConfig()))
-ANOTHER_PARSER = "concord.pipeline.parsing.stanza_packages.SENTENCE_CAP"
-"""What makes the parser another one where it is replaced."""
 TRAIN_YAML = """\
 tagger: dependency_aware
 data:
@@ -48,8 +45,12 @@ profiles:
 """
 
 
-def concord(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+@pytest.fixture
+def blank(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the package of a spaCy pipeline without a parser."""
+    folder = tmp_path_factory.mktemp("spacy") / "blank"
+    spacy.blank("en").to_disk(folder)
+    return f"spacy:{folder}"
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ def test_parse_reads_columns_of_words_and_labels(tmp_path: Path) -> None:
     ]
 
 
-def test_parse_runs_again_only_when_corpus_or_parser_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parse_runs_again_only_when_corpus_or_parser_changed(tmp_path: Path) -> None:
     source, output = tmp_path / "gold.conll", tmp_path / "gold.conllu.gz"
     source.write_text("Mira\tB-PER\nsmiled\tO\n")
     values = {"input": str(source), "output": str(output)}
@@ -114,52 +115,43 @@ def test_parse_runs_again_only_when_corpus_or_parser_changed(tmp_path: Path, mon
     made = output.stat()
     assert parse_command(read_parse_job(values)).values["parsed"] is False
     assert (output.stat().st_ino, output.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
-    monkeypatch.setattr(ANOTHER_PARSER, 50)
-    assert parse_command(read_parse_job(values)).values["parsed"] is True
+    assert parse_command(read_parse_job(values, overrides=["parser.sentence_cap=50"])).values["parsed"] is True
     source.write_text("Mira\tB-PER\nslept\tO\n")
     assert parse_command(read_parse_job(values)).values["parsed"] is True
     assert read_gold(output)[0][0].words == ("Mira", "slept")
 
 
 @pytest.mark.parametrize(
-    ("output", "fault"),
+    ("output", "text", "fault"),
     [
-        ("gold.conll", "expected a name that ends in .conllu"),
-        ("gold.conllu", "another file than the input"),
-        ("link.conllu", "another file than the input"),
+        ("out.conll", "Mira\tB-PER\n", "expected a name that ends in .conllu"),
+        ("gold.conll", "Mira\tB-PER\n", "expected a name that ends in .conllu"),
+        ("link.conllu", "Mira\tB-PER\n", "another file than the input"),
+        ("trees.conllu", "Mira\tB-PER\n", r"trees\.conllu, which has no trees of a parser; choose another name"),
+        ("out.conllu", "\n", "with one sentence or more, got none"),
     ],
 )
-def test_parse_refuses_an_invalid_output(tmp_path: Path, output: str, fault: str) -> None:
-    source = tmp_path / "gold.conllu"
-    source.write_text("")
+def test_parse_refuses_what_it_cannot_parse_or_replace(tmp_path: Path, output: str, text: str, fault: str) -> None:
+    source, other = tmp_path / "gold.conll", tmp_path / "trees.conllu"
+    source.write_text(text)
+    other.write_text("1\tMira\t_\tPROPN\t_\t_\t0\troot\t_\tNER=B-PER\n\n")
     (tmp_path / "link.conllu").symlink_to(source)
-    with pytest.raises(ConfigError, match=fault):
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ConcordError, match=fault):
         parse_command(read_parse_job({"input": str(source), "output": str(tmp_path / output)}))
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_parse_does_not_overwrite_a_file_of_other_origin(tmp_path: Path) -> None:
-    source, output = tmp_path / "gold.conll", tmp_path / "trees.conllu"
-    source.write_text("Mira\tB-PER\n")
-    output.write_text("1\tMira\t_\tPROPN\t_\t_\t0\troot\t_\tNER=B-PER\n\n")
-    with pytest.raises(ConfigError, match=r"trees\.conllu, which has no trees of a parser; choose another name"):
-        parse_command(read_parse_job({"input": str(source), "output": str(output)}))
-    assert "Mira" in output.read_text()
-
-
-def test_parse_refuses_a_parser_without_trees(tmp_path: Path) -> None:
+def test_parse_asks_for_a_parser_that_makes_all_trees(tmp_path: Path, blank: str) -> None:
     source, output = tmp_path / "gold.conll", tmp_path / "gold.conllu"
     source.write_text("Mira\tB-PER\n")
-    spacy.blank("en").to_disk(tmp_path / "blank")
-    job = {"input": str(source), "output": str(output), "parser": {"package": f"spacy:{tmp_path / 'blank'}"}}
-    with pytest.raises(ModelError, match="expected a parser that finds trees in any sentence, got spacy:"):
-        parse_command(read_parse_job(job))
+    for package in (blank, "parser_multi"):
+        job = {"input": str(source), "output": str(output), "parser": {"package": package}}
+        with pytest.raises(ModelError, match=f"expected a parser that finds trees in any sentence, got {package}"):
+            parse_command(read_parse_job(job))
+    with pytest.raises(ConfigError, match="parser: expected trees: true"):
+        read_parse_job(job, overrides=["parser.trees=false"])
     assert not output.exists()
-
-
-def test_parse_refuses_a_corpus_without_sentences(tmp_path: Path) -> None:
-    (tmp_path / "empty.conll").write_text("\n")
-    with pytest.raises(InputError, match="with one sentence or more, got none"):
-        parse_command(read_parse_job({"input": str(tmp_path / "empty.conll"), "output": str(tmp_path / "a.conllu")}))
 
 
 def test_tagger_of_parsed_trees_annotates_with_the_same_parser(bundle: Path, tmp_path: Path) -> None:
@@ -174,60 +166,28 @@ def test_tagger_of_parsed_trees_annotates_with_the_same_parser(bundle: Path, tmp
         ("a", "Mira Solberg", "PER"),
         ("a", "Bergen", "LOC"),
     ]
+    assert "[Bergen LOC]" in concord("tag", records[0]["text"], "-m", bundle).output
 
 
-def test_annotate_refuses_another_parser_unless_accepted(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_annotate_refuses_other_trees_than_those_that_the_tagger_read(bundle: Path, blank: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("It rained.")
-    command = ("annotate", tmp_path / "text.txt", "-o", tmp_path / "out", "-m", bundle, "--dry-run")
-    with monkeypatch.context() as patch:
-        patch.setattr(ANOTHER_PARSER, 50)
-        refused = concord(*command)
-        assert concord(*command, "--set", "tagger.accept_parser=true").exit_code == 0
-    assert refused.exit_code == 2
-    assert f"learned from the trees of '{SIGNATURE}', this run parses with 'stanza/parser_en@" in refused.output
-    assert "--set tagger.accept_parser=true" in refused.output
-    assert concord(*command).exit_code == 0
-
-
-def test_annotate_refuses_to_leave_out_the_trees_that_a_tagger_reads(bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("It rained.")
-    accepted = ("--set", "tagger.accept_parser=true")
-    refused = concord("annotate", tmp_path / "text.txt", "-o", tmp_path / "out", "-m", bundle, "--no-trees", *accepted)
-    assert refused.exit_code == 2
-    assert "reads dependency trees, and this run makes none" in refused.output
-    assert "set parser.trees=true (--trees), or choose a tagger" in refused.output
+    command = ("annotate", tmp_path / "text.txt", "-o", tmp_path / "out", "--dry-run", "-m")
+    other, accepted = ("--set", "parser.sentence_cap=50"), ("--set", "tagger.accept_parser=true")
+    assert concord(*command, bundle).exit_code == concord(*command, bundle, *other, *accepted).exit_code == 0
+    gold = train_tagger(tmp_path, GOLD, "conllu", "fit.epochs=1")
+    assert load_tagger(gold).trees == "gold"
+    for tagger, options, message in (
+        (bundle, other, f"learned from the trees of '{SIGNATURE}', this run parses with 'stanza/parser_en@"),
+        (bundle, other, "--set tagger.accept_parser=true"),
+        (bundle, ("--no-trees", *accepted), "set parser.trees=true (--trees), or choose a tagger"),
+        (bundle, ("--set", f"parser.package={blank}", *accepted), f"reads dependency trees, and {blank} finds none"),
+        (gold, (), "learned from the trees of 'gold'"),
+    ):
+        refused = concord(*command, tagger, *options)
+        assert (refused.exit_code, message in refused.output) == (2, True), refused.output
     assert not (tmp_path / "out").exists()
     with pytest.raises(ModelError, match="reads dependency trees"):
         load(bundle, settings={"parser.trees": False})
-
-
-def test_annotate_refuses_a_pipeline_without_the_trees_that_a_tagger_reads(bundle: Path, tmp_path: Path) -> None:
-    spacy.blank("en").to_disk(tmp_path / "blank")
-    (tmp_path / "text.txt").write_text("It rained.")
-    settings = ("--set", f"parser.package=spacy:{tmp_path / 'blank'}", "--set", "tagger.accept_parser=true")
-    refused = concord("annotate", tmp_path / "text.txt", "-o", tmp_path / "out", "-m", bundle, *settings, "--dry-run")
-    assert refused.exit_code == 2
-    assert f"reads dependency trees, and spacy:{tmp_path / 'blank'} finds none" in refused.output
-
-
-def test_a_text_is_tagged_with_the_trees_that_the_tagger_reads(bundle: Path) -> None:
-    assert "[Bergen LOC]" in concord("tag", "Mira Solberg runs the ferry in Bergen.", "-m", bundle).output
-
-
-def test_parse_makes_trees(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="parser: expected trees: true"):
-        read_parse_job({"input": "gold.conll", "output": "trees.conllu"}, overrides=["parser.trees=false"])
-
-
-def test_annotate_refuses_a_tagger_of_gold_trees(tmp_path: Path) -> None:
-    bundle = train_tagger(tmp_path, GOLD, "conllu", "fit.epochs=1")
-    assert load_tagger(bundle).trees == "gold"
-    (tmp_path / "text.txt").write_text("It rained.")
-    refused = concord("annotate", tmp_path / "text.txt", "-o", tmp_path / "out", "-m", bundle, "--dry-run")
-    assert refused.exit_code == 2
-    assert "learned from the trees of 'gold'" in refused.output
 
 
 def test_train_refuses_corpora_with_trees_of_two_sources(parsed: Path, tmp_path: Path) -> None:
