@@ -231,8 +231,8 @@ def test_a_job_knows_whether_it_names_its_model() -> None:
 def test_overrides_take_precedence_over_options_and_options_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("input: a\noutput: b\nlimit: 1\nexecutor: {kind: ray, actors: 7}\n")
-    job = read_annotate_job(path, values={"limit": 2, "executor.kind": "local"}, overrides=["limit=3"])
-    assert (job.limit, job.executor.kind, job.executor.actors) == (3, "local", 7)
+    job = read_annotate_job(path, values={"limit": 2, "executor.actors": 8}, overrides=["limit=3"])
+    assert (job.limit, job.executor.kind, job.executor.actors) == (3, "ray", 8)
 
 
 @pytest.mark.parametrize(

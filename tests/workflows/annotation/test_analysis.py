@@ -8,7 +8,6 @@ from typing import Any
 import duckdb
 import pandas as pd
 import pytest
-from concord_testing import runs
 from concord_testing.pages import IS_PRINTED_HERE, ROOT, blocks_of, run_steps, steps_of
 
 PAGE = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
@@ -84,21 +83,3 @@ def test_the_page_prints_the_answers(tmp_path: Path, monkeypatch: pytest.MonkeyP
     session: dict[str, Any] = {"duckdb": duckdb}
     exec(python, session)
     assert_printed(session["answer"], text)
-
-
-@pytest.mark.slow
-def test_both_answers_agree_over_parts_of_several_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    extra = ("TAGGERFAULT Anna.", "\U0001f335 \U0001f3b9 Bob\nSmith met Ann.", "Zo\u00eb is in \u0141\u00f3d\u017a.")
-    source = runs.write_collection(tmp_path / "documents.jsonl", documents=30, extra=extra)
-    report = runs.run_job(runs.job(source, tmp_path / "out" / "news"))
-    assert (report.dead_letters, report.shards > 3) == (1, True)
-    monkeypatch.chdir(tmp_path)
-    filled = 0
-    for answer in answers():
-        assert list(answer.by_sql.columns) == list(answer.by_pandas.columns), answer.title
-        assert len(answer.by_sql) == len(answer.by_pandas), f"{answer.title}\n{answer.by_sql}\n{answer.by_pandas}"
-        rows = zip(answer.by_sql.values.tolist(), answer.by_pandas.values.tolist(), strict=True)
-        assert all(same(row, other) for row, other in rows), f"{answer.title}\n{answer.by_sql}\n{answer.by_pandas}"
-        filled += len(answer.by_sql) > 0
-    # The fake components produce one entity type and no verbs.
-    assert filled == QUESTIONS - 2

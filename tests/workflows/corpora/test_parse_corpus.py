@@ -27,6 +27,8 @@ pytestmark = pytest.mark.slow
 
 GOLD = CHECKOUT / "examples/train"
 SIGNATURE = component_signature(parser_identity(ParserConfig()))
+ANOTHER_PARSER = "concord.pipeline.parsing.stanza_packages.SENTENCE_CAP"
+"""What makes the parser another one where it is replaced."""
 TRAIN_YAML = """\
 tagger: dependency_aware
 data:
@@ -107,7 +109,7 @@ def test_parse_reads_columns_of_words_and_labels(tmp_path: Path) -> None:
     ]
 
 
-def test_parse_runs_again_only_when_corpus_or_parser_changed(tmp_path: Path) -> None:
+def test_parse_runs_again_only_when_corpus_or_parser_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, output = tmp_path / "gold.conll", tmp_path / "gold.conllu.gz"
     source.write_text("Mira\tB-PER\nsmiled\tO\n")
     values = {"input": str(source), "output": str(output)}
@@ -115,7 +117,8 @@ def test_parse_runs_again_only_when_corpus_or_parser_changed(tmp_path: Path) -> 
     made = output.stat()
     assert parse_command(read_parse_job(values)).values["parsed"] is False
     assert (output.stat().st_ino, output.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
-    assert parse_command(read_parse_job(values, overrides=["parser.sentence_cap=50"])).values["parsed"] is True
+    monkeypatch.setattr(ANOTHER_PARSER, 50)
+    assert parse_command(read_parse_job(values)).values["parsed"] is True
     source.write_text("Mira\tB-PER\nslept\tO\n")
     assert parse_command(read_parse_job(values)).values["parsed"] is True
     assert read_gold(output)[0][0].words == ("Mira", "slept")
@@ -169,16 +172,23 @@ def test_tagger_of_parsed_trees_annotates_with_the_same_parser(bundle: Path, tmp
     assert "[Bergen LOC]" in concord("tag", records[0]["text"], "-m", bundle).output
 
 
-def test_annotate_refuses_other_trees_than_those_that_the_tagger_read(bundle: Path, blank: str, tmp_path: Path) -> None:
+def test_annotate_refuses_other_trees_than_those_that_the_tagger_read(
+    bundle: Path, blank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "text.txt").write_text("It rained.")
     command = ("annotate", tmp_path / "text.txt", "-o", tmp_path / "out", "--dry-run", "-m")
-    other, accepted = ("--set", "parser.sentence_cap=50"), ("--set", "tagger.accept_parser=true")
-    assert concord(*command, bundle).exit_code == concord(*command, bundle, *other, *accepted).exit_code == 0
+    accepted = ("--set", "tagger.accept_parser=true")
+    assert concord(*command, bundle).exit_code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(ANOTHER_PARSER, 50)
+        refused = concord(*command, bundle)
+        assert concord(*command, bundle, *accepted).exit_code == 0
+    assert refused.exit_code == 2
+    assert f"learned from the trees of '{SIGNATURE}', this run parses with 'stanza/parser_en@" in refused.output
+    assert "--set tagger.accept_parser=true" in refused.output
     gold = train_tagger(tmp_path, GOLD, "conllu", "fit.epochs=1")
     assert load_tagger(gold).trees == "gold"
     for tagger, options, message in (
-        (bundle, other, f"learned from the trees of '{SIGNATURE}', this run parses with 'stanza/parser_en@"),
-        (bundle, other, "--set tagger.accept_parser=true"),
         (bundle, ("--no-trees", *accepted), "set parser.trees=true (--trees), or choose a tagger"),
         (bundle, ("--set", f"parser.package={blank}", *accepted), f"reads dependency trees, and {blank} finds none"),
         (gold, (), "learned from the trees of 'gold'"),
