@@ -22,7 +22,7 @@ LINE_SECONDS = 10.0
 
 
 class _Display:
-    """Shows one line about work at a time, with a bar if it is a terminal."""
+    """Shows how far some work is, with its mean speed and the time left at that speed."""
 
     def __init__(self, *, terminal: bool | None = None) -> None:
         """Draw a bar if ``terminal``, or if it is None and stderr is a terminal; else write lines."""
@@ -30,6 +30,7 @@ class _Display:
         self._bar: Bar | None = None
         self._task = TaskID(0)
         self._last_line = time.monotonic()
+        self._start: tuple[float, float, int] | None = None
 
     def close(self) -> None:
         """Stop drawing; the last line stays."""
@@ -37,59 +38,66 @@ class _Display:
             self._bar.stop()
             self._bar = None
 
-    def show(self, line: str, *, share: float, now: float, always: bool = False) -> None:
-        """Draw the line and how far the work is, or write it to a log if it is due, or ``always``."""
+    def _show(self, line: str, *, share: float, words: int, restart: bool = False, always: bool = False) -> None:
+        """Draw the line, or write it to a log if it is due, or ``always``; the speed counts from a ``restart``."""
+        now = time.monotonic()
+        if self._start is None or restart:
+            self._start = (now, share, words)
+        seconds, done = now - self._start[0], share - self._start[1]
+        if seconds > 0 and done > 0:
+            left = timedelta(seconds=round((1 - share) * seconds / done))
+            line += f"; {(words - self._start[2]) / seconds:,.0f} words/s, {left} left"
         if self._is_terminal:
-            if self._bar is None:
-                self._bar = _bar(TextColumn("{task.percentage:3.0f}%"), BarColumn(20), _text())
-                self._task = self._bar.add_task("", total=1.0)
-                self._bar.start()
-            self._bar.update(self._task, completed=share, description=line)
+            self._draw(line, share)
         elif always or now - self._last_line >= LINE_SECONDS:
             self._last_line = now
             info(line)
+
+    def _draw(self, line: str, share: float) -> None:
+        if self._bar is None:
+            text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=False))
+            self._bar = _bar(TextColumn("{task.percentage:3.0f}%"), BarColumn(20), text)
+            self._task = self._bar.add_task("", total=1.0)
+            self._bar.start()
+        self._bar.update(self._task, completed=share, description=line)
 
 
 class RunProgress(_Display):
     """Shows the progress of one annotation run; call it with each Progress."""
 
-    _start: tuple[float, Progress] | None = None
+    _works = False
 
     def __call__(self, progress: Progress) -> None:
         """Show how far the run is, and first why documents are tagged again."""
-        now = time.monotonic()
         if self._start is None:
             for reason in progress.reasons:
                 info(f"Unchanged documents are tagged again, because {reason}")
-        if self._start is None or (progress.in_flight and not self._start[1].in_flight):
-            # Loading models takes time, but is no work: it must not count towards the speed.
-            self._start = (now, progress)
-        line = _run_line(progress) + _pace(progress, *self._start, now=now)
-        self.show(line, share=progress.share, now=now, always=progress.shards_done == progress.shards)
+        # Loading models takes time, but is no work: it must not count towards the speed.
+        is_first, self._works = bool(progress.in_flight) and not self._works, self._works or bool(progress.in_flight)
+        is_last = progress.shards_done == progress.shards
+        self._show(_line(progress), share=progress.share, words=progress.words, restart=is_first, always=is_last)
 
 
 class TrainingProgress(_Display):
     """Shows the progress of one training; call it after each batch."""
 
-    _first: "tuple[float, EpochProgress] | None" = None
+    _epoch = 0
 
     def __call__(self, progress: "EpochProgress") -> None:
         """Show how far the epoch is; the bar ends with it, when its scores follow."""
-        now = time.monotonic()
-        if self._first is None or self._first[1].epoch != progress.epoch:
-            # The speed is measured from the end of the first batch, since what came before was no training.
-            self._first, self._last_line = (now, progress), now
-        elif progress.words_done < progress.words:
-            share, (started, first) = progress.words_done / progress.words, self._first
-            rate = (progress.words_done - first.words_done) / max(now - started, 1e-9)
-            left = timedelta(seconds=round((progress.words - progress.words_done) / rate))
-            line = (
-                f"epoch {progress.epoch}/{progress.epochs}: {progress.words_done:,} of {progress.words:,} words "
-                f"({share:.0%}), loss {progress.loss():.3f}; {rate:,.0f} words/s, {left} left"
-            )
-            self.show(line, share=share, now=now)
-        else:
+        # The speed is measured from the end of the first batch, since what came before was no training.
+        is_first, self._epoch = progress.epoch != self._epoch, progress.epoch
+        if progress.words_done >= progress.words:
             self.close()
+            return
+        if is_first:
+            self._last_line = time.monotonic()
+        share = progress.words_done / progress.words
+        line = (
+            f"epoch {progress.epoch}/{progress.epochs}: {progress.words_done:,} of {progress.words:,} words "
+            f"({share:.0%}), loss {progress.loss():.3f}"
+        )
+        self._show(line, share=share, words=progress.words_done, restart=is_first)
 
 
 @contextmanager
@@ -106,11 +114,7 @@ def _bar(*columns: ProgressColumn, disable: bool = False, transient: bool = Fals
     return Bar(*columns, console=console, disable=disable, transient=transient, refresh_per_second=4)
 
 
-def _text() -> TextColumn:
-    return TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=False))
-
-
-def _run_line(progress: Progress) -> str:
+def _line(progress: Progress) -> str:
     done = int(progress.read_done + progress.read_in_flight)
     share = f" ({done / progress.read:.0%})" if progress.read else ""
     words = f", {progress.words:,} words" if progress.words else ""
@@ -127,12 +131,3 @@ def _in_flight(progress: Progress) -> str:
     if len(progress.in_flight) > len(shards):
         shards.append(f"{len(progress.in_flight) - len(shards)} more")
     return f" ({', '.join(shards)})" if shards else ""
-
-
-def _pace(progress: Progress, started: float, first: Progress, *, now: float) -> str:
-    """Format the mean speed since the work started, and the time left at that speed; empty until there is one."""
-    seconds, share = now - started, progress.share - first.share
-    if share <= 0 or seconds <= 0:
-        return ""
-    left = timedelta(seconds=round((1 - progress.share) * seconds / share))
-    return f"; {(progress.words - first.words) / seconds:,.0f} words/s, {left} left"

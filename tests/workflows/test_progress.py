@@ -106,7 +106,7 @@ def test_a_log_gets_a_line_at_intervals(monkeypatch: pytest.MonkeyPatch, capsys:
     for step in (*steps(1), *steps(2)):
         show(step)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "epoch 1/2: 1,100 of 5,000 words (22%), loss 0.500; 100 words/s, 0:00:39 left"
+    assert lines[0] == "epoch 1/2: 1,000 of 5,000 words (20%), loss 0.500; 100 words/s, 0:00:40 left"
     assert len(lines) == 8
     assert all(line.startswith("epoch 2/2") for line in lines[4:])
 

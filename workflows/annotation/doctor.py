@@ -67,49 +67,37 @@ def _versions() -> Iterator[Check]:
         yield Check("ok" if is_tested else "warn", name, version(name), advice)
 
 
-def _hardware() -> list[Check]:
+def _hardware() -> Iterator[Check]:
     import torch
 
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
     devices = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     threads = f"{default_threads()} ({THREADS_VARIABLE} {os.environ.get(THREADS_VARIABLE) or 'unset'})"
-    return [
-        Check("ok", "cores", f"{usable_cores()}, of which a run uses {threads}"),
-        Check("ok", "memory", f"{memory:.1f} GiB")
-        if memory >= 4
-        else Check("warn", "memory", f"{memory:.1f} GiB", "4 GiB are recommended; keep executor.actors low"),
-        Check("ok", "CUDA devices", ", ".join(devices) or "none; taggers and parser run on the CPU"),
-    ]
+    advice = "4 GiB are recommended; keep executor.actors low" * (memory < 4)
+    yield Check("ok", "cores", f"{usable_cores()}, of which a run uses {threads}")
+    yield Check("warn" if advice else "ok", "memory", f"{memory:.1f} GiB", advice)
+    yield Check("ok", "CUDA devices", ", ".join(devices) or "none; taggers and parser run on the CPU")
 
 
 def _bundled() -> Iterator[Check]:
     """Check that the bundled models are present and whole."""
+    from concord.models.words.bundled_encoder import damaged_files
     from concord.pipeline.config import ParserConfig
     from concord.pipeline.parsing.resolve_parser import parser_identity
     from concord.pipeline.parsing.stanza_packages import MULTILINGUAL_PACKAGE
-    from concord.workflows.registry.resolve_tagger import bundled_names
+    from concord.workflows.registry.resolve_tagger import bundled_names, find_tagger
+
+    def encoder() -> str:
+        if damaged := damaged_files():
+            raise ModelError(f"damaged: {', '.join(damaged)}")
+        return "whole"
 
     # It is of both bundled packages: that for English, and that for other languages.
     parser = ParserConfig(package=MULTILINGUAL_PACKAGE)
-    yield _try("parser", lambda: parser_identity(parser).digest[:12], "install Concord again")
-    yield _try("encoder", _whole_encoder, "install Concord again")
-    for name in bundled_names():
-        yield _try(f"tagger {name}", partial(_tagger_digest, name), "install Concord again")
-
-
-def _tagger_digest(name: str) -> str:
-    from concord.workflows.registry.resolve_tagger import find_tagger
-
-    return find_tagger(name).digest[:12]
-
-
-def _whole_encoder() -> str:
-    from concord.models.words.bundled_encoder import damaged_files
-    from concord.models.words.encoder_config import BUNDLED_ENCODER, BUNDLED_NAME
-
-    if damaged := damaged_files():
-        raise ModelError(f"damaged in {BUNDLED_ENCODER}: {', '.join(damaged)}")
-    return BUNDLED_NAME
+    models: dict[str, Callable[[], object]] = {"parser": partial(parser_identity, parser), "encoder": encoder}
+    models |= {f"tagger {name}": partial(find_tagger, name) for name in bundled_names()}
+    for name, find in models.items():
+        yield _try(name, find, "install Concord again")
 
 
 def _extras() -> Check:
@@ -168,8 +156,10 @@ def _reach(address: str) -> str:
     return f"{parts.hostname}:{port} answers"
 
 
-def _try(subject: str, find: Callable[[], str], advice: str) -> Check:
+def _try(subject: str, find: Callable[[], object], advice: str) -> Check:
+    """Return what was found, as text or as ``whole``, or the error that says why it was not."""
     try:
-        return Check("ok", subject, find())
+        found = find()
     except (ConcordError, OSError, ValueError, KeyError) as error:
         return Check("fail", subject, str(error), advice)
+    return Check("ok", subject, found if isinstance(found, str) else "whole")

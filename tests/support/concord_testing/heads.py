@@ -86,7 +86,10 @@ def _start(
         process = subprocess.Popen(command, env=dict(environment), stdout=output, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        if b"Ray runtime started" in log.read_bytes():
+        # The job server and the agent that starts jobs come later.
+        if b"Ray runtime started" in log.read_bytes() and (
+            not dashboard or (_answers(dashboard_port) and _answers(agent_port))
+        ):
             head = Head(
                 address=f"127.0.0.1:{port}",
                 job_server=f"http://127.0.0.1:{dashboard_port}",
@@ -97,6 +100,11 @@ def _start(
         time.sleep(0.2)
     _stop(process)
     return process, None
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _free_ports(count: int) -> list[int]:
