@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from concord.workflows.job_paths import corpus_paths
 from pydantic import Field
 
 from concord.models.bundles.checkpoint import load_tagger
