@@ -1,6 +1,7 @@
 """The scheduler's loop, driven by a simulated Ray."""
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -107,13 +108,13 @@ def many(shards: int) -> list[Shard]:
     return [Shard(index=index) for index in range(shards)]
 
 
-def test_lost_actors_keep_no_other_worker_waiting(plan: Plan) -> None:
+def test_lost_actors_keep_no_other_worker_waiting(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOLD_SECONDS", "PATIENCE_SECONDS"):
+        monkeypatch.setattr(ray_scheduler, name, 3600.0)
     ray = SimulatedRay(actor=lambda ray, number: (LostActor if number < 10 else Actor)(ray, number))
-    start = time.monotonic()
     with ray.used():
         _, reports = run(plan, plan.shards, actors=11)
     assert {report.shard for report in reports} == {shard.index for shard in plan.shards}
-    assert time.monotonic() - start < 2.5
 
 
 class BlindActor(Actor):
@@ -196,24 +197,24 @@ def test_driver_takes_little_processor_time_for_a_shard_whatever_the_number_of_w
             _, reports = run(plan, shards, actors=actors)
             took[actors] = (time.thread_time() - start) / len(shards)
         assert len(reports) == len(shards)
-    assert took[1000] < 0.0015
     # A step that looks at every worker for each event would cost a hundred times as much.
     assert took[1000] < 25 * took[10]
 
 
-def test_slow_storage_of_progress_keeps_the_loop_free(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_read_beside_the_loop(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: set[threading.Thread] = set()
+
     def read_slowly(_log: CrashLog, shard: Shard) -> ShardProgress:
-        time.sleep(0.1)
+        readers.add(threading.current_thread())
         return ShardProgress(shard=shard.index, stage="tag", share=0.5)
 
     monkeypatch.setattr(CrashLog, "read_progress", read_slowly)
-    monkeypatch.setattr(ray_scheduler, "PROGRESS_SECONDS", 0.5)
+    monkeypatch.setattr(ray_scheduler, "PROGRESS_SECONDS", 0.1)
     seen: list[ShardProgress] = []
-    start = time.monotonic()
-    with SimulatedRay(seconds=0.8).used():
-        run(plan, many(400), actors=100, on_progress=seen.append)
-    assert time.monotonic() - start < 5, "one after the other they would take 10 seconds a round"
+    with SimulatedRay(seconds=0.5).used():
+        run(plan, many(200), actors=100, on_progress=seen.append)
     assert seen
+    assert threading.current_thread() not in readers
 
 
 def test_marks_are_removed_only_where_a_worker_has_left_one(plan: Plan) -> None:

@@ -82,7 +82,6 @@ ODD: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ODD)
 @pytest.mark.parametrize("name", ["odd.jsonl", "odd.txt", "odd.parquet", "odd.csv.gz"])
 def test_odd_file_is_a_dead_letter_that_says_what_it_is(source: Path, kind: str, name: str) -> None:
@@ -98,7 +97,6 @@ def test_odd_file_is_a_dead_letter_that_says_what_it_is(source: Path, kind: str,
     assert lost(report) == {name}
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ODD)
 def test_odd_file_that_is_named_itself_ends_the_run(source: Path, kind: str) -> None:
     make, reason = ODD[kind]

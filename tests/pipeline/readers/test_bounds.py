@@ -80,7 +80,6 @@ def write_arrow(table: pa.Table, path: Path, compression: str | None = "zstd") -
         stream.write_table(table)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("columns", COLUMNS)
 @pytest.mark.parametrize("format", ["parquet", "arrow"])
 def test_small_file_of_columns_that_holds_gigabytes_is_one_dead_letter(
@@ -99,7 +98,6 @@ def test_small_file_of_columns_that_holds_gigabytes_is_one_dead_letter(
     assert scanned.loses_file
 
 
-@pytest.mark.timeout(60)
 def test_views_of_one_string_count_as_often_as_they_stand_there(tmp_path: Path) -> None:
     write_arrow(pa.table({"text": views()}), tmp_path / "a.arrow", None)
 

