@@ -26,9 +26,8 @@ from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig
 from concord.pipeline.executors import ray_scheduler
 from concord.pipeline.executors.base import StopRequest
-from concord.pipeline.executors.ray_actors import ShardActor
+from concord.pipeline.executors.ray_actors import ShardActor, SharedStorage
 from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole
-from concord.pipeline.executors.shared_storage import SharedStorage
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.output_folder import OutputFolder

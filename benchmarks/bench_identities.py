@@ -25,7 +25,7 @@ from environment import environment
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.taggers.base import Tagger
 from concord.pipeline.names.identities import Mention, identify, name_key
-from concord.pipeline.output.names import tabulate_names
+from concord.pipeline.output.tables import tabulate_names
 from concord.workflows.corpora.corpora import read_gold_for
 
 REPEATS = 5

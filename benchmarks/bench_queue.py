@@ -27,7 +27,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.labels.spans import decode_spans
 from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.exchange.review_queue import DISPUTED_EVERY, Quotas, select_sentences
-from concord.pipeline.output.document_rows import (
+from concord.pipeline.output.collection import (
     CollectedDocument,
     CollectedSentence,
     DocumentRow,

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from concord.pipeline.documents import DeadLetter
-from concord.pipeline.output.document_rows import EntityRow, TokenRow
+from concord.pipeline.output.collection import EntityRow, TokenRow
 from concord.pipeline.output.schema import CANDIDATE
 from concord.pipeline.report.type_colours import HUES, type_colours
 

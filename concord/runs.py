@@ -14,8 +14,7 @@ import pyarrow.dataset as ds
 from concord.doc import Doc, docs_from_rows
 from concord.pipeline.documents import Part, part_finder
 from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
-from concord.pipeline.output.collection import Collection, open_collection
-from concord.pipeline.output.document_rows import DocumentRow
+from concord.pipeline.output.collection import Collection, DocumentRow, open_collection
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS, TableName

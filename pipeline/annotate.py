@@ -19,11 +19,10 @@ import yaml
 
 from concord.models.errors import ConfigError
 from concord.pipeline.config import ExecutorConfig
-from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, Executor
-from concord.pipeline.executors.local import run_locally
-from concord.pipeline.executors.ray_auth import resolve_auth_mode
+from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, Executor, run_locally
+from concord.pipeline.executors.ray_setup import resolve_auth_mode
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.dead_letters import DeadLetterFilter
+from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import CONFIG_NAME, OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
@@ -31,7 +30,7 @@ from concord.pipeline.planning.planner import Planner
 from concord.pipeline.report.html import write_report
 from concord.pipeline.run_report import OnProgress, RunReport, RunTally
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
-from concord.pipeline.storage.guarded import names_in
+from concord.pipeline.storage.folders import names_in
 from concord.pipeline.storage.output_paths import read_bytes
 from concord.pipeline.worker.build import build_parse_worker, build_worker
 

@@ -13,7 +13,7 @@ from concord.pipeline.errors import StoreError
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.manifest import ShardReport, sum_outcomes
 from concord.pipeline.output.output_folder import STATS_NAME, GenerationStats, OutputFolder
-from concord.pipeline.output.past_generations import past_generations
+from concord.pipeline.output.shard_stats import past_generations
 from concord.pipeline.plan import Changes, Plan
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import OutputPath

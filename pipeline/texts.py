@@ -17,10 +17,8 @@ from concord.pipeline.output.schema import UNCALIBRATED, UNSIGNED, Signature
 from concord.pipeline.output.tables import annotated_rows, annotated_tables, error_table
 from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity
 from concord.pipeline.threads import default_threads, torch_threads
-from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import bound_caches, free_memory, trim_heap
-from concord.pipeline.worker.parse_stage import ParseStage
-from concord.pipeline.worker.tag_stage import TagStage
+from concord.pipeline.worker.stages import ParseStage, TagStage, run_bisecting
 
 SOURCE = "memory"
 """``source_uri`` of texts that come from no file."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from concord.models.errors import ConcordError
-from concord.pipeline.storage.urls import is_url
+from concord.pipeline.storage.files import is_url
 
 if TYPE_CHECKING:
     from concord.pipeline.storage.output_paths import OutputPath
@@ -60,7 +60,7 @@ def plain(value: Any) -> Any:
 
     A dataclass with ``REPORTED`` has the attributes that this names, others have their fields.
     """
-    from concord.pipeline.storage.store_path import StorePath  # importing storage takes a while
+    from concord.pipeline.storage.object_stores import StorePath  # importing storage takes a while
 
     if isinstance(value, Path | StorePath):
         return str(value)

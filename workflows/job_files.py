@@ -20,9 +20,9 @@ from concord.models.regular_files import read_regular
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.errors import InputError
 from concord.pipeline.parsing.resolve_parser import SPACY
+from concord.pipeline.storage.files import check_path, check_url, is_url, without_secrets
+from concord.pipeline.storage.object_stores import StorePath, is_store
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.pipeline.storage.store_path import StorePath, is_store
-from concord.pipeline.storage.urls import check_path, check_url, is_url, without_secrets
 
 _LARGEST = 4 << 20
 _MOST_VALUES = 50_000

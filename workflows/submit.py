@@ -28,9 +28,9 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import StoreError
-from concord.pipeline.executors.ray_auth import resolve_auth_mode
+from concord.pipeline.executors.ray_setup import resolve_auth_mode
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.storage.urls import without_secrets
+from concord.pipeline.storage.files import without_secrets
 from concord.workflows.annotation.job import with_settings_of_collection
 from concord.workflows.console import Answer, info, warn
 from concord.workflows.registry.resolve_tagger import bundled_names

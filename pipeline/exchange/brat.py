@@ -16,7 +16,7 @@ import orjson
 from concord.pipeline.corpora.corpus_format import numbered_lines
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.items import AnnotatedPassage, AnnotatedSpan, ExportItem, normalize_line_ends, visible
-from concord.pipeline.output.document_rows import EntityRow
+from concord.pipeline.output.collection import EntityRow
 from concord.pipeline.storage.atomic_writes import stage_folder, store_errors
 
 INDEX_NAME = "documents.jsonl"

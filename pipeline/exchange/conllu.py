@@ -24,7 +24,7 @@ from concord.pipeline.corpora.corpus_format import numbered_lines
 from concord.pipeline.corpora.label_places import looks_like_label
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.items import AnnotatedPassage, AnnotatedSpan, ExportItem, percent_encode
-from concord.pipeline.output.document_rows import CollectedDocument, CollectedSentence, TokenRow, group_words
+from concord.pipeline.output.collection import CollectedDocument, CollectedSentence, TokenRow, group_words
 from concord.pipeline.storage.atomic_writes import write_compressed
 
 _NEW_DOCUMENT = "# newdoc id ="

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from concord.pipeline.exchange.items import ExportItem, round_float
-from concord.pipeline.output.document_rows import CollectedSentence, TokenRow, group_words
+from concord.pipeline.output.collection import CollectedSentence, TokenRow, group_words
 from concord.pipeline.storage.atomic_writes import stage_folder, store_errors
 
 SPANS_KEY = "entities"

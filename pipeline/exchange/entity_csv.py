@@ -8,7 +8,7 @@ from typing import Any
 
 from concord.pipeline.documents import part_finder
 from concord.pipeline.exchange.items import ExportItem, round_float
-from concord.pipeline.output.document_rows import join_words
+from concord.pipeline.output.collection import join_words
 from concord.pipeline.storage.atomic_writes import write_compressed
 
 _COLUMNS = (

@@ -20,8 +20,7 @@ from concord.pipeline.exchange.entity_csv import write_entity_csv
 from concord.pipeline.exchange.hf_dataset import write_hf_dataset
 from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.exchange.label_studio import write_label_studio
-from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.document_rows import CollectedDocument, CollectedSentence, read_collection
+from concord.pipeline.output.collection import CollectedDocument, CollectedSentence, open_collection, read_collection
 from concord.pipeline.output.shard_stats import entity_types
 from concord.pipeline.storage.atomic_writes import write_compressed
 from concord.pipeline.storage.output_paths import OutputPath

@@ -11,7 +11,7 @@ import yaml
 
 from concord.models.labels.spans import OUTSIDE
 from concord.pipeline.exchange.items import ExportItem
-from concord.pipeline.output.document_rows import whole_sentences
+from concord.pipeline.output.collection import whole_sentences
 from concord.pipeline.storage.atomic_writes import stage_folder, store_errors
 
 _CARD = """---

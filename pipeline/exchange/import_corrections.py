@@ -15,8 +15,13 @@ from concord.pipeline.exchange.brat import read_brat, type_name
 from concord.pipeline.exchange.conllu import read_conllu, token_forms
 from concord.pipeline.exchange.items import AnnotatedPassage, AnnotatedSpan, normalize_line_ends
 from concord.pipeline.exchange.label_studio import read_label_studio
-from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.document_rows import CollectedDocument, entity_marks, read_collection, sentence_offsets
+from concord.pipeline.output.collection import (
+    CollectedDocument,
+    entity_marks,
+    open_collection,
+    read_collection,
+    sentence_offsets,
+)
 from concord.pipeline.output.shard_stats import entity_types
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.source_texts import SourceTexts

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import orjson
 
-from concord.pipeline.output.document_rows import CollectedDocument
+from concord.pipeline.output.collection import CollectedDocument
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,7 +24,7 @@ from concord.pipeline.exchange.items import (
     round_float,
     visible,
 )
-from concord.pipeline.output.document_rows import EntityRow
+from concord.pipeline.output.collection import EntityRow
 from concord.pipeline.storage.atomic_writes import write_compressed
 
 _FROM, _TO = "label", "text"

@@ -35,13 +35,13 @@ from concord.pipeline.corrections.fitting import CORRECTED
 from concord.pipeline.corrections.log import read_log_of
 from concord.pipeline.exchange.export import ExportStream, check_destination, writers
 from concord.pipeline.exchange.items import ExportItem, round_float
-from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.document_rows import (
+from concord.pipeline.output.collection import (
     CollectedDocument,
     CollectedSentence,
     EntityRow,
     SentenceRow,
     TokenRow,
+    open_collection,
     read_collection,
     whole_sentences,
 )

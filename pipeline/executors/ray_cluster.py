@@ -24,11 +24,9 @@ from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.errors import StoppedError
 from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, OnReport, stop_request
-from concord.pipeline.executors.ray_actors import ParseActor, ShardActor
-from concord.pipeline.executors.ray_auth import resolve_auth_mode
-from concord.pipeline.executors.ray_leftovers import leftovers_ended
+from concord.pipeline.executors.ray_actors import ParseActor, ShardActor, SharedStorage
 from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole, cause_of, runtime_env, workers_that_fit
-from concord.pipeline.executors.shared_storage import SharedStorage
+from concord.pipeline.executors.ray_setup import leftovers_ended, resolve_auth_mode
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.atomic_writes import store_errors
 from concord.pipeline.storage.files import file_sha256

@@ -1,15 +1,26 @@
-"""A finished run as readers see it: the parts that its manifest names, never a listing of files."""
+"""A finished run as readers see it: the parts that its manifest names, never a listing of files.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+Its rows are read one document at a time, and its dead letters with their number of attempts.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, chain, groupby
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from concord.models.data.sentence import Sentence
+from concord.pipeline.corrections.correction import Mark
+from concord.pipeline.documents import DeadLetter, ParsedWord, join_pieces
+from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.manifest import Manifest, PartFile, ShardReport
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.parquet_parts import read_rows
-from concord.pipeline.output.schema import SCHEMAS
-from concord.pipeline.plan import Plan
+from concord.pipeline.output.parquet_parts import iter_batches, read_rows
+from concord.pipeline.output.schema import ERRORS, SCHEMAS
+from concord.pipeline.output.tables import normalize_name
+from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.output_paths import OutputPath
 
 
@@ -67,3 +78,325 @@ def open_collection(
         folder.plan()
     chosen = folder.generations.find(generation=generation, version=version)
     return Collection(folder=folder, root=chosen.root, manifest=chosen.manifest(), plan=chosen.plan())
+
+
+class ExistingDeadLetter(NamedTuple):
+    """The columns of a dead letter that identify its record and reason; see DeadLetter."""
+
+    source_uri: str
+    position: int
+    doc_id: str | None
+    stage: str
+    error: str
+    attempts: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeadLetterFilter:
+    """Filter for dead letters; an empty field matches all.
+
+    Attributes:
+        ids: document ids; a record that could not be read may have none.
+    """
+
+    stages: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+
+    def matches(self, dead_letter: DeadLetter | ExistingDeadLetter) -> bool:
+        """Tell whether a dead letter passes the filter."""
+        return (
+            (not self.stages or dead_letter.stage in self.stages)
+            and (not self.errors or dead_letter.error in self.errors)
+            and (not self.ids or dead_letter.doc_id in self.ids)
+        )
+
+
+def read_dead_letters(folder: OutputFolder, reports: Iterable[ShardReport]) -> Iterator[DeadLetter]:
+    """Read the dead letters of committed shards, in shard order."""
+    for report in reports:
+        if "errors" in report.files:
+            for batch in iter_batches(folder.part(report, "errors"), tuple(ERRORS.names)):
+                yield from (DeadLetter(**row) for row in batch.to_pylist())
+
+
+def with_attempts(shard: Shard, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+    """Return a shard's dead letters with the number of attempts recorded in its plan."""
+    attempts = {(piece.uri, position): attempts for piece in shard.pieces for position, attempts in piece.retries}
+    return [
+        replace(dead, attempts=attempts.get((dead.source_uri, dead.position), dead.attempts)) for dead in dead_letters
+    ]
+
+
+class DocumentRow(NamedTuple):
+    """A row of the table documents; its fields are columns of the table."""
+
+    doc_id: str
+    source_uri: str
+    source_position: int
+    text_sha256: str
+    n_chars: int
+    n_sentences: int
+    n_tokens: int
+    n_entities: int
+    tagger: str
+    meta: str | None
+    raw_text: str | None = None
+    encoding: str | None = None
+    n_candidates: int = 0
+    parts: Sequence[Mapping[str, Any]] | None = None
+
+
+class SentenceRow(NamedTuple):
+    """A row of the table sentences; its fields are columns of the table."""
+
+    sent_id: int
+    start_char: int
+    end_char: int
+    n_tokens: int
+    continues: bool
+
+
+class TokenRow(NamedTuple):
+    """A word: a row of the table tokens, whose columns ``concord schema tokens`` describes.
+
+    Offsets are code points of the raw text, half-open; ``token_id`` is 1-based and ``head`` 0 for the root, or None in
+    a document without trees. ``ner`` is the final label in BIO2 with its probability, ``draft_ner`` that of stage one
+    with its ``uncertainty`` in nats, and ``refined`` says whether stage two gave the label.
+    """
+
+    token_id: int
+    start_char: int
+    end_char: int
+    text: str
+    word: str
+    lemma: str | None
+    upos: str | None
+    xpos: str | None
+    feats: str | None
+    head: int | None
+    deprel: str | None
+    draft_ner: str
+    ner: str
+    ner_prob: float | None
+    uncertainty: float | None
+    refined: bool
+
+    @property
+    def changed(self) -> bool:
+        """Whether stage two gave it another label than stage one; a label that a person gave is not counted."""
+        return self.refined and self.draft_ner != self.ner
+
+
+class EntityRow(NamedTuple):
+    """An entity: a row of the table entities, whose columns ``concord schema entities`` describes.
+
+    Offsets are code points of the raw text, half-open; ``start_token`` and ``end_token`` number its first and last word
+    within the sentence in which it begins. ``confidence`` is the probability that exactly these words are an entity of
+    this label, ``uncertainty`` the largest of its words in nats. ``source`` is ``model``, ``terms`` where the words are
+    a match of the run's list of terms with this label, or ``corrected`` where a person accepted, changed or added it; a
+    ``candidate`` is no entity, but may be one that was missed. Entities with the same ``identity`` name the same
+    person, place or organisation of the document, whose fullest name is ``canonical``. ``value`` is the normal form of
+    a date, an amount of money or a number, where it is clear.
+    """
+
+    entity_id: int
+    sent_id: int
+    start_char: int
+    end_char: int
+    start_token: int
+    end_token: int
+    text: str
+    label: str
+    confidence: float | None
+    uncertainty: float | None
+    refined: bool
+    source: str = "model"
+    canonical: str = ""
+    identity: int = 0
+    value: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The text with every run of white space as one space."""
+        return normalize_name(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedSentence:
+    """A sentence, or a piece of an over-long one, with its words."""
+
+    row: SentenceRow
+    tokens: tuple[TokenRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedDocument:
+    """A document with its sentences, entities and candidates, in order."""
+
+    row: DocumentRow
+    sentences: tuple[CollectedSentence, ...]
+    entities: tuple[EntityRow, ...]
+    candidates: tuple[EntityRow, ...] = ()
+
+
+def read_collection(
+    collection: Collection, *, wanted: Callable[[str], bool] = lambda doc_id: True
+) -> Iterator[CollectedDocument]:
+    """Read a collection's documents in the order of the manifest.
+
+    Memory holds one document and one batch of rows of each table; of a part in a store, all its bytes.
+
+    Args:
+        wanted: decides by its id whether a document is read or skipped.
+
+    Raises:
+        IntegrityError: when a part is missing, damaged or too short.
+    """
+    for report in collection.manifest.shards:
+        yield from _read_shard(collection, report, wanted)
+
+
+def entity_marks(document: CollectedDocument, text: str) -> list[Mark]:
+    """Return the entities of a document with its raw text as marks, in order."""
+    return [
+        Mark(start=row.start_char, end=row.end_char, type=row.label, text=text[row.start_char : row.end_char])
+        for row in document.entities
+    ]
+
+
+def whole_sentences(document: CollectedDocument) -> list[list[CollectedSentence]]:
+    """Return the sentences, over-long ones as the list of their pieces."""
+    return join_pieces(document.sentences, lambda sentence: sentence.row.continues)
+
+
+def tagger_input(pieces: Sequence[Sequence[ParsedWord | TokenRow]]) -> Sentence:
+    """Return what a tagger reads of a sentence given as the words of its pieces; each piece keeps its own root."""
+    words = [word for piece in pieces for word in piece]
+    heads = relations = None
+    if words[0].head is not None:
+        shifts = accumulate(map(len, pieces[:-1]), initial=0)
+        pairs = [(word, shift) for piece, shift in zip(pieces, shifts, strict=True) for word in piece]
+        heads = tuple(word.head + shift if word.head else 0 for word, shift in pairs)
+        relations = tuple(word.deprel or "" for word in words)
+    return Sentence(
+        words=tuple(word.word for word in words),
+        tags=tuple(word.upos or "X" for word in words) if heads or any(word.upos for word in words) else None,
+        heads=heads,
+        relations=relations,
+    )
+
+
+def spaced_text(words: Iterable[tuple[int, str]], *, start: int = 0) -> str:
+    """Return the text of words, given the offset of each, from an offset on; spaces stand for what is in no word."""
+    pieces, end = list[str](), start
+    for offset, word in words:
+        if offset >= end:  # words of one token may share its offsets
+            pieces += (" " * (offset - end), word)
+            end = offset + len(word)
+    return "".join(pieces)
+
+
+def tagged_sentences(document: CollectedDocument) -> list[Sentence]:
+    """Return what a tagger reads of a document; the pieces of an over-long sentence are one, each with its own root."""
+    return [tagger_input([piece.tokens for piece in pieces]) for pieces in whole_sentences(document)]
+
+
+def sentence_offsets(document: CollectedDocument) -> Iterator[list[tuple[int, int]]]:
+    """Yield the offsets of the words of each sentence; the pieces of an over-long sentence are one."""
+    for pieces in whole_sentences(document):
+        yield [(token.start_char, token.end_char) for piece in pieces for token in piece.tokens]
+
+
+def join_words(tokens: Sequence[TokenRow]) -> str:
+    """Join words as in the raw text, with one space for any white space between two of them."""
+    return "".join(chain.from_iterable(words_with_spaces(tokens)))
+
+
+def words_with_spaces(tokens: Sequence[TokenRow]) -> Iterator[tuple[str, str]]:
+    """Yield for each word the space before it, if any, and its text.
+
+    The words of a multi-word token may share one slice of the raw text; all but the first are then empty.
+    """
+    start = end = -1
+    for token in tokens:
+        shares_token = (token.start_char, token.end_char) == (start, end)
+        space = " " if 0 <= end < token.start_char else ""
+        yield ("", "") if shares_token else (space, token.text)
+        start, end = token.start_char, token.end_char
+
+
+def group_words(sentence: CollectedSentence) -> list[tuple[TokenRow, ...]]:
+    """Group the words of a sentence by token: those of a multi-word token have the same offsets."""
+    return [tuple(words) for _, words in groupby(sentence.tokens, key=lambda word: (word.start_char, word.end_char))]
+
+
+def _read_shard(
+    collection: Collection, report: ShardReport, wanted: Callable[[str], bool]
+) -> Iterator[CollectedDocument]:
+    parts = {name: collection.path(part) for name, part in report.files.items()}
+    sentences = _RowReader(parts["sentences"], SentenceRow)
+    tokens = _RowReader(parts["tokens"], TokenRow)
+    entities = _RowReader(parts["entities"], EntityRow)
+    for batch in iter_batches(parts["documents"], DocumentRow._fields):
+        for row in map(DocumentRow._make, _rows_of(batch)):
+            if not wanted(row.doc_id):
+                sentences.skip(row.n_sentences)
+                tokens.skip(row.n_tokens)
+                entities.skip(row.n_entities + row.n_candidates)
+                continue
+            yield CollectedDocument(
+                row=row,
+                sentences=tuple(
+                    CollectedSentence(sentence, tuple(tokens.take(sentence.n_tokens)))
+                    for sentence in sentences.take(row.n_sentences)
+                ),
+                entities=tuple(entities.take(row.n_entities)),
+                candidates=tuple(entities.take(row.n_candidates)),
+            )
+
+
+RowT = TypeVar("RowT", bound=NamedTuple)
+
+
+class _RowReader(Generic[RowT]):
+    """Reads a part's rows from first to last, decoding only the batches that are needed."""
+
+    def __init__(self, part: OutputPath, kind: type[RowT]) -> None:
+        self._part = part
+        self._kind = kind
+        self._batches = iter_batches(part, kind._fields)
+        self._batch: Any = ()
+        self._rows: Sequence[RowT] | None = None
+        self._next = 0
+
+    def take(self, count: int) -> Iterator[RowT]:
+        """Yield the next rows; exhaust the iterator before calling another method."""
+        for rows in self._advance(count):
+            if self._rows is None:
+                # The batch has a column for every field, which _make would check again, in twice the time.
+                self._rows = list(map(partial(tuple.__new__, self._kind), _rows_of(self._batch)))
+            yield from self._rows[rows]
+
+    def skip(self, count: int) -> None:
+        """Skip the next rows."""
+        for _ in self._advance(count):
+            pass
+
+    def _advance(self, count: int) -> Iterator[slice]:
+        """Move past the next rows; yield where they are in the current batch, and go on to the next."""
+        while count:
+            while self._next == len(self._batch):
+                self._batch, self._rows, self._next = next(self._batches, None), None, 0
+                if self._batch is None:
+                    raise IntegrityError(
+                        f"{self._part}: ends before the last row that the table of documents counts; check the folder "
+                        "with 'concord verify'"
+                    )
+            start, self._next = self._next, min(self._next + count, len(self._batch))
+            count -= self._next - start
+            yield slice(start, self._next)
+
+
+def _rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -17,8 +17,15 @@ from typing_extensions import TypedDict
 
 from concord.models.errors import ConcordError
 from concord.pipeline.errors import IntegrityError, PlanError
-from concord.pipeline.output.folder_generations import FolderGenerations
-from concord.pipeline.output.generations import KEEP_NEWEST, Generations, Retention, generation_of, read_plan
+from concord.pipeline.output.generations import (
+    KEEP_NEWEST,
+    FolderGenerations,
+    Generations,
+    Retention,
+    StoreGenerations,
+    generation_of,
+    read_plan,
+)
 from concord.pipeline.output.manifest import (
     Manifest,
     PartFile,
@@ -27,13 +34,11 @@ from concord.pipeline.output.manifest import (
     check_equation,
     read_commit_record,
 )
-from concord.pipeline.output.names import NAMED_COLUMNS, tabulate_names
 from concord.pipeline.output.parquet_parts import read_part, write_part
-from concord.pipeline.output.store_generations import StoreGenerations
-from concord.pipeline.output.tables import without_candidates
+from concord.pipeline.output.tables import NAMED_COLUMNS, tabulate_names, without_candidates
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.atomic_writes import crash_point, retry_on, store_errors, write_once
-from concord.pipeline.storage.guarded import ABSENT
+from concord.pipeline.storage.folders import ABSENT
 from concord.pipeline.storage.output_paths import (
     OutputPath,
     list_files,

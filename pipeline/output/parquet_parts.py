@@ -20,8 +20,8 @@ from concord.pipeline.storage.atomic_writes import (
     store_errors,
     write_atomically,
 )
+from concord.pipeline.storage.object_stores import StorePath
 from concord.pipeline.storage.output_paths import OutputPath, arrow_source
-from concord.pipeline.storage.store_path import StorePath
 
 # Measured: 64 k rows let readers skip most of a file; smaller groups cost space and time.
 ROW_GROUP_ROWS = 65_536

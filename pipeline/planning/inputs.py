@@ -1,24 +1,35 @@
-"""Finds the files of an input: one file, all below a folder, or those that match a pattern; on disk or behind a URL."""
+"""The files of an input: found on disk or behind a URL, hashed, and looked at for the field of the text.
+
+An input is one file, all files below a folder, or those that match a pattern.
+"""
 
 import logging
 import os
 import re
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from glob import glob, has_magic
-from itertools import takewhile
+from itertools import chain, islice, takewhile
 from pathlib import Path, PurePath
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+import orjson
 from fsspec.utils import glob_translate
+from pydantic import TypeAdapter, ValidationError
 
+from concord.pipeline.config import ReaderConfig
+from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
-from concord.pipeline.readers.read_file import format_of, reader_for
-from concord.pipeline.storage.files import file_state
-from concord.pipeline.storage.remote_files import FileState, stat_url, walk_url
-from concord.pipeline.storage.urls import is_url
+from concord.pipeline.readers.fields import names_wrong_field
+from concord.pipeline.readers.read_file import format_of, is_one_document, read_records, reader_for
+from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
+from concord.pipeline.storage.files import FileState, file_sha256, file_state, is_url, stat_url, walk_url
+from concord.pipeline.storage.output_paths import OutputPath, read_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -288,3 +299,92 @@ def _match(pattern: str) -> Iterator[str]:
 def _some(paths: list[str]) -> str:
     shown = ", ".join(ascii(Path(path).name) for path in sorted(paths)[:3])
     return f"{len(paths)} other files ({shown}, ...)" if len(paths) > 3 else shown
+
+
+HashFiles = Callable[[Mapping[str, FileState]], Sequence[str]]
+"""Returns the SHA-256 in hex of each file, in order; raises InputError or StoreError when one cannot be read."""
+
+# A file changed more recently than this may change again without a visible change of its time.
+_SETTLED_SECONDS = 2.0
+
+_Entry = tuple[int, int | str | None, str]
+"""Size, change and SHA-256 of a file."""
+_ENTRIES = TypeAdapter(dict[str, _Entry])
+
+
+def hash_here(states: Mapping[str, FileState]) -> list[str]:
+    """Hash files one after the other in this process; a HashFiles."""
+    return [file_sha256(path) for path in states]
+
+
+class FileHashes:
+    """Hashes files, except those whose size and time (or etag) are the same as when they were last hashed.
+
+    The cache is a file of its own that may be lost at any time: it saves work and decides nothing else.
+    """
+
+    def __init__(
+        self, cache: OutputPath | None = None, *, hash_files: HashFiles = hash_here, use_cache: bool = True
+    ) -> None:
+        """Read the cache that earlier runs wrote, if any; without ``use_cache`` every file is hashed again."""
+        self._cache = cache
+        self._hash_files = hash_files
+        self._known: dict[str, _Entry] = {}
+        if cache is not None and use_cache:
+            with suppress(FileNotFoundError, ValidationError):
+                self._known = _ENTRIES.validate_json(read_bytes(cache))
+        self._seen: dict[str, _Entry] = {}
+
+    def hash(self, states: Mapping[str, FileState]) -> dict[str, str]:
+        """Return the SHA-256, in hex, of files in these states, by path."""
+        digests = {
+            path: entry[2]
+            for path, state in states.items()
+            if (entry := self._seen.get(path) or self._known.get(path)) is not None and entry[:2] == state
+        }
+        unknown = {path: state for path, state in states.items() if path not in digests}
+        digests |= zip(unknown, self._hash_files(unknown), strict=True)
+        settled = time.time_ns() - int(_SETTLED_SECONDS * 1e9)
+        for path, state in states.items():
+            if isinstance(state.changed, str) or (state.changed is not None and state.changed < settled):
+                self._seen[path] = (*state, digests[path])
+        return digests
+
+    def save(self, *, staging: Path | None) -> None:
+        """Write the cache for the next run."""
+        if self._cache is not None and self._seen != self._known:
+            with store_errors(self._cache):
+                write_atomically(self._cache, orjson.dumps(self._seen), staging=staging)
+
+
+FIRST_RECORDS = 100
+"""How many records of each format are looked at, spread over its files; the first one with a text suffices."""
+
+
+def check_text_field(files: Sequence[InputFile], config: ReaderConfig) -> None:
+    """Check for each format that one of its first records has a text.
+
+    Raises:
+        InputError: when none has, naming the fields of the first one.
+    """
+    by_format: defaultdict[str, list[InputFile]] = defaultdict(list)
+    for file in files:
+        if file.fault is None and not is_one_document(file.format):
+            by_format[file.format].append(file)
+    for format, group in by_format.items():
+        most = max(1, FIRST_RECORDS // len(group))
+        files_of_records = (
+            read_records(file.path, format=format, name=file.name, config=config, limit=most) for file in group
+        )
+        faults: list[DeadLetter] = []
+        for _, record in islice(chain.from_iterable(files_of_records), FIRST_RECORDS):
+            if isinstance(record, Document):
+                break
+            if names_wrong_field(record):
+                faults.append(record)
+        else:
+            if faults:
+                raise InputError(
+                    f"reader.text_field: none of the first records of the {format} files has a text in the field "
+                    f"{config.text_field!r}; {faults[0].message}"
+                )

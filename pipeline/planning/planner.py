@@ -10,18 +10,18 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.correction import corrections_digest, current_corrections
 from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.errors import IntegrityError, PlanError
-from concord.pipeline.executors.ray_auth import resolve_auth_mode
+from concord.pipeline.executors.ray_setup import resolve_auth_mode
 from concord.pipeline.identity import Recipe
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.dead_letters import DeadLetterFilter
+from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.manifest import Manifest, ShardReport, shard_ref
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.plan import Changes, Plan, ShardRef, Source
 from concord.pipeline.planning.build_plan import PlanInputs, has_same_files, make_plan, retry_plan
-from concord.pipeline.planning.existing_output import ExistingOutput, scan_existing
-from concord.pipeline.planning.file_hashes import FileHashes, hash_here
+from concord.pipeline.planning.input_diff import ExistingOutput, scan_existing
+from concord.pipeline.planning.inputs import FileHashes, hash_here
 from concord.pipeline.readers.read_file import libraries_of
-from concord.pipeline.storage.remote_files import FileState
+from concord.pipeline.storage.files import FileState
 from concord.pipeline.threads import default_threads, threads_of_environment
 
 MOST_HASHED_HERE = 2_000_000_000

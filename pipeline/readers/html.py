@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 from typing_extensions import override
 
-from concord.pipeline.config import ReaderConfig
-from concord.pipeline.encoding_labels import codec_of
+from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.readers.encodings import Decoded, decode, encoding_of
 from concord.pipeline.readers.records import RecordError, too_large
 from concord.pipeline.readers.streams import with_codecs

@@ -13,9 +13,8 @@ from xml.etree.ElementTree import Element
 from typing_extensions import override
 
 from concord.models.data.visible import without_line_breaks
-from concord.pipeline.config import ReaderConfig
+from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.documents import PAGE, Part
-from concord.pipeline.encoding_labels import codec_of
 from concord.pipeline.readers.encodings import Decoded, decode, encoding_of
 from concord.pipeline.readers.extracting import ExtractingReader, extracted
 from concord.pipeline.readers.records import RecordError

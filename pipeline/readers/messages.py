@@ -14,8 +14,7 @@ from email.utils import parsedate_to_datetime
 from itertools import groupby
 from typing import Any
 
-from concord.pipeline.config import ReaderConfig
-from concord.pipeline.encoding_labels import codec_of
+from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.readers.encodings import Decoded, decode, encoding_of
 from concord.pipeline.readers.extracting import as_record_errors
 from concord.pipeline.readers.html import read_page

@@ -14,8 +14,7 @@ from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.fields import ExtractedRecord, Fields, Record, build_document, record_id, record_text
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter
-from concord.pipeline.storage.files import file_state
-from concord.pipeline.storage.urls import is_url
+from concord.pipeline.storage.files import file_state, is_url
 
 
 class Reader(Protocol):

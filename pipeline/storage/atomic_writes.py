@@ -5,7 +5,7 @@ creating too, ``write_unsynced`` for notes that need not survive the machine, ``
 large files, ``stage_folder`` for a folder, ``write_compressed`` for text whose suffix may ask for compression.
 
 A file is first written to a staging folder and then renamed. A driver that finishes a run empties that folder, so a
-staged file of another driver may vanish at any time. In a collection no link is followed (``storage.guarded``). A
+staged file of another driver may vanish at any time. In a collection no link is followed (``storage.folders``). A
 store takes an object completely or not at all, so there each write is a single request of bytes in memory, and nothing
 is staged; ``write_once`` makes it conditional on there being no such object.
 """
@@ -24,9 +24,9 @@ from typing import BinaryIO, Literal, TypeVar, get_args
 import pyarrow as pa
 
 from concord.pipeline.errors import StoreError
-from concord.pipeline.storage.guarded import folder_of, remove_file
+from concord.pipeline.storage.folders import folder_of, remove_file
+from concord.pipeline.storage.object_stores import StorePath
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.pipeline.storage.store_path import StorePath
 
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
 RunStep = Literal["plan", "write", "fsync", "rename", "commit", "names", "publish", "swap", "sweep"]

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from concord.models.regular_files import check_regular, read_regular
 from concord.pipeline.errors import IntegrityError
-from concord.pipeline.storage.guarded import remove_file, statuses_in
-from concord.pipeline.storage.store_path import ObjectStatus, StorePath, is_store
+from concord.pipeline.storage.folders import remove_file, statuses_in
+from concord.pipeline.storage.object_stores import ObjectStatus, StorePath, is_store
 
 OutputPath = Path | StorePath
 

@@ -9,13 +9,11 @@ from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import ShortageError
 from concord.pipeline.output.shard_stats import BackOffStep
 from concord.pipeline.plan import Shard
-from concord.pipeline.worker.bisect import OUT_OF_MEMORY
 from concord.pipeline.worker.commit_stage import Outcome
 from concord.pipeline.worker.crash_log import CrashLog, ShardAttempts, Suspect, WorkPlace
 from concord.pipeline.worker.memory import free_memory
-from concord.pipeline.worker.parse_stage import ParseStage
 from concord.pipeline.worker.shard_progress import ShardTracker, StageClock
-from concord.pipeline.worker.tag_stage import TagStage
+from concord.pipeline.worker.stages import OUT_OF_MEMORY, ParseStage, TagStage
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,8 @@ from concord.pipeline.worker.memory import bound_caches
 
 if TYPE_CHECKING:
     from concord.models.taggers.base import Tagger
-    from concord.pipeline.worker.parse_stage import DocumentParser
     from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker
-    from concord.pipeline.worker.tag_stage import DocumentTagger
+    from concord.pipeline.worker.stages import DocumentParser, DocumentTagger
 
 
 def build_parse_worker(plan: Plan) -> "ParseWorker":

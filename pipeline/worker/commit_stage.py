@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.names.language import load_languages
-from concord.pipeline.output.dead_letters import with_attempts
-from concord.pipeline.output.document_rows import DocumentRow
+from concord.pipeline.output.collection import DocumentRow, with_attempts
 from concord.pipeline.output.manifest import ShardReport, check_equation
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part, write_part
@@ -19,9 +18,9 @@ from concord.pipeline.output.schema import SCHEMAS, Signature, signed_schema
 from concord.pipeline.output.shard_stats import BackOffStep, count_margins, count_rows, count_step
 from concord.pipeline.output.tables import annotated_tables, error_table, part_rows
 from concord.pipeline.plan import RowsToCopy, Shard
-from concord.pipeline.worker.bisect import run_bisecting
 from concord.pipeline.worker.memory import shortage_errors
 from concord.pipeline.worker.source_texts import SourceTexts
+from concord.pipeline.worker.stages import run_bisecting
 
 Outcome = AnnotatedDocument | DeadLetter
 

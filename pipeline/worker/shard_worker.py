@@ -19,12 +19,17 @@ from concord.pipeline.worker.commit_stage import CommitStage
 from concord.pipeline.worker.corrected_documents import correct_documents
 from concord.pipeline.worker.crash_log import CrashLog
 from concord.pipeline.worker.memory import trim_heap
-from concord.pipeline.worker.parse_stage import DocumentParser, ParseStage
-from concord.pipeline.worker.read_stage import ReadStage
 from concord.pipeline.worker.shard_progress import OnShardProgress, ShardTracker, StageClock, Timings
 from concord.pipeline.worker.source_texts import SourceTexts
-from concord.pipeline.worker.stored_parses import Parses, parse_tables
-from concord.pipeline.worker.tag_stage import DocumentTagger, TagStage
+from concord.pipeline.worker.stages import (
+    DocumentParser,
+    DocumentTagger,
+    Parses,
+    ParseStage,
+    ReadStage,
+    TagStage,
+    parse_tables,
+)
 
 OnCpu = Callable[[], AbstractContextManager[tuple[DocumentParser, DocumentTagger]]]
 
@@ -160,7 +165,7 @@ class ParseWorker:
         self._parse_stage = ParseStage(parser, batch_documents=plan.config.parser.batch_documents)
 
     def run(self, shard: Shard) -> tuple[dict[str, pa.Table], Timings]:
-        """Return the parses of a shard's documents as tables (see ``concord.pipeline.worker.stored_parses``)."""
+        """Return the parses of a shard's documents as tables (see ``concord.pipeline.worker.stages``)."""
         clock = StageClock()
         with clock.timing("read"):
             records = [record for record in self._read_stage.run(shard) if isinstance(record, Document)]

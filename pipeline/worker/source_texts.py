@@ -13,11 +13,11 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.corrections.correction import text_digest
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
-from concord.pipeline.output.document_rows import DocumentRow
+from concord.pipeline.output.collection import DocumentRow
 from concord.pipeline.plan import Plan
 from concord.pipeline.readers.read_file import format_of, is_one_document, read_text_at, scan_file
 from concord.pipeline.readers.records import RecordError
-from concord.pipeline.storage.urls import is_url
+from concord.pipeline.storage.files import is_url
 
 SOURCE_CHANGED = "source_changed"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from concord.pipeline.corpora.read_corpus import read_corpus
 from concord.pipeline.corpora.write_corpus import write_gold
-from concord.pipeline.storage.file_locks import exclusive
+from concord.pipeline.storage.folders import exclusive
 from concord.workflows.corpora import prepare
 from concord.workflows.corpora.prepare import ParseConfig
 from research.grid.config import GridConfig

@@ -21,8 +21,7 @@ from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.schema import SCHEMAS, SHARD_TABLES, TableName
 from concord.pipeline.texts import TextAnnotator
-from concord.pipeline.worker.parse_stage import ParseStage
-from concord.pipeline.worker.tag_stage import TagStage
+from concord.pipeline.worker.stages import ParseStage, TagStage
 
 
 @pytest.fixture

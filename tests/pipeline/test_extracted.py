@@ -13,13 +13,13 @@ from concord_testing.documents import BROKEN_PAGE, lines, pdf, warc_page
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.errors import InputError, PlanError
-from concord.pipeline.output.dead_letters import DeadLetterFilter
+from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.readers import extracting, read_file
 from concord.pipeline.readers.encodings import Decoded
 from concord.pipeline.readers.pdf import PdfReader
 from concord.pipeline.run_report import RunReport
-from concord.pipeline.worker.read_stage import ReadStage
+from concord.pipeline.worker.stages import ReadStage
 
 ONE, TWO = lines("Anna went on."), lines("Bob saw the cat.")
 

@@ -11,8 +11,7 @@ from concord.pipeline.annotate import annotate, dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.dead_letters import DeadLetterFilter
+from concord.pipeline.output.collection import DeadLetterFilter, open_collection
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.shard_stats import backed_off, collection_counts, total_counts
 from concord.pipeline.run_report import RunReport

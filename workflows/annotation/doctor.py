@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from concord.models.errors import ConcordError, ModelError
 from concord.pipeline.errors import StoreError
+from concord.pipeline.storage.object_stores import StorePath
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.pipeline.storage.store_path import StorePath
 from concord.pipeline.threads import THREADS_VARIABLE, default_threads, usable_cores
 from concord.workflows.console import Answer, table
 from concord.workflows.environment import cache_folder

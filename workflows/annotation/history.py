@@ -14,7 +14,8 @@ from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
-from concord.pipeline.output.past_generations import (
+from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.output.shard_stats import (
     CONFIDENT,
     LETTERS,
     OF_WORDS,
@@ -22,7 +23,6 @@ from concord.pipeline.output.past_generations import (
     Share,
     past_generations,
 )
-from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.tables import without_candidates
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, counted, printable, table

@@ -15,7 +15,7 @@ from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.exchange.export import ExportForm, ExportReport, export_collection, read_ids
 from concord.pipeline.exchange.label_studio import labeling_config
 from concord.pipeline.exchange.review_queue import QueuedSentence, QueueForm, Quotas, ReviewReport, write_review_queue
-from concord.pipeline.output.dead_letters import DeadLetterFilter, read_dead_letters
+from concord.pipeline.output.collection import DeadLetterFilter, read_dead_letters
 from concord.pipeline.output.manifest import sum_outcomes
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import STAGES, DeadLetter
 from concord.pipeline.identity import ComponentIdentity
-from concord.pipeline.output.collection import Collection
-from concord.pipeline.output.dead_letters import read_dead_letters
+from concord.pipeline.output.collection import Collection, read_dead_letters
 from concord.pipeline.output.manifest import Manifest, Outcome
 from concord.pipeline.output.shard_stats import (
     EXTRACTED,
@@ -24,8 +23,8 @@ from concord.pipeline.output.shard_stats import (
 from concord.pipeline.output.tables import normalize_name, without_candidates
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
+from concord.pipeline.storage.object_stores import StorePath
 from concord.pipeline.storage.output_paths import arrow_source
-from concord.pipeline.storage.store_path import StorePath
 from concord.workflows.console import counted, indented, short_path, short_source, table
 
 LEAST_SECONDS = 0.1

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.generations import Generation
 from concord.pipeline.output.output_folder import CONFIG_NAME, STATS_NAME, OutputFolder
-from concord.pipeline.output.past_generations import PastGeneration, past_generations
-from concord.pipeline.output.shard_stats import total_counts
+from concord.pipeline.output.shard_stats import PastGeneration, past_generations, total_counts
 from concord.pipeline.plan import Plan
 from concord.workflows.environment import code_tags
 from concord.workflows.job_files import flatten

@@ -132,7 +132,7 @@ def submit(
 
     'ray job list' and 'ray job status' show what the cluster has. See docs/clusters.md, also for Kubernetes.
     """
-    from concord.pipeline.executors.ray_auth import resolve_auth_mode
+    from concord.pipeline.executors.ray_setup import resolve_auth_mode
 
     if stop is not None and job is None:
         resolve_auth_mode(address)  # before Ray is imported
@@ -283,7 +283,7 @@ def list_errors(output: "OutputPath", **fields: tuple[str, ...]) -> Answer:
 
     Options may be repeated. --json lists all of them with their complete messages.
     """
-    from concord.pipeline.output.dead_letters import DeadLetterFilter
+    from concord.pipeline.output.collection import DeadLetterFilter
     from concord.workflows.annotation import inspection
 
     return inspection.list_dead_letters(output, DeadLetterFilter(**fields))
@@ -304,7 +304,7 @@ def retry(output: "OutputPath", *, overrides: tuple[str, ...], **fields: tuple[s
 
     A dead letter that fails again is kept with one more attempt.
     """
-    from concord.pipeline.output.dead_letters import DeadLetterFilter
+    from concord.pipeline.output.collection import DeadLetterFilter
     from concord.workflows.annotation.annotate import retry_dead_letters
 
     return retry_dead_letters(output, DeadLetterFilter(**fields), overrides=overrides)

@@ -55,8 +55,8 @@ class _StoreOrFolder(click.Path):
     @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         from concord.pipeline.errors import InputError
-        from concord.pipeline.storage.store_path import StorePath, is_store
-        from concord.pipeline.storage.urls import check_url
+        from concord.pipeline.storage.files import check_url
+        from concord.pipeline.storage.object_stores import StorePath, is_store
 
         if not is_store(str(value)):
             return super().convert(value, param, ctx)

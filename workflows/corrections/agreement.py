@@ -15,8 +15,13 @@ from concord.pipeline.corrections.correction import Correction, Mark, current_co
 from concord.pipeline.corrections.fitting import Offsets, corrected_marks, fit_corrections, marks_of_tagger
 from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.documents import DeadLetter
-from concord.pipeline.output.collection import Collection, open_collection
-from concord.pipeline.output.document_rows import CollectedDocument, entity_marks, whole_sentences
+from concord.pipeline.output.collection import (
+    CollectedDocument,
+    Collection,
+    entity_marks,
+    open_collection,
+    whole_sentences,
+)
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, counted, table
 from concord.workflows.corrections.corrected_corpus import saw

@@ -24,8 +24,13 @@ from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.items import percent_encode
 from concord.pipeline.identity import component_signature
-from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.document_rows import CollectedDocument, entity_marks, sentence_offsets, tagged_sentences
+from concord.pipeline.output.collection import (
+    CollectedDocument,
+    entity_marks,
+    open_collection,
+    sentence_offsets,
+    tagged_sentences,
+)
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.corrections.corrections import documents_with_texts
 

@@ -10,8 +10,13 @@ from concord.pipeline.corrections.fitting import Fit, fit_corrections
 from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.exchange.import_corrections import ImportReport, import_corrections
-from concord.pipeline.output.collection import Collection, open_collection
-from concord.pipeline.output.document_rows import CollectedDocument, read_collection, sentence_offsets
+from concord.pipeline.output.collection import (
+    CollectedDocument,
+    Collection,
+    open_collection,
+    read_collection,
+    sentence_offsets,
+)
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.source_texts import SourceTexts
 from concord.workflows.annotation.inspection import LEFT_OUT

@@ -29,8 +29,8 @@ from concord.pipeline.corpora.write_corpus import write_gold
 from concord.pipeline.errors import InputError
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
 from concord.pipeline.storage.atomic_writes import write_atomically
-from concord.pipeline.storage.file_locks import exclusive
 from concord.pipeline.storage.files import file_sha256
+from concord.pipeline.storage.folders import exclusive
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import INLINE, Answer, counted, plain, warn
 from concord.workflows.corpora.corpora import (

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from concord.models.config import Config
 from concord.pipeline.errors import StoreError
-from concord.pipeline.storage.file_locks import exclusive
+from concord.pipeline.storage.folders import exclusive
 from concord.workflows.environment import has_ended, process_name
 
 LONGEST_PARAMETER = 6000

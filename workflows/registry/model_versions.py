@@ -16,7 +16,7 @@ from typing import Any
 
 from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ConfigError, ModelError
-from concord.pipeline.storage.file_locks import exclusive
+from concord.pipeline.storage.folders import exclusive
 from concord.workflows.bundles import BUNDLE, check_bundle
 from concord.workflows.console import info
 from concord.workflows.environment import cache_folder

@@ -18,7 +18,7 @@ from concord.models.labels.schemes import TOKENS
 from concord.models.words.encoder_config import find_encoder
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.storage.atomic_writes import write_atomically
-from concord.pipeline.storage.file_locks import exclusive
+from concord.pipeline.storage.folders import exclusive
 from concord.workflows.environment import cache_folder
 from concord.workflows.registry import model_versions
 

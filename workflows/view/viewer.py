@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from concord.models.data.outputs import AttentionMap
 from concord.models.errors import ConcordError
-from concord.pipeline.output.collection import Collection
-from concord.pipeline.output.document_rows import CollectedDocument, tagged_sentences
+from concord.pipeline.output.collection import CollectedDocument, Collection, tagged_sentences
 from concord.pipeline.plan import Plan
 from concord.workflows.view.correcting.correction_log import CorrectionLog, LogState
 from concord.workflows.view.correcting.review_queue import ReviewQueue

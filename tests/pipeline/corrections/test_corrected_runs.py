@@ -14,7 +14,7 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.corrections.log import append_to_log, log_path
 from concord.pipeline.errors import InputError
-from concord.pipeline.output.dead_letters import DeadLetterFilter
+from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan

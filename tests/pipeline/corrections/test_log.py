@@ -21,7 +21,7 @@ from concord.pipeline.corrections.correction import (
 )
 from concord.pipeline.corrections.log import LOG_NAME, append_to_log, extend_log, log_path, read_log
 from concord.pipeline.errors import InputError
-from concord.pipeline.storage.store_path import StorePath
+from concord.pipeline.storage.object_stores import StorePath
 
 TEXT = "Anna met Bob in Geneva."
 ANNA = Mark(start=0, end=4, type="PER", text="Anna")

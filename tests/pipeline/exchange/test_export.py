@@ -44,8 +44,7 @@ from concord.pipeline.exchange.hf_dataset import write_hf_dataset
 from concord.pipeline.exchange.items import ExportItem
 from concord.pipeline.exchange.review_queue import Quotas, write_review_queue
 from concord.pipeline.output import parquet_parts
-from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.document_rows import read_collection
+from concord.pipeline.output.collection import open_collection, read_collection
 from concord.pipeline.output.verify import verify
 from concord.pipeline.worker.source_texts import SourceTexts
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from concord.models.errors import ConfigError
 from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.exchange.review_queue import QueuedSentence, Quotas, select_sentences, write_review_queue
-from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.document_rows import (
+from concord.pipeline.output.collection import (
     CollectedDocument,
     CollectedSentence,
     DocumentRow,
     EntityRow,
     SentenceRow,
     TokenRow,
+    open_collection,
     read_collection,
 )
 

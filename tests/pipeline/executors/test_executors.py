@@ -22,9 +22,9 @@ from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.corrections.log import LOG_NAME, append_to_log
 from concord.pipeline.errors import StoppedError
 from concord.pipeline.executors.base import BuildWorker, stop_request
-from concord.pipeline.executors.ray_auth import auth_mode
 from concord.pipeline.executors.ray_cluster import connected
 from concord.pipeline.executors.ray_scheduler import longest_first, workers_that_fit
+from concord.pipeline.executors.ray_setup import auth_mode
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Piece, Shard

@@ -12,7 +12,7 @@ import pytest
 from concord_testing import runs
 from concord_testing.processes import command_of, descendants
 
-from concord.pipeline.executors.ray_leftovers import leftovers_ended
+from concord.pipeline.executors.ray_setup import leftovers_ended
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,8 @@ from concord_testing.heads import Head, ray_head
 
 from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig
-from concord.pipeline.executors.prometheus import RunMetrics
 from concord.pipeline.executors.ray_cluster import choose_roles, run_on_ray
+from concord.pipeline.executors.ray_scheduler import RunMetrics
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan

@@ -18,9 +18,8 @@ from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.errors import DeviceError
 from concord.pipeline.executors import ray_scheduler
 from concord.pipeline.executors.base import StopRequest
-from concord.pipeline.executors.ray_actors import ProcessPlace, ShardActor, ShardResult
+from concord.pipeline.executors.ray_actors import ProcessPlace, ShardActor, ShardResult, SharedStorage
 from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole
-from concord.pipeline.executors.shared_storage import SharedStorage
 from concord.pipeline.output.manifest import ShardReport
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Plan, Shard

@@ -13,7 +13,7 @@ from concord_testing import fakes, runs, stores
 from concord.pipeline.config import AnnotateConfig, OutputConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import InputError, PlanError, StoreError
-from concord.pipeline.output.dead_letters import DeadLetterFilter, read_dead_letters
+from concord.pipeline.output.collection import DeadLetterFilter, read_dead_letters
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan

@@ -6,8 +6,7 @@ import pytest
 
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output import parquet_parts
-from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.document_rows import TokenRow, join_words, read_collection, words_with_spaces
+from concord.pipeline.output.collection import TokenRow, join_words, open_collection, read_collection, words_with_spaces
 from concord.pipeline.output.schema import TOKENS
 
 FinishRun = Callable[..., Path]

@@ -20,7 +20,7 @@ from concord_testing import fakes, faults, runs
 import concord
 from concord.models.errors import ConfigError
 from concord.pipeline.errors import PlanError, StoreError
-from concord.pipeline.output import names as table_of_names
+from concord.pipeline.output import tables
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import OutputFolder
@@ -28,7 +28,7 @@ from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.report.html import write_report
-from concord.pipeline.storage import links
+from concord.pipeline.storage import folders
 from concord.pipeline.worker.shard_worker import ShardWorker
 
 
@@ -147,7 +147,7 @@ def test_names_keep_their_ids_when_the_rules_change(archive: Path, monkeypatch: 
         return dict(pq.read_table(output / "names", columns=["canonical", "name_id"]).to_pandas().to_numpy())
 
     before = ids(run(archive))
-    monkeypatch.setattr(table_of_names, "_key", lambda label, canonical: f"{label}\0{canonical.lower()}es")
+    monkeypatch.setattr(tables, "_key", lambda label, canonical: f"{label}\0{canonical.lower()}es")
     change(archive)
     after = ids(run(archive))
     assert before.items() <= after.items()
@@ -261,7 +261,7 @@ def run_until_stopped(archive: Path, step: str) -> None:
             "storage.atomic_writes",
             "output.parquet_parts",
             "output.output_folder",
-            "output.folder_generations",
+            "output.generations",
         ):
             patches.enter_context(mock.patch(f"concord.pipeline.{module}.crash_point", stop_at))
         run(archive)
@@ -280,7 +280,7 @@ def test_driver_overtaken_between_its_look_and_its_swap_sets_the_link_right(
 ) -> None:
     output = run(archive)
     change(archive)
-    swap = links.place_link
+    swap = folders.place_link
     overtaking: Iterator[Callable[[], object]] = iter([partial(change, archive, 2), partial(run, archive)])
 
     def overtaken(link: Path, target: str, *, staged: Path) -> None:
@@ -288,7 +288,7 @@ def test_driver_overtaken_between_its_look_and_its_swap_sets_the_link_right(
             work()
         swap(link, target, staged=staged)
 
-    monkeypatch.setattr("concord.pipeline.output.folder_generations.place_link", overtaken)
+    monkeypatch.setattr("concord.pipeline.output.generations.place_link", overtaken)
     with pytest.raises(PlanError, match="another run has started generation 2"):
         run(archive)
     assert (output / "current").readlink() == Path("generations/000002")
@@ -366,7 +366,7 @@ def test_parts_of_another_user_that_cannot_be_linked_are_explained(
 
     monkeypatch.setattr(os, "link", refuse)
     with pytest.raises(StoreError, match="run as the user whose parts these are"):
-        links.hard_link(archive / "t0.txt", archive / "t1.txt")
+        folders.hard_link(archive / "t0.txt", archive / "t1.txt")
 
 
 def test_folder_is_replaced_by_a_link_where_names_cannot_be_exchanged(
@@ -374,7 +374,7 @@ def test_folder_is_replaced_by_a_link_where_names_cannot_be_exchanged(
 ) -> None:
     output = run(archive)
     copy = Path(shutil.copytree(output, archive.parent / "copy"))
-    monkeypatch.setattr(links, "_renameat2", lambda: None)
+    monkeypatch.setattr(folders, "_renameat2", lambda: None)
     assert seen(run(archive, copy)) == seen(output)
     assert (copy / "tokens").is_symlink()
     assert verify(copy) == []

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.pipeline.names.identities import name_key
-from concord.pipeline.output import names
-from concord.pipeline.output.names import NAMED_COLUMNS, tabulate_names
+from concord.pipeline.output import tables
 from concord.pipeline.output.schema import NAMES
+from concord.pipeline.output.tables import NAMED_COLUMNS, tabulate_names
 
 Row = tuple[str, str, str, str]
 
@@ -25,7 +25,7 @@ def table_of(rows: list[Row]) -> list[dict[str, Any]]:
     # A document is in one shard.
     ends = [place for place in range(1, len(rows)) if rows[place][0] != rows[place - 1][0]]
     shards = [entities[start:end] for start, end in pairwise([0, *ends, len(rows)])]
-    with mock.patch.object(names, "_MERGED_ROWS", 1):
+    with mock.patch.object(tables, "_MERGED_ROWS", 1):
         assert tabulate_names(shards) == table
     found: list[dict[str, Any]] = table.to_pylist()
     return found

@@ -108,9 +108,9 @@ def test_run_killed_while_it_is_published_is_finished_by_the_next(store: Store, 
 def test_driver_overtaken_before_it_writes_the_manifest_writes_the_newer_one(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from concord.pipeline.output import store_generations
+    from concord.pipeline.output import generations
 
-    write = store_generations.write_atomically  # type: ignore[attr-defined]
+    write = generations.write_atomically  # type: ignore[attr-defined]
     store.write("d", "Dora slept.")
 
     def overtaken(path: OutputPath, content: bytes) -> None:
@@ -119,7 +119,7 @@ def test_driver_overtaken_before_it_writes_the_manifest_writes_the_newer_one(
         store.run()
         write(path, content)
 
-    monkeypatch.setattr(store_generations, "write_atomically", overtaken)
+    monkeypatch.setattr(generations, "write_atomically", overtaken)
     with pytest.raises(PlanError, match="another run has started generation 2"):
         store.run()
     assert store.ids() == [f"{name}.txt" for name in "abcde"]

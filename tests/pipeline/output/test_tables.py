@@ -24,7 +24,7 @@ from concord.pipeline.documents import (
 )
 from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, Signature, schema_version
 from concord.pipeline.output.tables import annotated_tables, error_table
-from concord.pipeline.worker.parse_stage import find_offset_fault
+from concord.pipeline.worker.stages import find_offset_fault
 
 
 def document(text: str, doc_id: str = "d") -> Document:

@@ -19,8 +19,8 @@ from concord.pipeline.errors import InputError, PlanError
 from concord.pipeline.identity import ResolvedTagger, row_config
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
-from concord.pipeline.planning.file_hashes import FileHashes
-from concord.pipeline.storage.remote_files import FileState
+from concord.pipeline.planning.inputs import FileHashes
+from concord.pipeline.storage.files import FileState
 
 TAGGER = runs.TAGGER
 

@@ -3,10 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from concord.pipeline.output.dead_letters import ExistingDeadLetter
+from concord.pipeline.output.collection import ExistingDeadLetter
 from concord.pipeline.plan import RenamedDocument, ShardRef, Source
-from concord.pipeline.planning.existing_output import ExistingDocument, ExistingOutput, fingerprint
-from concord.pipeline.planning.input_diff import InputDiff, InputRecord, choose_retries, diff_input
+from concord.pipeline.planning.input_diff import (
+    ExistingDocument,
+    ExistingOutput,
+    InputDiff,
+    InputRecord,
+    choose_retries,
+    diff_input,
+    fingerprint,
+)
 from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.readers.records import ScannedRecord
 

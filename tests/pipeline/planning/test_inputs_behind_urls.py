@@ -129,7 +129,7 @@ def test_file_with_the_same_etag_is_not_hashed_again(
         hashed.append(path)
         return file_sha256(path)
 
-    monkeypatch.setattr("concord.pipeline.planning.file_hashes.file_sha256", record_and_hash)
+    monkeypatch.setattr("concord.pipeline.planning.inputs.file_sha256", record_and_hash)
 
     runs.run_job(config)
     assert hashed == []
@@ -213,7 +213,7 @@ def test_file_that_changes_while_it_is_planned_is_refused(
         stores.put(f"{s3_url}/a.jsonl", b"")
         return file_sha256(path)
 
-    monkeypatch.setattr("concord.pipeline.planning.file_hashes.file_sha256", put_and_hash)
+    monkeypatch.setattr("concord.pipeline.planning.inputs.file_sha256", put_and_hash)
     with pytest.raises(InputError, match=r"a\.jsonl: changed while it was being planned"):
         planned_files(s3_url, tmp_path)
 

@@ -22,7 +22,7 @@ from concord_testing.broken_files import arrow_stream, parquet
 import concord
 from concord.models.errors import ConcordError
 from concord.pipeline.errors import InputError
-from concord.pipeline.output.dead_letters import DeadLetterFilter
+from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.planning.inputs import find_inputs
 from concord.pipeline.run_report import RunReport
 

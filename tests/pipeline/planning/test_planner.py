@@ -26,7 +26,7 @@ from concord.pipeline.output.manifest import read_commit_record
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Changes, Plan
-from concord.pipeline.planning import existing_output, next_generation, planner
+from concord.pipeline.planning import build_plan, input_diff, planner
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.worker.shard_worker import ShardWorker
@@ -301,7 +301,7 @@ def test_dead_letters_are_reused_until_their_file_changes(archive: Path, monkeyp
 
 @pytest.mark.slow
 def test_small_shards_are_merged(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(next_generation, "MERGED_AT", 4)
+    monkeypatch.setattr(build_plan, "MERGED_AT", 4)
     settings = {"planning": {"shard_bytes": 2000}, "max_removed": 1.0}
     runs.run_job(job(archive, **settings))
     for number in range(6):
@@ -554,7 +554,7 @@ def test_driver_reuses_the_commits_of_another_that_overtakes_it(
         return worker
 
     if at == "planning":
-        monkeypatch.setattr(planner, "scan_existing", partial(overtaken, existing_output.scan_existing))
+        monkeypatch.setattr(planner, "scan_existing", partial(overtaken, input_diff.scan_existing))
         report = runs.run_job(job(archive))
     else:
         report = runs.run_job(job(archive), build=build)

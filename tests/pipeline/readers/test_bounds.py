@@ -19,7 +19,7 @@ from concord_testing.checkout import CHECKOUT
 import concord
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter
-from concord.pipeline.output.dead_letters import DeadLetterFilter
+from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.readers.read_file import scan_file
 
 LINES = b"".join(b'{"id": "d%d", "text": "Anna met Bob %d times."}\n' % (number, number) for number in range(200))

@@ -16,7 +16,7 @@ from concord_testing.stores import DisturbedBucket
 
 from concord.pipeline.errors import InputError, StoreError
 from concord.pipeline.storage import object_stores
-from concord.pipeline.storage.store_path import StorePath
+from concord.pipeline.storage.object_stores import StorePath
 
 pytestmark = pytest.mark.slow
 
@@ -299,7 +299,7 @@ def test_names_that_are_no_paths_are_refused(bucket: DisturbedBucket, key: str) 
 FORK_WHILE_THREADS_MAKE_REQUESTS = """
 import os, sys, threading
 from concord.pipeline.errors import InputError
-from concord.pipeline.storage.store_path import StorePath
+from concord.pipeline.storage.object_stores import StorePath
 
 def read_on():
     while True:

@@ -32,7 +32,7 @@ from concord.pipeline.worker.build import build_parse_worker, build_worker
 from concord.pipeline.worker.memory import existing_objects_frozen
 from concord.pipeline.worker.shard_progress import Timings
 from concord.pipeline.worker.shard_worker import ShardWorker
-from concord.pipeline.worker.stored_parses import Parses
+from concord.pipeline.worker.stages import Parses
 
 pytestmark = pytest.mark.slow
 

@@ -27,8 +27,7 @@ from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 from concord.pipeline.worker.build import build_worker
-from concord.pipeline.worker.parse_stage import ParseStage
-from concord.pipeline.worker.tag_stage import TagStage
+from concord.pipeline.worker.stages import ParseStage, TagStage
 
 DEAD_LETTER = DeadLetter(doc_id=None, source_uri="/in", position=0, stage="read", error="e", message="m")
 

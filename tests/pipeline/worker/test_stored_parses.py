@@ -6,7 +6,7 @@ import pytest
 from concord_testing import fakes
 
 from concord.pipeline.documents import Document, ParsedDocument, ParsedSentence, ParsedWord
-from concord.pipeline.worker.stored_parses import Parses, parse_tables
+from concord.pipeline.worker.stages import Parses, parse_tables
 
 BARE = ParsedWord(0, 2, "Hm", "Hm", None, None, None, None, 0, "root")
 FULL = ParsedWord(3, 5, "go", "go", "go", "VERB", "VB", "Mood=Imp", 0, "root")

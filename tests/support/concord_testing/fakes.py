@@ -39,7 +39,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.shard_progress import OnShardProgress, Timings
 from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker
-from concord.pipeline.worker.stored_parses import Parses
+from concord.pipeline.worker.stages import Parses
 
 PARSER = ComponentIdentity(name="fake_parser", version="1", digest="1" * 64)
 LONGEST_PIECE = 8

@@ -26,10 +26,9 @@ from concord.models.data.options import DEFAULT_OPTIONS, PredictOptions
 from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
 from concord.pipeline.errors import IntegrityError
-from concord.pipeline.output.folder_generations import FolderGenerations
-from concord.pipeline.output.generations import Generation
+from concord.pipeline.output.generations import FolderGenerations, Generation
 from concord.pipeline.plan import Plan
-from concord.pipeline.planning import next_generation
+from concord.pipeline.planning import build_plan
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord_testing import fakes, runs
@@ -260,7 +259,7 @@ class Writer:
         tagger = replace(runs.TAGGER, digest=f"{self._number:064d}")
 
         def run() -> None:
-            with mock.patch.object(next_generation, "MERGED_AT", 3):
+            with mock.patch.object(build_plan, "MERGED_AT", 3):
                 runs.run_job(config, tagger=tagger, build=partial(_build, self._number))
 
         driver = runs.in_child(run, crash_at=crash_at)

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from concord.pipeline.storage.object_stores import connect
+from concord.pipeline.storage.object_stores import StorePath, connect
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.pipeline.storage.store_path import StorePath
 from concord_testing.store_servers import AZURE_ACCOUNT, AZURE_KEY, StoreProxy, create_bucket
 
 

@@ -20,8 +20,7 @@ from concord.pipeline.corrections.log import append_to_log, log_path
 from concord.pipeline.exchange.export import export_collection
 from concord.pipeline.exchange.review_queue import Quotas, select_sentences
 from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.document_rows import read_collection, whole_sentences
+from concord.pipeline.output.collection import open_collection, read_collection, whole_sentences
 from concord.pipeline.output.schema import TableName
 from concord.pipeline.output.shard_stats import total_counts
 from concord.pipeline.output.verify import verify

@@ -9,7 +9,7 @@ import pytest
 from concord_testing import runs
 from concord_testing.command_line import concord
 
-from concord.pipeline.output.past_generations import Share
+from concord.pipeline.output.shard_stats import Share
 from concord.workflows.annotation.history import has_moved
 
 PERSONS, LETTERS, CONFIDENT = "PER per 1,000 words", "dead letters per document", "mean confidence"

@@ -13,7 +13,7 @@ from concord_testing.command_line import concord_json
 from concord.models.config import Incidental, LabelNeutral, OneRun
 from concord.models.errors import ModelError
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.output.dead_letters import DeadLetterFilter
+from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.run_report import RunReport

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from concord_testing import stores
 
-from concord.pipeline.storage.store_path import StorePath
+from concord.pipeline.storage.object_stores import StorePath
 from concord.workflows.cli.main import main
 
 TEXTS = {"ada.txt": b"Ada King met Charles Babbage in London.", "deep/zoe.txt": b"Someone flew to Geneva."}

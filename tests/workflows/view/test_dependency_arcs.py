@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from concord.pipeline.output.document_rows import TokenRow
+from concord.pipeline.output.collection import TokenRow
 from concord.workflows.view.pages.text_layout import Tree, draw_tree, text_width
 
 

@@ -24,7 +24,7 @@ from starlette.testclient import TestClient
 from concord.models.errors import ConfigError
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import PlanError
-from concord.pipeline.output.document_rows import DocumentRow
+from concord.pipeline.output.collection import DocumentRow
 from concord.pipeline.worker.source_texts import SourceTexts
 from concord.workflows.view.app import build_app
 from concord.workflows.view.index import document

@@ -18,7 +18,7 @@ from concord.pipeline.corrections.fitting import (
     fit_corrections,
     marks_of_tagger,
 )
-from concord.pipeline.output.document_rows import DocumentRow
+from concord.pipeline.output.collection import DocumentRow
 from concord.pipeline.output.tables import normalize_name
 from concord.workflows.view.index.document import DocumentPage, read_row
 from concord.workflows.view.index.opened import OpenedCollection

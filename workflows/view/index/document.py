@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from concord.pipeline.errors import IntegrityError
-from concord.pipeline.output.document_rows import (
+from concord.pipeline.output.collection import (
     CollectedDocument,
     CollectedSentence,
     DocumentRow,

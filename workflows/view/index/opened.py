@@ -10,8 +10,7 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from concord.models.errors import ConcordError
-from concord.pipeline.output.collection import Collection, open_collection
-from concord.pipeline.output.document_rows import DocumentRow
+from concord.pipeline.output.collection import Collection, DocumentRow, open_collection
 from concord.pipeline.output.manifest import Manifest, ShardReport
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.storage.output_paths import OutputPath

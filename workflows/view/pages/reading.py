@@ -10,7 +10,7 @@ from typing import NamedTuple
 from concord.models.data.outputs import AttentionMap
 from concord.models.errors import ConcordError
 from concord.pipeline.documents import part_finder
-from concord.pipeline.output.document_rows import CollectedDocument, TokenRow
+from concord.pipeline.output.collection import CollectedDocument, TokenRow
 from concord.pipeline.output.tables import normalize_name
 from concord.workflows.view.correcting.correction_log import CorrectionLog, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument, with_corrections

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from concord.models.labels.spans import OUTSIDE, split_label
 from concord.pipeline.corrections.fitting import Offsets
-from concord.pipeline.output.document_rows import SentenceRow, TokenRow
+from concord.pipeline.output.collection import SentenceRow, TokenRow
 from concord.pipeline.output.tables import normalize_name
 from concord.workflows.view.index.document import DocumentPage, ReadSentence
 from concord.workflows.view.index.queries import IndexedEntity

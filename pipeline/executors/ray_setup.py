@@ -1,4 +1,4 @@
-"""End what a Ray that was started on this machine leaves behind when it, or its driver, dies by force.
+"""Ray's authentication mode, and the end of what a Ray that was started on this machine leaves behind.
 
 Ray ends the driver when its GCS is gone, and then nobody ends the agents of the node. A process of its own, which
 imports nothing of this package, waits for the end of the driver.
@@ -91,3 +91,26 @@ def _fields(process: Path) -> list[str]:
 
 if __name__ == "__main__":
     _watch(sys.argv[1])
+
+
+def resolve_auth_mode(address: str | None) -> None:
+    """Set ``RAY_AUTH_MODE`` unless the user has; to be called before anything imports Ray.
+
+    Args:
+        address: of the cluster to join; None if one is started here.
+    """
+    os.environ.setdefault("RAY_AUTH_MODE", auth_mode(address))
+
+
+def auth_mode(address: str | None) -> str:
+    """Return the authentication mode to use unless the user set one.
+
+    Ray's own default differs between starting and joining a cluster. One started here only listens on this machine, and
+    only during the run; a cluster gets the token if there is one.
+    """
+    token = (
+        "RAY_AUTH_TOKEN" in os.environ
+        or "RAY_AUTH_TOKEN_PATH" in os.environ
+        or (Path.home() / ".ray" / "auth_token").exists()
+    )
+    return "token" if address and token else "disabled"
