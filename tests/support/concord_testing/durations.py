@@ -1,7 +1,7 @@
 """Processor time of every test: recorded in tests/durations.json, by which long files start first.
 
-It is that of the process of the test and of its children that have ended: other load does not change it, and waiting
-does not count. The minutes of a whole session, by the clock, are recorded beside it.
+It is that of the process of the test and of its descendants: other load does not change it, and waiting does not
+count. The minutes of a whole session, by the clock, are recorded beside it.
 """
 
 import json
@@ -9,11 +9,14 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from concord_testing.checkout import CHECKOUT
+from concord_testing.processes import descendants
 
 RECORDED = CHECKOUT / "tests" / "durations.json"
 LONG_SECONDS = 5.0
@@ -83,8 +86,18 @@ class DurationRecorder:
 
 
 def _processor_seconds() -> float:
+    """Return the time of this process and of all that descend from it, but for those that nobody waited for."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    ticks = sum(_ticks(pid) for pid in descendants(os.getpid()))
+    return times.user + times.system + times.children_user + times.children_system + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(pid: int) -> int:
+    """Return the time of a process that runs, and of its children that have ended."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15]))
+    return 0
 
 
 def _file(test: str) -> str:
