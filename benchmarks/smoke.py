@@ -154,7 +154,7 @@ CASES: Mapping[str, Case] = {
     "bench_planning": Case(options="--documents 10 20"),
     "bench_queue": Case(options=f"{TO_FILE} --size 2 --rounds 1", constants={"POOLS": {"tiny": ("ewt_uner/dev",)}}),
     "bench_readers": Case(options="--reads 5 --documents 4 --grace-seconds 5"),
-    "bench_repeats": Case(options="--length 200 --shapes a"),
+    "bench_repeats": Case(options="--length 200 --shapes a --words 24"),
     "bench_scaling": Case(piece=measure_local_run),
     "bench_serving": Case(piece=lambda module, _: module.make_texts(2)),
     "bench_soak": Case(options="--seconds 0 --workers fake --executors local --documents 4 --words 20"),
