@@ -28,8 +28,7 @@ from environment import environment, spread
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.outputs import Prediction, known_numbers
 from concord.models.data.sentence import Sentence
-from concord.models.labels.schemes import BIOES
-from concord.models.labels.spans import decode_spans
+from concord.models.labels import BIOES, decode_spans
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.corpora.write_corpus import write_gold
 from concord.workflows.corpora.corpora import Documents, read_corpora, without_labels

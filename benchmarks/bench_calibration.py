@@ -21,7 +21,7 @@ from environment import environment
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ModelError
-from concord.models.evaluation.reliability import brier_score, coverage, expected_calibration_error
+from concord.models.evaluation.metrics import brier_score, coverage, expected_calibration_error
 from concord.models.taggers.base import Tagger
 from concord.models.training.fit_calibration import Calibrated, Entities, Observed, Words, apply, observe, raw
 from concord.workflows.corpora.corpora import read_corpora

@@ -22,11 +22,9 @@ import torch
 from environment import environment, spread
 from torchcrf import CRF
 
-from concord.models.decoders.crf.distribution import Crf
-from concord.models.decoders.crf.factors import Factors, Packing
-from concord.models.decoders.crf.scan import scan_messages
-from concord.models.decoders.crf.tree_reduction import tree_messages
-from concord.models.labels.schemes import BIO
+from concord.models.decoders.crf import Crf
+from concord.models.decoders.crf_messages import Factors, Packing, scan_messages, tree_messages
+from concord.models.labels import BIO
 
 WORKS = ("gradient", "mode", "messages")
 WARM_UPS = 2

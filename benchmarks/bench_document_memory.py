@@ -20,8 +20,8 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.consistency import count_unlabelled, name_labels
 from concord.models.evaluation.metrics import gold_sequences, span_scores
-from concord.models.labels.spans import Span, decode_spans
-from concord.models.taggers.two_stage.tagger import TwoStageTagger
+from concord.models.labels import Span, decode_spans
+from concord.models.taggers.two_stage import TwoStageTagger
 from concord.pipeline.names.values import VALUES
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.registry.resolve_tagger import find_tagger

@@ -37,9 +37,9 @@ from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.metrics import span_scores
 from concord.models.taggers.base import Tagger
+from concord.models.words.bert import fastest_product
+from concord.models.words.encoder import FrozenEncoder
 from concord.models.words.encoder_config import EncoderConfig, Precision
-from concord.models.words.frozen_encoder import FrozenEncoder
-from concord.models.words.int8 import fastest_product
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.registry.resolve_tagger import find_tagger
 

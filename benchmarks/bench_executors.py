@@ -19,8 +19,7 @@ from corpora import write_chunks
 from environment import environment
 
 from concord.models.bundles.checkpoint import load_tagger
-from concord.models.data.options import PredictOptions
-from concord.models.data.outputs import known_numbers
+from concord.models.data.outputs import PredictOptions, known_numbers
 from concord.workflows.registry.resolve_tagger import find_tagger
 
 NEAR = 1e-5

@@ -24,8 +24,7 @@ from environment import environment, spread
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.metrics import gold_sequences, span_scores
-from concord.models.labels.schemes import BIO
-from concord.models.labels.spans import decode_spans
+from concord.models.labels import BIO, decode_spans
 from concord.pipeline.corpora.read_corpus import GoldDocument, read_gold
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.pipeline.corpora.write_corpus import write_gold

@@ -21,7 +21,7 @@ from concord_testing.fake_device import FakeDevice
 from environment import BUNDLES, environment, spread
 
 from concord.models.bundles.checkpoint import load_tagger
-from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence, first_documents
 from concord.pipeline.corpora.read_corpus import read_gold
 

@@ -23,8 +23,7 @@ from environment import environment
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import tagger_digest
-from concord.models.training.fit_calibration import Observed, observe
-from concord.models.training.fit_guarantee import find_guarantee, mean_recall
+from concord.models.training.fit_calibration import Observed, find_guarantee, mean_recall, observe
 from concord.workflows.corpora.corpora import read_corpora
 from research.entities_en.guideline import LABELS
 

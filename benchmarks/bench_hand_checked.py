@@ -25,7 +25,7 @@ from environment import environment
 import concord
 from concord.doc import Doc
 from concord.models.data.sentence import Sentence
-from concord.models.labels.spans import Span, encode_spans
+from concord.models.labels import Span, encode_spans
 from research.entities_en.guideline import RULES, Lexicon, mend
 
 GOLD = Path(__file__).with_name("hand_checked_en.json")

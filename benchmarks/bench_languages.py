@@ -21,8 +21,8 @@ from environment import environment
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.reliability import expected_calibration_error
-from concord.models.labels.spans import decode_spans
+from concord.models.evaluation.metrics import expected_calibration_error
+from concord.models.labels import decode_spans
 from concord.models.taggers.base import Tagger
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document

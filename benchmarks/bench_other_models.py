@@ -38,7 +38,7 @@ from spacy.tokens import Doc
 
 from concord.models.adapters.libraries import find_spacy_pipeline
 from concord.models.bundles.checkpoint import load_tagger
-from concord.models.data.options import OnBatch
+from concord.models.data.outputs import OnBatch
 from concord.models.evaluation.metrics import gold_sequences, span_scores
 from concord.pipeline.annotate import annotate
 from concord.pipeline.config import ParserConfig

@@ -26,10 +26,10 @@ from torchcrf import CRF
 from concord.models.bundles.checkpoint import pick_device
 from concord.models.bundles.registry import build_tagger
 from concord.models.data.batch import Batch
-from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.labels.schemes import label_scheme
+from concord.models.labels import label_scheme
 from concord.models.layers.variational_lstm import LstmSample, VariationalLstm, VariationalLstmConfig, run_samples
 from concord.models.taggers.base import Tagger
 from concord.models.taggers.one_stage import OneStageTagger

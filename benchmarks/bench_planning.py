@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 from environment import environment
 
-from concord.models.data.options import DEFAULT_OPTIONS, PredictOptions
-from concord.models.data.outputs import Prediction
+from concord.models.data.outputs import DEFAULT_OPTIONS, Prediction, PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig

@@ -24,7 +24,7 @@ from environment import environment
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
-from concord.models.labels.spans import decode_spans
+from concord.models.labels import decode_spans
 from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.exchange.review_queue import DISPUTED_EVERY, Quotas, select_sentences
 from concord.pipeline.output.collection import (

@@ -29,7 +29,7 @@ from environment import environment
 import concord
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
-from concord.models.labels.spans import decode_spans
+from concord.models.labels import decode_spans
 from concord.models.taggers.base import Tagger
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.registry.resolve_tagger import find_tagger

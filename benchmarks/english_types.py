@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
-from concord.models.labels.schemes import label_scheme
-from concord.models.labels.spans import decode_spans, encode_spans
+from concord.models.labels import decode_spans, encode_spans, label_scheme
 from concord.workflows.corpora.corpora import Documents, label_types, rename
 from research.entities_en.guideline import LABELS
 from research.entities_en.silver import TYPES as OTHERS

@@ -19,7 +19,7 @@ from concord.models.data.outputs import Draft
 from concord.models.data.sentence import Sentence
 from concord.models.data.visible import visible
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.labels.spans import Span, decode_spans, encode_spans
+from concord.models.labels import Span, decode_spans, encode_spans
 
 _PIECE = re.compile(r"\d+|[^\W\d_]+|[^\s]")
 _REMEMBERED_WORDS = 200_000

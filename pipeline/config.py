@@ -7,7 +7,7 @@ import webencodings
 from pydantic import Field, ValidationInfo, field_validator
 
 from concord.models.config import Config, Incidental, LabelNeutral, OneRun
-from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import PredictOptions
 
 _SUPERSETS = {"gbk": "gb18030", "iso2022_jp": "iso2022_jp_ext"}
 """Codecs of Python that lack characters which browsers read, and those that have them."""

@@ -74,7 +74,7 @@ def _check_guarantee(config: AnnotateConfig, folder: Path) -> None:
     if not config.output.candidates:
         return
     # Importing torch takes seconds.
-    from concord.models.confidence.calibration import Calibration
+    from concord.models.confidence import Calibration
 
     path = folder / CALIBRATION_NAME
     if not path.exists() or Calibration.read_json(path).guarantee is None:

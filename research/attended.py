@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels.spans import Span
+from concord.models.labels import Span
 from concord.pipeline.errors import InputError
 
 FARTHEST = 10

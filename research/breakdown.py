@@ -13,8 +13,7 @@ from typing import ClassVar
 from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.metrics import Labels, Scores, TokenScores, gold_sequences, grouped_scores, name_of
-from concord.models.labels.schemes import BIO, TOKENS, LabelScheme
-from concord.models.labels.spans import OUTSIDE, Span, convert_labels, split_label
+from concord.models.labels import BIO, OUTSIDE, TOKENS, LabelScheme, Span, convert_labels, split_label
 
 MENTION_LENGTHS = ("1", "2", "3", "4+")
 _LENGTH_BOUNDS = (0, 10, 20, 30, 40, 50)

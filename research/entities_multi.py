@@ -26,15 +26,13 @@ import torch
 from torch import Tensor
 
 from concord.models.bundles.checkpoint import load_tagger, save_tagger
-from concord.models.data.passages import with_passages
-from concord.models.data.sentence import Sentence
-from concord.models.data.soft_labels import allowed_labels
+from concord.models.data.sentence import Sentence, allowed_labels, with_passages
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.taggers.doc_uanet import DocUaNet
-from concord.models.taggers.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.two_stage import TwoStageTagger
 from concord.models.training.fit import FitConfig, fit
+from concord.models.words.encoder import FrozenEncoder, load_encoder
 from concord.models.words.encoder_config import BUNDLED_NAME, EncoderConfig
-from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 from concord.workflows.corpora.corpora import read_documents
 from research.entities_en.__main__ import gold_targets, soft_targets, with_soft_labels
 from research.entities_en.features import Features

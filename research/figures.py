@@ -17,16 +17,15 @@ import torch
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import tagger_digest
-from concord.models.data.options import PredictOptions
-from concord.models.data.outputs import AttentionMap, Prediction, known_numbers
+from concord.models.data.outputs import AttentionMap, Prediction, PredictOptions, known_numbers
 from concord.models.evaluation.metrics import Scores, gold_sequences, grouped_scores
-from concord.models.evaluation.threshold_sweep import REFINE_ALL, labels_at, sweep_threshold
-from concord.models.labels.spans import OUTSIDE
+from concord.models.labels import OUTSIDE
 from concord.models.taggers.att_bilstm_cnn import AttBiLstmCnn, Part
 from concord.models.taggers.base import Tagger
 from concord.models.taggers.dependency_aware import DependencyAware
 from concord.models.taggers.token_table import TokenTable
-from concord.models.taggers.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.two_stage import TwoStageTagger
+from concord.models.training.fit_calibration import REFINE_ALL, labels_at, sweep_threshold
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.options import FOLDER, POSITIVE, compute_options, gold_options, verb

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from concord.models.errors import ModelError
-from concord.models.labels.schemes import BIO, BIOES, TOKENS, LabelScheme
-from concord.models.labels.spans import BIOES_PREFIXES, OUTSIDE
+from concord.models.labels import BIO, BIOES, BIOES_PREFIXES, OUTSIDE, TOKENS, LabelScheme
 from concord.models.regular_files import file_digest
 from concord.models.taggers.base import ConfigT, Tagger, TaggerConfig
 

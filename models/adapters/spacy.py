@@ -16,11 +16,10 @@ from typing_extensions import override
 from concord.models.adapters.base import AdaptedConfig, AdaptedTagger
 from concord.models.adapters.libraries import find_spacy_pipeline, load_spacy_pipeline
 from concord.models.data.batch import Batch
+from concord.models.data.sentence import Window
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.data.windows import Window
 from concord.models.errors import ConfigError, ModelError
-from concord.models.labels.schemes import BIO
-from concord.models.labels.spans import Span, encode_spans
+from concord.models.labels import BIO, Span, encode_spans
 from concord.models.taggers.base import Call, TaggerConfig
 from concord.models.taggers.token_table import TokenTable
 

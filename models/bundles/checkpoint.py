@@ -32,15 +32,14 @@ from concord.models.bundles.manifest import (
     with_own_encoder,
 )
 from concord.models.bundles.registry import build_tagger
-from concord.models.confidence.calibration import Calibration
+from concord.models.confidence import Calibration
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConcordError, ConfigError, ModelError
 from concord.models.regular_files import check_regular, file_digest
 from concord.models.taggers.base import Tagger
 from concord.models.words import encoder_config
-from concord.models.words.encoder import read_difference
+from concord.models.words.encoder import TunedEncoder, read_difference
 from concord.models.words.encoder_config import ENCODER_NAME, EncoderConfig
-from concord.models.words.tuned_encoder import TunedEncoder
 
 _ENCODER_PREFIX = "tuned_encoder."
 

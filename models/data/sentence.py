@@ -1,12 +1,77 @@
-"""Sentences: the words that taggers read, with gold labels and dependency trees if known."""
+"""Sentences: the words that taggers read, with gold or soft labels and trees; passages and windows of them."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING
 
-from concord.models.data.soft_labels import SoftLabels
+import numpy as np
+from numpy.typing import NDArray
+
 from concord.models.data.visible import visible
+from concord.models.labels import OUTSIDE, LabelScheme
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SoftLabels:
+    """The K labels that the words of a sentence may have, in the order of the words."""
+
+    names: tuple[str, ...]
+    """Labels by number, in the tagger's own scheme."""
+    words: NDArray[np.int32]
+    """The word of each label, shape ``(K,)``, never falling."""
+    labels: NDArray[np.int16]
+    """Number of each label, shape ``(K,)``."""
+    probabilities: NDArray[np.float32] | None = None
+    """Shape ``(K,)``, their sum over a word is 1; None if each of a word's labels may be the right one."""
+
+    def part(self, start: int, end: int) -> "SoftLabels":
+        """Return the labels of the words from ``start`` to ``end``, half-open."""
+        inside = slice(*np.searchsorted(self.words, (start, end)).tolist())
+        return replace(
+            self,
+            words=self.words[inside] - start,
+            labels=self.labels[inside],
+            probabilities=None if self.probabilities is None else self.probabilities[inside],
+        )
+
+
+def allowed_labels(
+    gold: Sequence[str],
+    names: tuple[str, ...],
+    *,
+    lacks: Collection[str],
+    scheme: LabelScheme,
+    known: Sequence[bool] | None = None,
+) -> SoftLabels:
+    """Return the labels that words may have in a corpus that lacks some entity types, or the labels of some words.
+
+    A word outside of all entities may be outside, or anything in an entity of these types; where they are all types
+    that there are, nothing is known of such a word. A word whose label is not known may have any, but that it cannot
+    prolong an entity whose labels are known.
+
+    Args:
+        gold: labels of a sentence, in BIO2.
+        names: all labels, in the scheme.
+        lacks: entity types that the corpus does not annotate.
+        known: which labels are known; None if all are.
+    """
+    numbers = {name: number for number, name in enumerate(names)}
+    own = np.array([numbers[label] for label in scheme.from_gold(gold)], dtype=np.int16)
+    free = np.zeros(len(names), dtype=bool)
+    free[[numbers[label] for label in scheme.label_set(lacks)]] = True
+    allowed = np.zeros((len(own), len(names)), dtype=bool)
+    allowed[own == numbers[OUTSIDE]] = free
+    allowed[np.arange(len(own)), own] = True
+    if known is not None:
+        is_known = np.array(known, dtype=bool)
+        after_known = ~is_known & np.concatenate(([False], is_known[:-1]))
+        allowed[~is_known] = True
+        allowed[after_known] = [scheme.allows(None, name) for name in names]
+    words, labels = allowed.nonzero()
+    return SoftLabels(names=names, words=words.astype(np.int32), labels=labels.astype(np.int16))
+
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,3 +160,76 @@ def check_trees(sentences: Iterable[Sentence]) -> None:
                 "expected tags and a dependency tree for every sentence, got a sentence without: "
                 f"{first_words(sentence)!r}; run `concord parse` on the corpus first"
             )
+
+
+def with_passages(document: Sequence[Sentence], words: int) -> list[Sentence]:
+    """Return the sentences of a document with passages of about ``words`` words, which depend on the document alone.
+
+    A passage ends where the next sentence would exceed its share of the document by more than half of that sentence.
+    Sentences that have a passage keep it.
+    """
+    total = sum(len(sentence.words) for sentence in document)
+    share = total / max(1, math.ceil(total / words))
+    groups: list[list[Sentence]] = [[]]
+    size = 0
+    for sentence in document:
+        if size and size + len(sentence.words) / 2 > share:
+            groups.append([])
+            size = 0
+        groups[-1].append(sentence)
+        size += len(sentence.words)
+    return [sentence for group in groups for sentence in _as_passage(group)]
+
+
+def _as_passage(sentences: Sequence[Sentence]) -> list[Sentence]:
+    passage = Passage(tuple(chain.from_iterable(sentence.words for sentence in sentences)))
+    found, start = [], 0
+    for sentence in sentences:
+        found.append(sentence if sentence.passage else replace(sentence, passage=passage, passage_start=start))
+        start += len(sentence.words)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """A part of a sentence; the whole of it unless the sentence is too long."""
+
+    document: int
+    """Number of the document in the call."""
+    first: int
+    """Row of the window's first word; rows number the words of all documents of the call."""
+    sentence: Sentence
+    keep: tuple[int, int]
+    """The words of the window whose results count, half-open."""
+
+
+def cut_windows(documents: Sequence[Sequence[Sentence]], *, longest: int, overlap: int) -> list[Window]:
+    """Return the windows of all sentences with at least one word, in reading order."""
+    windows = []
+    first = 0
+    for number, document in enumerate(documents):
+        for sentence in document:
+            length = len(sentence.words)
+            for start, end, keep in _window_bounds(length, longest, overlap):
+                part = unlabelled_part(sentence, start, end)
+                windows.append(Window(document=number, first=first + start, sentence=part, keep=keep))
+            first += length
+    return windows
+
+
+def unlabelled_part(sentence: Sentence, start: int, end: int) -> Sentence:
+    """Return part of a sentence without its labels, whose types the tagger may not know."""
+    part = sentence if end - start == len(sentence.words) else sentence.part(start, end)
+    return part if part.labels is None and part.soft is None else replace(part, labels=None, soft=None)
+
+
+def _window_bounds(length: int, longest: int, overlap: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    """Yield start, end and kept words (counted from the start) of each window of a sentence."""
+    if length == 0:
+        return
+    step = max(1, longest - overlap)
+    starts = range(0, max(1, length - longest + step), step)
+    bounds = [(start, min(start + longest, length)) for start in starts]
+    seams = [(left[1] + right[0]) // 2 for left, right in pairwise(bounds)]
+    for (start, end), begin, stop in zip(bounds, [0, *seams], [*seams, length], strict=True):
+        yield start, end, (begin - start, stop - start)

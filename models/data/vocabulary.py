@@ -11,7 +11,7 @@ from pydantic import Field
 
 from concord.models.config import Config
 from concord.models.data.sentence import Sentence
-from concord.models.labels.schemes import BIOES, LabelScheme, SchemeName, label_scheme
+from concord.models.labels import BIOES, LabelScheme, SchemeName, label_scheme
 
 DigitRule = Literal["each", "runs", "keep"]
 

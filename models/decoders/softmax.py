@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from concord.models.data.batch import IGNORED_LABEL
-from concord.models.decoders.crf.distribution import Crf
+from concord.models.decoders.crf import Crf
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery
-from concord.models.labels.schemes import LabelScheme
+from concord.models.labels import LabelScheme
 
 DecoderName = Literal["softmax", "crf"]
 

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from concord.models.evaluation.metrics import name_key
-from concord.models.labels.spans import OUTSIDE, Span, decode_spans
+from concord.models.labels import OUTSIDE, Span, decode_spans
 
 LabelledSentence = tuple[Sequence[str], Sequence[str]]
 """Words and BIO2 labels, one label per word."""

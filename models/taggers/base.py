@@ -17,21 +17,33 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
-from concord.models.confidence.calibration import Calibration
+from concord.models.confidence import Calibration
 from concord.models.config import Config
 from concord.models.data.batch import Batch, BatchEncoder, Forms
-from concord.models.data.options import DEFAULT_OPTIONS, OnBatch, Precision, PredictOptions
-from concord.models.data.outputs import AttentionMap, AttentionWeights, Prediction
-from concord.models.data.passages import with_passages
-from concord.models.data.sentence import Passage, Sentence, check_trees
+from concord.models.data.outputs import (
+    DEFAULT_OPTIONS,
+    AttentionMap,
+    AttentionWeights,
+    OnBatch,
+    Precision,
+    Prediction,
+    PredictOptions,
+)
+from concord.models.data.sentence import (
+    Passage,
+    Sentence,
+    Window,
+    check_trees,
+    cut_windows,
+    unlabelled_part,
+    with_passages,
+)
 from concord.models.data.vocabulary import DigitRule, Vocabulary
-from concord.models.data.windows import Window, cut_windows, unlabelled_part
 from concord.models.errors import ConfigError
-from concord.models.labels.schemes import SchemeName
+from concord.models.labels import SchemeName
 from concord.models.taggers.token_table import TokenTable
+from concord.models.words.encoder import TunedEncoder, load_encoder
 from concord.models.words.encoder_config import EncoderConfig
-from concord.models.words.frozen_encoder import load_encoder
-from concord.models.words.tuned_encoder import TunedEncoder
 
 UNKNOWN_TREES = "unknown"
 # A GPU is busy with batches so many times as large as a CPU's cache has room for.

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.crf.distribution import Crf, CrfDistribution
+from concord.models.decoders.crf import Crf, CrfDistribution
 from concord.models.taggers.base import TaggerConfig
 from concord.models.taggers.one_stage import BiLstmTagger, BiLstmTaggerConfig
 

@@ -17,7 +17,7 @@ from typing_extensions import override
 from concord.models.data.batch import PADDING, UNKNOWN, Batch
 from concord.models.data.outputs import AttentionWeights
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.crf.distribution import Crf, CrfDistribution
+from concord.models.decoders.crf import Crf, CrfDistribution
 from concord.models.errors import ConfigError
 from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig, draw_mask

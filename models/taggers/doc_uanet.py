@@ -10,8 +10,8 @@ from typing import ClassVar
 from typing_extensions import override
 
 from concord.models.taggers.base import TaggerConfig
-from concord.models.taggers.two_stage.config import MemoryConfig, TwoStageConfig
-from concord.models.taggers.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.two_stage import TwoStageTagger
+from concord.models.taggers.two_stage_networks import MemoryConfig, TwoStageConfig
 
 
 class DocUaNetConfig(TwoStageConfig):

@@ -14,13 +14,19 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from concord.models.data.batch import Batch
+from concord.models.data.sentence import Window
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.softmax import SoftmaxDistribution
 from concord.models.devices import Work, overlap
-from concord.models.layers.bilstm import BiLstmConfig, build_bilstm, read_words
-from concord.models.layers.cross_lstm import CrossLstm, IndependentLstm, StackedLstmConfig
+from concord.models.layers.bilstm import (
+    BiLstmConfig,
+    CrossLstm,
+    IndependentLstm,
+    StackedLstmConfig,
+    build_bilstm,
+    read_words,
+)
 from concord.models.taggers.base import Call, ConfigT, Tagger, TaggerConfig
 from concord.models.taggers.token_table import TokenTable
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig

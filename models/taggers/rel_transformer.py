@@ -15,8 +15,7 @@ from concord.models.data.outputs import AttentionWeights
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
-from concord.models.layers.attention import capture_outputs
-from concord.models.layers.relative_transformer import RelativeTransformer, TwoStreamConfig
+from concord.models.layers.attention import RelativeTransformer, TwoStreamConfig, capture_outputs
 from concord.models.taggers.base import TaggerConfig
 from concord.models.taggers.one_stage import OneStageTagger
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig

@@ -16,12 +16,11 @@ from typing_extensions import override
 from concord.models.data.batch import Batch
 from concord.models.data.outputs import AttentionWeights
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.crf.distribution import Crf, CrfDistribution, LinearChain
+from concord.models.decoders.crf import Crf, CrfDistribution, LinearChain
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig, read_words
 from concord.models.taggers.base import TaggerConfig
 from concord.models.taggers.one_stage import OneStageTagger
-from concord.models.words.characters import CharLstmConfig
-from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
+from concord.models.words.representation import CharLstmConfig, WordRepresentation, WordRepresentationConfig
 
 # Bound of the CRF's initial scores, as in the authors' library torchlatent up to version 0.4.2.
 _INITIAL_SCORE = 0.01

@@ -7,8 +7,8 @@ Where paper and released code differ, this uses recurrent masks (paper), the arg
 from typing import ClassVar
 
 from concord.models.taggers.base import TaggerConfig
-from concord.models.taggers.two_stage.config import TwoStageConfig
-from concord.models.taggers.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.two_stage import TwoStageTagger
+from concord.models.taggers.two_stage_networks import TwoStageConfig
 
 
 class UaNet(TwoStageTagger):

@@ -11,8 +11,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from concord.models.data.batch import Batch
+from concord.models.data.sentence import Window
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, SampledDistribution
 from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
 from concord.models.devices import Work, overlap
@@ -20,7 +20,7 @@ from concord.models.layers.variational_lstm import VariationalLstmConfig
 from concord.models.taggers.base import Call, TaggerConfig
 from concord.models.taggers.one_stage import OneStageTagger
 from concord.models.taggers.token_table import TokenTable
-from concord.models.taggers.two_stage.draft_network import DraftNetwork
+from concord.models.taggers.two_stage_networks import DraftNetwork
 from concord.models.words.representation import WordRepresentationConfig
 
 

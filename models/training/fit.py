@@ -1,28 +1,36 @@
-"""The training loop: epochs, dev scores and the best checkpoint; a resumed training ends with the same weights."""
+"""The training loop: epochs, dev scores and the best checkpoint; a resumed training ends with the same weights.
+
+Before it: the batches of an epoch, and an optimizer with a learning-rate schedule per parameter group of a tagger.
+"""
 
 import json
+import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import Field, TypeAdapter
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from concord.models.bundles.checkpoint import save_tagger, write_tensors
 from concord.models.bundles.manifest import BUNDLE_NAME
 from concord.models.config import Config
 from concord.models.data.batch import Batch
-from concord.models.data.options import Precision, PredictOptions
+from concord.models.data.outputs import Precision, PredictOptions
 from concord.models.data.sentence import Sentence, first_documents
 from concord.models.devices import fetch
 from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import gold_sequences, span_scores, token_scores
-from concord.models.evaluation.threshold_sweep import (
+from concord.models.labels import LabelScheme
+from concord.models.regular_files import check_regular
+from concord.models.taggers.base import Tagger
+from concord.models.taggers.token_table import TokenTable
+from concord.models.training.fit_calibration import (
     REFINE_ALL,
     best_threshold,
     label_sequences,
@@ -30,11 +38,185 @@ from concord.models.evaluation.threshold_sweep import (
     mean_curve,
     sweep_threshold,
 )
-from concord.models.regular_files import check_regular
-from concord.models.taggers.base import Tagger
-from concord.models.taggers.token_table import TokenTable
-from concord.models.training.batches import CaseNoise, Unit, change_case, document_batches, sentence_batches, split_long
-from concord.models.training.optim import OptimizerConfig, build_optimizers, learning_rate, set_learning_rate
+
+# Sentences are sorted by length within pools of this many batches, so that a batch has little padding.
+_POOL_BATCHES = 20
+
+Unit = Sequence[Sentence]
+"""Sentences that stay together: a part of a document, or a single sentence."""
+_Item = TypeVar("_Item")
+
+
+class CaseNoise(Config):
+    """Which share of the sentences an epoch reads with another case; the others stay as they are."""
+
+    lower: float = Field(default=0.0, ge=0, le=0.5)
+    """In lower case, as in hasty messages."""
+    upper: float = Field(default=0.0, ge=0, le=0.5)
+    """In upper case, as in headlines."""
+
+
+def change_case(batches: Sequence[Sequence[Unit]], noise: CaseNoise, chooser: random.Random) -> list[list[Unit]]:
+    """Change the case of randomly chosen sentences, which an encoder then reads alone; labels and trees stay."""
+
+    def changed(sentence: Sentence) -> Sentence:
+        drawn = chooser.random()
+        if drawn < noise.lower:
+            return replace(sentence, words=tuple(map(str.lower, sentence.words)), passage=None, passage_start=0)
+        if drawn < noise.lower + noise.upper:
+            return replace(sentence, words=tuple(map(str.upper, sentence.words)), passage=None, passage_start=0)
+        return sentence
+
+    return [[list(map(changed, unit)) for unit in batch] for batch in batches]
+
+
+def sentence_batches(documents: Sequence[Unit], shuffler: random.Random, *, batch_sentences: int) -> list[list[Unit]]:
+    """Return batches of single sentences of similar length, in random order."""
+    units = [[sentence] for document in documents for sentence in document if _teaches([sentence])]
+    shuffler.shuffle(units)
+    pool = batch_sentences * _POOL_BATCHES
+    batches = [
+        batch
+        for start in range(0, len(units), pool)
+        for batch in _chunks(sorted(units[start : start + pool], key=lambda unit: len(unit[0].words)), batch_sentences)
+    ]
+    shuffler.shuffle(batches)
+    return [list(batch) for batch in batches]
+
+
+def document_batches(
+    documents: Sequence[Unit], shuffler: random.Random, *, batch_sentences: int, document_sentences: int
+) -> list[list[Unit]]:
+    """Return batches of whole documents in random order, with at least ``batch_sentences`` sentences each but the last.
+
+    Documents of more than ``document_sentences`` sentences are split.
+    """
+    units = [part for document in documents for part in _chunks(document, document_sentences) if _teaches(part)]
+    shuffler.shuffle(units)
+    return list(_fill_batches(units, batch_sentences))
+
+
+def split_long(sentence: Sentence, longest: int, scheme: LabelScheme) -> list[Sentence]:
+    """Split a sentence of more than ``longest`` words; an entity across a boundary becomes two."""
+    if len(sentence.words) <= longest:
+        return [sentence]
+    pieces = []
+    for start in range(0, len(sentence.words), longest):
+        piece = sentence.part(start, start + longest)
+        if scheme.has_entities and piece.labels and piece.labels[0].startswith("I-"):
+            piece = replace(piece, labels=(f"B-{piece.labels[0][2:]}", *piece.labels[1:]))
+        pieces.append(piece)
+    return pieces
+
+
+def _teaches(unit: Unit) -> bool:
+    """Return whether any label of a unit is known; a sentence without is read only beside others of its document."""
+    return any(sentence.known is None or any(sentence.known) for sentence in unit)
+
+
+def _fill_batches(units: Sequence[Unit], sentences: int) -> Iterator[list[Unit]]:
+    batch: list[Unit] = []
+    for unit in units:
+        batch.append(unit)
+        if sum(map(len, batch)) >= sentences:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _chunks(items: Sequence[_Item], size: int) -> list[Sequence[_Item]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+class OptimizerConfig(Config):
+    """An optimizer and its learning-rate schedule."""
+
+    kind: Literal["sgd", "adam", "adamw", "nadam"] = "adam"
+    learning_rate: float = Field(default=1e-3, gt=0)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """SGD only."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW does not apply it to vectors, which are biases and weights of normalizations."""
+    epsilon: float = Field(default=1e-8, gt=0)
+    """Not used by SGD."""
+    schedule: Literal["constant", "inverse", "linear", "cosine_restarts"] = "constant"
+    """inverse: learning_rate / (1 + decay * epoch); linear: up over the share `warmup` of all steps, then down to 0;
+    cosine_restarts: down half a cosine in each cycle of epochs, then restarted (Loshchilov and Hutter, 2017)."""
+    decay: float = Field(default=0.05, ge=0)
+    warmup: float = Field(default=0.1, ge=0, lt=1)
+    first_cycle: int = Field(default=10, ge=1)
+    """Epochs of the first cycle of cosine_restarts."""
+    cycle_growth: int = Field(default=2, ge=1)
+    """Length of each cycle relative to the previous one."""
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    """Factor from the learning rate of each layer of a tuned encoder to that of the layer below; the top layer has
+    `learning_rate`, the embeddings have the lowest (Howard and Ruder, ACL 2018, section 3.2)."""
+
+
+def build_optimizers(
+    groups: Mapping[str, list[nn.Parameter]],
+    configs: Mapping[str, OptimizerConfig],
+    *,
+    layers_above: Mapping[nn.Parameter, int] | None = None,
+) -> dict[str, torch.optim.Optimizer]:
+    """Build an optimizer for each parameter group; raise ConfigError if configurations have names of other groups.
+
+    ``layers_above`` has the number of layers above that of each parameter; 0 for parameters that are missing.
+    """
+    if set(groups) != set(configs):
+        raise ConfigError(f"fit.optimizers: expected the groups {sorted(groups)}, got {sorted(configs)}")
+    return {name: _build(parameters, configs[name], layers_above or {}) for name, parameters in groups.items()}
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of every parameter to this rate times the factor of its layer."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["layer_factor"]
+
+
+def learning_rate(config: OptimizerConfig, *, epoch: int, step: int, steps: int) -> float:
+    """Return the learning rate of a step of ``steps`` in the whole training; epoch and step are 0-based."""
+    if config.schedule == "inverse":
+        return config.learning_rate / (1.0 + config.decay * epoch)
+    if config.schedule == "linear":
+        warm = config.warmup * steps
+        share = (step + 1) / warm if step + 1 <= warm else (steps - step) / max(1.0, steps - warm)
+        # Batches of whole documents differ by epoch, and may be more than was foreseen.
+        return config.learning_rate * min(1.0, max(0.0, share))
+    if config.schedule == "cosine_restarts":
+        cycle = config.first_cycle
+        while epoch >= cycle:
+            epoch, cycle = epoch - cycle, cycle * config.cycle_growth
+        return config.learning_rate * (1.0 + math.cos(math.pi * epoch / cycle)) / 2.0
+    return config.learning_rate
+
+
+def _build(
+    parameters: list[nn.Parameter], config: OptimizerConfig, layers_above: Mapping[nn.Parameter, int]
+) -> torch.optim.Optimizer:
+    groups = _torch_groups(parameters, config, layers_above)
+    if config.kind == "sgd":
+        return torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.momentum)
+    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "nadam": torch.optim.NAdam}
+    optimizer: torch.optim.Optimizer = kinds[config.kind](groups, lr=config.learning_rate, eps=config.epsilon)
+    return optimizer
+
+
+def _torch_groups(
+    parameters: list[nn.Parameter], config: OptimizerConfig, layers_above: Mapping[nn.Parameter, int]
+) -> list[dict[str, Any]]:
+    """Group parameters of equal rate and decay, in their order."""
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for parameter in parameters:
+        factor = config.layer_decay ** layers_above.get(parameter, 0)
+        decays = config.kind != "adamw" or parameter.dim() > 1
+        groups.setdefault((factor, config.weight_decay if decays else 0.0), []).append(parameter)
+    return [
+        {"params": members, "layer_factor": factor, "weight_decay": decay}
+        for (factor, decay), members in groups.items()
+    ]
+
 
 # Features of an encoder are kept for this many training words (3 GB for 384 values a word), and computed again in every
 # epoch for the others.

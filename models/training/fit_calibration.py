@@ -1,19 +1,29 @@
-"""Fitting a calibration to gold documents that the tagger was not trained on.
+"""What is fitted to gold documents that a tagger was not trained on: threshold, calibration, guarantee of recall.
 
-The benefit is measured by cross-validation over documents: every figure for a document comes from a fit without it.
+The uncertainty threshold is the best of a sweep (Ye et al., 2021, figure 6). The benefit of a calibration is measured
+by cross-validation over documents: every figure for a document comes from a fit without it.
+
+The guarantee says which spans must be shown besides the entities, so that few names of a document are missed.
+
+Conformal risk control (Angelopoulos, Bates, Fisch, Lei and Schuster, 2022, "Conformal Risk Control"): the risk of a
+document is the share of its gold entities that are neither predicted nor shown. It is at most 1, and falls as the
+threshold falls. With the highest threshold at which the risks of n documents satisfy (sum + 1) / (n + 1) <= 1 - recall,
+the expected risk of the next document is at most 1 - recall, whatever the tagger, if the n + 1 are exchangeable.
 """
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from typing import Literal, Self
 
 import numpy as np
 import torch
 
-from concord.models.confidence.calibration import (
+from concord.models.confidence import (
     Calibration,
     EntityCalibration,
+    Guarantee,
     Isotonic,
     Platt,
     Temperature,
@@ -23,10 +33,132 @@ from concord.models.confidence.calibration import (
 )
 from concord.models.data.outputs import known_numbers
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.reliability import brier_score
-from concord.models.labels.spans import OUTSIDE, split_label
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConfigError
+from concord.models.evaluation.metrics import brier_score, gold_sequences, span_scores
+from concord.models.labels import OUTSIDE, split_label
 from concord.models.taggers.base import Tagger
-from concord.models.training.fit_guarantee import LEAST
+from concord.models.taggers.token_table import TokenTable
+
+STEP = 0.05
+REFINE_ALL = -1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ThresholdScore:
+    """Strict span F1, or the accuracy of token labels, in percent at a threshold in nats."""
+
+    threshold: float
+    score: float
+
+
+def threshold_grid(labels: int) -> tuple[float, ...]:
+    """Return the thresholds to try: all refined, 0 to ln L in steps of 0.05 nats, none refined."""
+    most = math.log(labels)
+    steps = [round(STEP * number, 2) for number in range(int(most / STEP) + 1)]
+    return (REFINE_ALL, *steps, math.ceil(most / STEP + 1) * STEP)
+
+
+def sweep_threshold(
+    table: TokenTable, documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary
+) -> list[ThresholdScore]:
+    """Score every threshold of the grid from one pass in which stage two refined every word.
+
+    What stage two predicts for a word does not depend on the threshold, so one pass is enough. The table is that of
+    ``tabulate(documents, threshold=REFINE_ALL)``.
+    """
+    gold = gold_sequences(documents)
+
+    def span_f1(labels: torch.Tensor) -> float:
+        return span_scores(gold, label_sequences(labels, documents, vocabulary))["all"].f1
+
+    score = span_f1 if vocabulary.scheme.has_entities else _accuracy(documents, vocabulary)
+    grid = threshold_grid(len(vocabulary.labels))
+    return [ThresholdScore(threshold=threshold, score=score(labels_at(table, threshold))) for threshold in grid]
+
+
+def mean_curve(curves: Sequence[Sequence[ThresholdScore]]) -> list[ThresholdScore]:
+    """Return the mean score of several corpora at each threshold of the grid."""
+    return [
+        ThresholdScore(threshold=entries[0].threshold, score=sum(entry.score for entry in entries) / len(entries))
+        for entries in zip(*curves, strict=True)
+    ]
+
+
+def best_threshold(curve: Sequence[ThresholdScore]) -> ThresholdScore:
+    """Return the best entry; ties go to the largest threshold, which refines the fewest words."""
+    return max(curve, key=lambda entry: (entry.score, entry.threshold))
+
+
+def labels_at(table: TokenTable, threshold: float) -> torch.Tensor:
+    """Return the number of each word's label: stage two's if the draft's uncertainty is above the threshold."""
+    return torch.where(table.uncertainty > threshold, table.label, table.draft)
+
+
+def label_sequences(
+    labels: torch.Tensor, documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary
+) -> list[tuple[str, ...]]:
+    """Turn a column of a token table into one label sequence per sentence, in the notation of gold labels."""
+    names = (vocabulary.labels[number] for number in labels.tolist())
+    lengths = [len(sentence.words) for document in documents for sentence in document]
+    return [vocabulary.scheme.to_gold(list(islice(names, length))) for length in lengths]
+
+
+def _accuracy(documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary) -> Callable[[torch.Tensor], float]:
+    # Compares numbers: the grid grows with the number of labels, and comparing text takes seconds for a thousand.
+    numbers = {label: number for number, label in enumerate(vocabulary.labels)}
+    gold = torch.tensor(
+        [numbers.get(label, -1) for document in documents for sentence in document for label in sentence.labels or ()],
+        dtype=torch.int64,
+    )
+
+    def score(labels: torch.Tensor) -> float:
+        return 100.0 * float((labels == gold).sum()) / max(1, len(gold))
+
+    return score
+
+
+LEAST = 0.001
+"""Spans of a lower score are never shown: there would be more of them than anybody reads."""
+
+
+def find_guarantee(scores: Sequence[np.ndarray], recall: float) -> Guarantee:
+    """Return the guarantee that shows the fewest spans.
+
+    Args:
+        scores: of each document the score of each gold entity: infinite if it is predicted, 0 below ``LEAST``.
+        recall: above 0, below 1.
+
+    Raises:
+        ConfigError: when there are too few documents, or too many entities that would never be shown.
+    """
+    documents, allowed = len(scores), round(1 - recall, 9)
+    needed = math.ceil(round(1 / allowed, 6)) - 1
+    if documents < needed:
+        raise ConfigError(
+            f"--recall {recall:g}: expected {needed:,} documents or more, got {documents:,}: with fewer, not even a "
+            "tagger that misses nothing there could promise it"
+        )
+    of_names = np.concatenate([[], *scores])
+    order = np.argsort(of_names)
+    weights = np.concatenate([[], *(np.full(len(names), 1 / len(names)) for names in scores if len(names))])
+    # Rounded down, so that the last bit of a score hides nothing.
+    thresholds = np.append(np.floor(of_names[(of_names >= LEAST) & (of_names <= 1)] * 1e6) / 1e6, [LEAST, 1.0])
+    missed = np.concatenate([[0.0], np.cumsum(weights[order])])[np.searchsorted(of_names[order], thresholds)]
+    risks = (missed + 1) / (documents + 1)
+    enough = thresholds[risks <= allowed + 1e-9]
+    if len(enough):
+        return Guarantee(recall=recall, threshold=float(enough.max()), documents=documents)
+    raise ConfigError(
+        f"--recall {recall:g}: expected a tagger that gives the words of enough names there a probability of {LEAST:g} "
+        f"or more; with all of these shown, {math.floor(1000 * (1 - risks.min())) / 1000:g} is the most to be promised"
+    )
+
+
+def mean_recall(scores: Sequence[np.ndarray], threshold: float) -> float:
+    """Return the mean share of a document's gold entities that are shown; a document without any counts as 1."""
+    return float(np.mean([np.mean(names >= threshold) if len(names) else 1.0 for names in scores]))
+
 
 FOLDS = 10
 TokenMethod = Literal["temperature", "isotonic"]

@@ -1,4 +1,4 @@
-"""Load a pretrained encoder, which ``encoder_config`` finds on disk.
+"""Contextual features of words from a pretrained encoder, frozen or fine-tuned with its tagger.
 
 It is the bundled one or a Hugging Face folder: safetensors, JSON and a vocabulary. It is found without running the code
 of the package that contains it, and its weights are checked against the digest that the tagger was trained with.
@@ -6,17 +6,24 @@ of the package that contains it, and its weights are checked against the digest 
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import embedding_bag
+from torch.utils.checkpoint import checkpoint
+from typing_extensions import override
 
+from concord.models.devices import send
 from concord.models.errors import ConfigError, EncoderMissingError, ModelError
 from concord.models.words.bert import Bert, read_bert
 from concord.models.words.bundled_encoder import read_bundled_encoder
@@ -29,7 +36,14 @@ from concord.models.words.encoder_config import (
     EncoderConfig,
     find_encoder,
 )
-from concord.models.words.subwords import SPECIAL_TOKENS, SubwordReader, SubwordTokenizer
+from concord.models.words.subwords import (
+    SPECIAL_TOKENS,
+    SubwordReader,
+    SubwordTokenizer,
+    SubwordWindow,
+    cut_passes,
+    pack_passes,
+)
 
 NetworkStates = Callable[[Sequence[list[int]]], Sequence[Tensor]]
 """Returns the states of every layer, each of shape ``(N, width)``, for rows of N subword numbers in all."""
@@ -216,3 +230,217 @@ def _file_digest(path: Path, modified: int, size: int) -> str:
     del modified, size  # part of the cache key: a changed file is read again
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+# Subwords per pass. Small passes stay in a CPU's cache, and large ones make better use of its arithmetic; on a GPU they
+# should be large.
+_FROZEN_PASS = {"cpu": 512, "cuda": 32768}
+# So many times as large in bfloat16, where a processor's matrix unit takes longer to begin than to multiply.
+_ROUNDED_PASS = 4
+
+
+class FrozenEncoder:
+    """Computes features of words; its weights get no gradient and are in no checkpoint.
+
+    Attributes:
+        width: dimensions of a word's features.
+        is_exact: whether these are the same bits whatever else is encoded with the sentence.
+    """
+
+    def __init__(self, config: EncoderConfig, *, device: str = "cpu", pass_subwords: int | None = None) -> None:
+        self._config = config
+        self._device = torch.device(device)
+        self._pass_subwords = pass_subwords or _FROZEN_PASS[self._device.type]
+        self._network = read_frozen_encoder(config, device=device)
+        self.width = self._network.width
+        self.is_exact = self._network.is_exact
+        self.kept: dict[tuple[str, ...], Tensor] = {}
+        """The features that ``cache`` keeps, by the words of their sentence."""
+
+    def features(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
+        """Encode sentences, each on its own; one tensor per sentence, shape ``(words, width)``, float32.
+
+        Equal sentences are encoded once and share a tensor. All are on the encoder's device or, if ``cache`` keeps some
+        of them, on the CPU.
+        """
+        keys = [tuple(words) for words in sentences]
+        missing = list(dict.fromkeys(key for key in keys if key not in self.kept))
+        computed = dict(zip(missing, self._encode(missing), strict=True))
+        if any(key in self.kept for key in keys):
+            computed = {key: features.cpu() for key, features in computed.items()}
+        return [computed[key] if key in computed else self.kept[key] for key in keys]
+
+    def cache(self, sentences: Sequence[Sequence[str]]) -> None:
+        """Compute features and cache them in memory, for training on the same sentences in every epoch."""
+        distinct = sorted({tuple(words) for words in sentences} - self.kept.keys())
+        self.kept.update(zip(distinct, (features.cpu() for features in self._encode(distinct)), strict=True))
+
+    @torch.inference_mode()
+    def _encode(self, sentences: Sequence[tuple[str, ...]]) -> list[Tensor]:
+        lengths = list(map(len, sentences))
+        firsts = list(accumulate(lengths, initial=0))
+        features = torch.empty(firsts[-1], self.width, device=self._device)
+        is_rounded = self._device.type == "cpu" and torch.is_autocast_enabled("cpu") and not self.is_exact
+        subwords = self._pass_subwords * (_ROUNDED_PASS if is_rounded else 1)
+        for windows in pack_passes(self._network.reader.windows(sentences), subwords=subwords):
+            layers = self._network.states(self._network.reader.rows(windows))
+            states = mean_states(layers, last=self._config.last_layers)
+            states = states if self._network.scale is None else states * self._network.scale
+            begins, chosen, rows = send(self._device, *_word_places(windows, firsts))
+            bags = embedding_bag(torch.arange(len(states), device=self._device), states, begins, mode="mean")
+            features.index_copy_(0, rows, bags.index_select(0, chosen))
+        return list(features.split(lengths))
+
+
+@lru_cache(maxsize=4)
+def load_encoder(config: EncoderConfig, device: str) -> FrozenEncoder:
+    """Load an encoder; the taggers of a process share one."""
+    return FrozenEncoder(config, device=device)
+
+
+def _word_places(windows: Sequence[SubwordWindow], firsts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return where words begin among the subwords of windows, which of them are used, and their rows; all int64.
+
+    The special tokens at both ends of a window are words of one subword here, and are not used. The rows number the
+    words of all sentences, whose first ones are given.
+    """
+    counts = torch.tensor([count for window in windows for count in (1, *map(len, window.words), 1)])
+    begins = accumulate((len(window.words) + 2 for window in windows), initial=1)
+    chosen = [
+        range(begin + window.keep[0], begin + window.keep[1]) for window, begin in zip(windows, begins, strict=False)
+    ]
+    starts = [firsts[window.sentence] + window.first for window in windows]
+    rows = [
+        range(start + window.keep[0], start + window.keep[1]) for window, start in zip(windows, starts, strict=True)
+    ]
+    return (
+        counts.cumsum(0) - counts,
+        torch.tensor(list(chain.from_iterable(chosen)), dtype=torch.int64),
+        torch.tensor(list(chain.from_iterable(rows)), dtype=torch.int64),
+    )
+
+
+TOKENIZER_NAME = "tokenizer.json"
+# Files of a folder besides its weights; not every folder has the last three.
+_FILES = ("config.json", TOKENIZER_NAME, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+# Padded subwords per pass: on a CPU a pass should fit into the cache, on a GPU it should be large.
+_TUNED_PASS = {"cpu": 256, "cuda": 8192}
+# Padded subwords of a training batch whose activations are kept; those of further passes are computed again in the
+# backward pass, so that a batch of long documents fits into memory.
+KEPT_SUBWORDS = 2048
+_LAYER = re.compile(r"\blayers?\.(\d+)\.")
+
+
+class TunedEncoder(nn.Module):
+    """Computes the same features as ``FrozenEncoder``, with gradient."""
+
+    __call__: Callable[..., Tensor]
+
+    def __init__(self, config: EncoderConfig) -> None:
+        """Load the pretrained weights; the folder must have a tokenizer.json, which a saved tagger needs."""
+        super().__init__()
+        loaded = _read_without_pooler(config)
+        self.width = loaded.width
+        self.network: Any = loaded.network
+        self._reader = loaded.reader
+        self._last_layers = config.last_layers
+        if config.tuned_layers is not None:
+            for parameter, above in self.layers_above().items():
+                parameter.requires_grad_(above < config.tuned_layers)
+        self.files = _read_files(loaded.folder)
+
+    @override
+    def forward(self, sentences: Sequence[Sequence[str]], length: int) -> Tensor:
+        """Encode sentences, each on its own; shape ``(B, length, width)``, float32, zeros where padded.
+
+        Equal sentences are encoded once, except in training, where each has a dropout of its own.
+        """
+        distinct = list(dict.fromkeys(map(tuple, sentences)))
+        if self.training or len(distinct) == len(sentences):
+            return self._encode(sentences, length)
+        rows = {words: row for row, words in enumerate(distinct)}
+        return self._encode(distinct, length)[[rows[tuple(words)] for words in sentences]]
+
+    def _encode(self, sentences: Sequence[Sequence[str]], length: int) -> Tensor:
+        device = next(self.network.parameters()).device
+        features = torch.zeros(len(sentences) * length, self.width, device=device)
+        vectors: list[Tensor] = []
+        cells: list[int] = []
+        subwords = 0
+        for windows in cut_passes(self._reader.windows(sentences), subwords=_TUNED_PASS[device.type]):
+            numbers, attention = (tensor.to(device) for tensor in self._reader.pad(self._reader.rows(windows)))
+            subwords += numbers.numel()
+            if torch.is_grad_enabled() and subwords > KEPT_SUBWORDS:
+                states = checkpoint(self._states, numbers, attention, use_reentrant=False)
+            else:
+                states = self._states(numbers, attention)
+            vectors.append(_word_means(states, windows))
+            cells.extend(_cells(windows, length))
+        if vectors:
+            features = features.index_copy(0, torch.tensor(cells, dtype=torch.int64, device=device), torch.cat(vectors))
+        return features.view(len(sentences), length, self.width)
+
+    def layers_above(self) -> dict[nn.Parameter, int]:
+        """Return for each parameter the number of layers above its own; embeddings are below the lowest layer."""
+        layers = int(self.network.config.num_hidden_layers)
+        return {
+            parameter: layers - 1 - int(match[1]) if (match := _LAYER.search(name)) else layers
+            for name, parameter in self.network.named_parameters()
+        }
+
+    def _states(self, numbers: Tensor, attention: Tensor) -> Tensor:
+        return mean_states(layer_states(self.network, numbers, attention), last=self._last_layers)
+
+
+def _read_without_pooler(config: EncoderConfig) -> LoadedEncoder:
+    """Read an encoder in fp32 without the layer that pools the states of a sentence, which would stay untrained."""
+    with _quiet():
+        try:
+            return read_encoder(config, dtype=torch.float32, add_pooling_layer=False)
+        except TypeError:  # an encoder without such a layer does not accept the argument
+            return read_encoder(config, dtype=torch.float32)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from warning about the missing pooling layer."""
+    if importlib.util.find_spec("transformers") is None:  # read_encoder raises
+        yield
+        return
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _read_files(folder: Path) -> Mapping[str, bytes]:
+    if not (folder / TOKENIZER_NAME).is_file():
+        raise EncoderMissingError(f"encoder: expected {folder / TOKENIZER_NAME}, got no such file")
+    return {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
+
+
+def _word_means(states: Tensor, windows: Sequence[SubwordWindow]) -> Tensor:
+    """Average the subwords of each used word; ``(windows, subwords, width)`` to ``(words, width)``."""
+    places: list[int] = []
+    counts: list[int] = []
+    for row, window in enumerate(windows):
+        place = row * states.shape[1] + 1
+        for number, pieces in enumerate(window.words):
+            if window.keep[0] <= number < window.keep[1]:
+                places.extend(range(place, place + len(pieces)))
+                counts.append(len(pieces))
+            place += len(pieces)
+    chosen = states.flatten(0, 1).index_select(0, torch.tensor(places, dtype=torch.int64, device=states.device))
+    # The order of additions is fixed on a GPU too, unlike that of index_add.
+    return torch.segment_reduce(chosen, "mean", lengths=torch.tensor(counts, dtype=torch.int64, device=states.device))
+
+
+def _cells(windows: Sequence[SubwordWindow], length: int) -> Iterator[int]:
+    """Yield the index of each used word in the flattened batch of sentences."""
+    for window in windows:
+        first = window.sentence * length + window.first
+        yield from range(first + window.keep[0], first + window.keep[1])

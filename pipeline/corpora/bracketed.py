@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from concord.models.labels.spans import OUTSIDE, Span, encode_spans
+from concord.models.labels import OUTSIDE, Span, encode_spans
 from concord.pipeline.corpora.corpus_format import EMPTY, FaultReporter, GoldFormat, SentenceRows, split_columns
 
 BEGIN_DOCUMENT = "#begin document"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from concord.models.labels.spans import OUTSIDE
+from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.corpus_format import (
     EMPTY,
     TAG_COLUMNS,

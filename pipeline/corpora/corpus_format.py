@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from concord.models.config import Config
-from concord.models.labels.schemes import BIO, TOKENS, LabelScheme
+from concord.models.labels import BIO, TOKENS, LabelScheme
 from concord.models.regular_files import check_regular
 from concord.pipeline.errors import InputError
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from concord.models.labels.spans import OUTSIDE
+from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.corpus_format import EMPTY, TAG_COLUMNS, FaultReporter, GoldFormat
 
 NO_ENTITY = {"", OUTSIDE, EMPTY}

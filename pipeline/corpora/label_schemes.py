@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Literal
 
-from concord.models.labels.spans import BIOES_PREFIXES, OUTSIDE, convert_labels, is_legal_transition, split_label
+from concord.models.labels import BIOES_PREFIXES, OUTSIDE, convert_labels, is_legal_transition, split_label
 
 EntityScheme = Literal["BIO2", "IOB1", "BIOES"]
 OnLabelFault = Callable[[int, str, str | None], None]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
-from concord.models.labels.spans import OUTSIDE
+from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora import bracketed, conll, conllu
 from concord.pipeline.corpora.corpus_format import (
     EMPTY,

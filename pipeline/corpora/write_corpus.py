@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels.spans import OUTSIDE
+from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.conll import DOCUMENT_START
 from concord.pipeline.corpora.conllu import ENTITY_KEY, conllu_row
 from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, UNKNOWN_LABEL

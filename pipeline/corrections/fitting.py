@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from unicodedata import category
 
-from concord.models.labels.spans import OUTSIDE
+from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import Correction, Mark, text_digest
 
 CORRECTED = "corrected"

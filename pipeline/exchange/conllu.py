@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from urllib.parse import unquote
 
-from concord.models.labels.spans import OUTSIDE
+from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.conllu import COLUMNS, ENTITY_KEY, conllu_row, misc_values
 from concord.pipeline.corpora.corpus_format import numbered_lines
 from concord.pipeline.corpora.label_places import looks_like_label

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import yaml
 
-from concord.models.labels.spans import OUTSIDE
+from concord.models.labels import OUTSIDE
 from concord.pipeline.exchange.items import ExportItem
 from concord.pipeline.output.collection import whole_sentences
 from concord.pipeline.storage.atomic_writes import stage_folder, store_errors

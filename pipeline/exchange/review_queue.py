@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
 from concord.models.data.outputs import known_numbers
-from concord.models.labels.spans import OUTSIDE
+from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import Correction, current_corrections
 from concord.pipeline.corrections.fitting import CORRECTED
 from concord.pipeline.corrections.log import read_log_of

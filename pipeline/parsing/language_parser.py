@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 
 from typing_extensions import override
 
-from concord.models.data.options import OnBatch
+from concord.models.data.outputs import OnBatch
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.identity import ComponentIdentity

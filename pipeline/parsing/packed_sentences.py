@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from concord.models.layers.one_sequence import can_read_sequence, read_sequence
+from concord.models.layers.lstm import can_read_sequence, read_sequence
 
 
 class PackedSentences:

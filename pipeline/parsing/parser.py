@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from concord.models.data.options import OnBatch
+from concord.models.data.outputs import OnBatch
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.parsing.tokens import (

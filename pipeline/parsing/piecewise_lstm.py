@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from concord.models.layers.one_sequence import ordered_weights, read_sequence, read_steps
+from concord.models.layers.lstm import ordered_weights, read_sequence, read_steps
 
 _LANES = 16
 # Steps that are read at once; those of a piece and of a warm-up are multiples.

@@ -14,7 +14,7 @@ from typing import Any
 from typing_extensions import override
 
 from concord.models.adapters.libraries import load_spacy_pipeline
-from concord.models.data.options import OnBatch
+from concord.models.data.outputs import OnBatch
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.parsing.parser import Parser

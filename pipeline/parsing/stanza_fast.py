@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from concord.models.data.options import OnBatch
+from concord.models.data.outputs import OnBatch
 from concord.pipeline.parsing.packed_sentences import PackedSentences
 from concord.pipeline.parsing.stanza_networks import (
     ROOT_FORM,

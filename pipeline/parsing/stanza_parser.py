@@ -15,7 +15,7 @@ from typing import Literal
 from typing_extensions import override
 
 from concord.models.bundles.checkpoint import pick_device
-from concord.models.data.options import OnBatch
+from concord.models.data.outputs import OnBatch
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.stanza_fast import FastStanza, FastTokenizer, obstacle_to_shortcuts

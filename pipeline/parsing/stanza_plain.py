@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from concord.models.data.options import OnBatch
+from concord.models.data.outputs import OnBatch
 from concord.pipeline.parsing.tokens import Token, WordAnalysis, make_token
 
 MAX_WORD_LENGTH = 300

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from concord.models.data.options import OnBatch
+from concord.models.data.outputs import OnBatch
 from concord.pipeline.parsing.piecewise_lstm import Pieces, PiecewiseLSTM
 from concord.pipeline.parsing.tokens import MULTI_WORD_END, SENTENCE_END, TOKEN_END, Paragraph, window_cut
 

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from concord.models.data.outputs import Prediction, Source
-from concord.models.labels.spans import OUTSIDE, Span
+from concord.models.labels import OUTSIDE, Span
 from concord.pipeline.corrections.correction import Correction, Mark, group_by_document
 from concord.pipeline.corrections.fitting import Fit, Offsets, fit_corrections
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, join_pieces

@@ -11,7 +11,7 @@ from concord.pipeline.errors import ShortageError
 
 # Torch runs convolutions, and LSTMs over batches of equal lengths, through oneDNN. Both cache something for each of
 # the last 1,024 shapes (oneDNN compiled code: 300 MB; torch descriptions of convolutions: 22 MB), and texts rarely give
-# the same shape twice. oneDNN keeps enough for the lengths of single sentences (models/layers/one_sequence.py). Each
+# the same shape twice. oneDNN keeps enough for the lengths of single sentences (models/layers/lstm.py). Each
 # reads its variable when it is first used in a process.
 _CACHED_SHAPES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "16"}
 # Messages of RuntimeErrors that mean a lack of memory: of torch's CPU allocator, of CUDA's libraries, and one that

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 
-from concord.models.data.options import OnBatch, PredictOptions
-from concord.models.data.outputs import Prediction, Source, known_numbers
+from concord.models.data.outputs import OnBatch, Prediction, PredictOptions, Source, known_numbers
 from concord.models.data.sentence import Sentence
 from concord.models.data.visible import visible
 from concord.models.errors import ConcordError
-from concord.models.labels.spans import Span, decode_spans
+from concord.models.labels import Span, decode_spans
 from concord.models.terms import TermMatcher
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.corrections.correction import text_digest
@@ -46,7 +45,7 @@ from concord.pipeline.worker.memory import shortage_errors
 from concord.pipeline.worker.shard_progress import OnShare
 
 if TYPE_CHECKING:
-    from concord.models.confidence.calibration import Calibration
+    from concord.models.confidence import Calibration
 
 OUT_OF_MEMORY = "out_of_memory"
 """The code of a document's dead letter for which memory does not suffice even alone."""

@@ -28,11 +28,9 @@ from torch import Tensor, nn
 
 from concord.models.bundles.checkpoint import load_tagger, save_tagger
 from concord.models.bundles.manifest import tagger_digest
-from concord.models.data.sentence import Sentence
-from concord.models.data.soft_labels import SoftLabels
+from concord.models.data.sentence import Sentence, SoftLabels
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.labels.schemes import BIOES
-from concord.models.labels.spans import decode_spans, encode_spans
+from concord.models.labels import BIOES, decode_spans, encode_spans
 from concord.models.training.fit import FitConfig, fit
 from concord.workflows.corpora.provenance import PROVENANCE_NAME, read_provenance, write_provenance
 from research.entities_en.features import Features, blocks, encoder_states

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from concord.models.data.sentence import Sentence
+from concord.models.words.encoder import FrozenEncoder
 from concord.models.words.encoder_config import BUNDLED_NAME, EncoderConfig
-from concord.models.words.frozen_encoder import FrozenEncoder
 
 _AT_ONCE = 256
 _BLOCK_WORDS = 190

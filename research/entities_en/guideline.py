@@ -19,7 +19,7 @@ from typing import NamedTuple
 import click
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels.spans import Span, decode_spans, encode_spans
+from concord.models.labels import Span, decode_spans, encode_spans
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.corpora.write_corpus import write_gold
 from concord.workflows.corpora.corpora import read_documents

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.evaluation.threshold_sweep import label_sequences
-from concord.models.labels.spans import decode_spans
+from concord.models.labels import decode_spans
+from concord.models.training.fit_calibration import label_sequences
 from research.entities_en.silver import GOLD_TYPES
 
 Documents = Sequence[Sequence[Sentence]]

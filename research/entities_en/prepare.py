@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels.schemes import BIOES
-from concord.models.labels.spans import decode_spans
-from concord.models.training.batches import split_long
+from concord.models.labels import BIOES, decode_spans
+from concord.models.training.fit import split_long
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.corpora.write_corpus import write_gold
 from concord.pipeline.documents import Document

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels.spans import Span, decode_spans, encode_spans
+from concord.models.labels import Span, decode_spans, encode_spans
 from research.entities_en.words import WORDS
 
 GOLD_TYPES = ("LOC", "ORG", "PER")

@@ -7,8 +7,7 @@ import numpy as np
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.metrics import Labels, Scores, gold_sequences, group_counts_by_document, name_of
 from concord.models.evaluation.significance import ROUNDING
-from concord.models.labels.schemes import TOKENS
-from concord.models.labels.spans import Span, split_label
+from concord.models.labels import TOKENS, Span, split_label
 from research.breakdown import recurring_names
 
 MEASURES = ("all", "multi_word", "recurring", "once")

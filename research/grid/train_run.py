@@ -15,11 +15,11 @@ from safetensors import safe_open
 
 from concord.models.bundles.checkpoint import load_tagger, pick_device, write_tensors
 from concord.models.errors import EncoderMissingError
-from concord.models.labels.schemes import BIOES
+from concord.models.labels import BIOES
 from concord.models.taggers.base import Tagger
 from concord.models.training.fit import STATE_NAME
+from concord.models.words.encoder import FrozenEncoder, load_encoder
 from concord.models.words.encoder_config import EncoderConfig
-from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 from concord.workflows.console import info, plain
 from concord.workflows.corpora.corpora import Documents, read_corpora, read_gold_for, without_labels
 from concord.workflows.environment import COMMIT_TAG, code_tags

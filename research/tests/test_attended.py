@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels.spans import Span
+from concord.models.labels import Span
 from concord.pipeline.errors import InputError
 from research.attended import count_attended, hops_from
 

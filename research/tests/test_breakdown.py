@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.metrics import Scores, TokenScores, grouped_scores, span_scores
-from concord.models.labels.schemes import TOKENS
-from concord.models.labels.spans import convert_labels, encode_spans
+from concord.models.labels import TOKENS, convert_labels, encode_spans
 from research.breakdown import (
     co_occurrence_scores,
     recurring_scores,

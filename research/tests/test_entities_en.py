@@ -11,7 +11,7 @@ from torch import nn
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.labels.spans import Span
+from concord.models.labels import Span
 from concord.models.words.encoder_config import EncoderConfig
 from research.entities_en.features import Features, blocks, encoder_states
 from research.entities_en.learning import equal_lengths, f1, like_lengths, repeated, score, span_counts

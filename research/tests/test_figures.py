@@ -13,14 +13,13 @@ from concord_testing.checkout import CHECKOUT
 
 from concord.models.bundles.checkpoint import load_tagger, save_tagger
 from concord.models.bundles.registry import build_tagger
-from concord.models.data.options import PredictOptions
-from concord.models.data.outputs import known_numbers
+from concord.models.data.outputs import PredictOptions, known_numbers
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.evaluation.metrics import gold_sequences
-from concord.models.evaluation.threshold_sweep import REFINE_ALL
-from concord.models.labels.spans import decode_spans
+from concord.models.labels import decode_spans
 from concord.models.taggers.token_table import TokenTable
+from concord.models.training.fit_calibration import REFINE_ALL
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.errors import InputError

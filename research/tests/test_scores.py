@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.metrics import Scores, span_scores
 from concord.models.evaluation.significance import f1, resampled_differences
-from concord.models.labels.spans import decode_spans, encode_spans
+from concord.models.labels import decode_spans, encode_spans
 from research.grid.scores import bootstrap_p, counts_by_document, label_counts_by_document, lenient_scores
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")

@@ -10,8 +10,8 @@ import torch
 from concord_testing.checkout import CHECKOUT
 
 from concord.models.errors import EncoderMissingError
+from concord.models.words.encoder import FrozenEncoder
 from concord.models.words.encoder_config import EncoderConfig
-from concord.models.words.frozen_encoder import FrozenEncoder
 from concord.pipeline.corpora.read_corpus import read_gold
 from research.grid.config import CorpusConfig, RowConfig, Run, read_grid, runs_of
 from research.grid.settings import changes

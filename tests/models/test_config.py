@@ -6,8 +6,7 @@ from pydantic import Field, field_validator
 from concord.models.bundles.registry import tagger_class
 from concord.models.config import Config
 from concord.models.errors import ConfigError
-from concord.models.words.characters import CharCnnConfig, CharLstmConfig
-from concord.models.words.representation import WordRepresentationConfig
+from concord.models.words.representation import CharCnnConfig, CharLstmConfig, WordRepresentationConfig
 
 
 class Inner(Config):

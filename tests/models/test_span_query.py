@@ -11,16 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.crf.distribution import Crf
+from concord.models.decoders.crf import Crf
 from concord.models.decoders.distribution import LabelDistribution, SampledDistribution, SpanQuery
 from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
-from concord.models.labels.schemes import BIO, BIOES, LabelScheme
-from concord.models.labels.spans import Span, encode_spans
+from concord.models.labels import BIO, BIOES, LabelScheme, Span, encode_spans
 from concord.models.taggers.token_table import span_query
-from concord.models.taggers.two_stage.tagger import span_probability
+from concord.models.taggers.two_stage import span_probability
 
 Build = Callable[..., Any]
 LENGTHS = [1, 2, 3, 4]

@@ -16,11 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spacy.tokens import Doc
 
-from concord.models.data.options import PredictOptions
-from concord.models.data.outputs import Draft, Prediction
+from concord.models.data.outputs import Draft, Prediction, PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.labels.spans import Span, encode_spans
+from concord.models.labels import Span, encode_spans
 from concord.models.terms import (
     Contradiction,
     TermError,

@@ -140,7 +140,7 @@ def evaluate(model: str, *, samples: int | None, threshold: float | None, **opti
     Reports strict entity scores overall, by type, by whether --train contains the name, and by language if there are
     several. For a tagger of token labels: accuracy, overall and by label.
     """
-    from concord.models.data.options import PredictOptions
+    from concord.models.data.outputs import PredictOptions
     from concord.workflows.evaluation.evaluate import EvaluateJob, evaluate_command
     from concord.workflows.registry.resolve_tagger import find_tagger
 

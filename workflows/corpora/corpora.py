@@ -5,12 +5,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from concord.models.data.sentence import Sentence, TreeError, check_trees
-from concord.models.data.soft_labels import allowed_labels
+from concord.models.data.sentence import Sentence, TreeError, allowed_labels, check_trees
 from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import gold_sequences
-from concord.models.labels.schemes import LabelScheme
-from concord.models.labels.spans import Span, decode_spans, encode_spans
+from concord.models.labels import LabelScheme, Span, decode_spans, encode_spans
 from concord.models.layers.tree_lstm import grow_forest
 from concord.models.taggers.base import Tagger
 from concord.pipeline.corpora.conllu import PARSER_KEY, read_header

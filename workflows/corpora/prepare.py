@@ -12,8 +12,7 @@ from pydantic import field_validator
 from concord.models.config import Config
 from concord.models.data.sentence import Sentence, TreeError
 from concord.models.errors import ConfigError, ModelError
-from concord.models.labels.schemes import TOKENS
-from concord.models.labels.spans import decode_spans
+from concord.models.labels import TOKENS, decode_spans
 from concord.models.layers.tree_lstm import grow_forest
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.corpora.conllu import PARSER_KEY, SOURCE_KEY, read_header

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, permutations
 from typing import NamedTuple
 
-from concord.models.labels.spans import OUTSIDE
+from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import Correction, Mark, current_corrections, group_by_document
 from concord.pipeline.corrections.fitting import Offsets, corrected_marks, fit_corrections, marks_of_tagger
 from concord.pipeline.corrections.log import log_path, read_log

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels.spans import OUTSIDE
+from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.corrections.correction import (
     Correction,

@@ -21,8 +21,7 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import read_saved
 from concord.models.errors import ConfigError
 from concord.models.taggers.base import Tagger
-from concord.models.training.fit import FitConfig
-from concord.models.training.optim import OptimizerConfig
+from concord.models.training.fit import FitConfig, OptimizerConfig
 from concord.pipeline.corpora.conllu import PARSER_KEY
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.corpora.write_corpus import write_gold

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from concord.models.bundles.manifest import BUNDLE_NAME
 from concord.models.errors import ConfigError
-from concord.models.labels.schemes import LabelScheme
+from concord.models.labels import LabelScheme
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.identity import ResolvedTagger
 from concord.workflows.console import warn

@@ -17,7 +17,7 @@ from concord.models.errors import ConfigError
 from concord.models.evaluation import significance
 from concord.models.evaluation.metrics import group_counts_by_document, known_names
 from concord.models.evaluation.significance import Difference, UnitCounts
-from concord.models.labels.schemes import BIO, LabelScheme
+from concord.models.labels import BIO, LabelScheme
 from concord.models.taggers.base import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument

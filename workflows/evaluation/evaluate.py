@@ -13,11 +13,9 @@ from typing import Literal, TypeAlias, get_args
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import tagger_digest
-from concord.models.data.options import DEFAULT_OPTIONS, PredictOptions
-from concord.models.data.outputs import Prediction
+from concord.models.data.outputs import DEFAULT_OPTIONS, Prediction, PredictOptions
 from concord.models.evaluation.metrics import Scores, group_counts_by_document, known_names, name_of
-from concord.models.labels.schemes import LabelScheme
-from concord.models.labels.spans import Span
+from concord.models.labels import LabelScheme, Span
 from concord.models.taggers.base import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.names.language import language_of

@@ -14,7 +14,7 @@ from concord.models.bundles.manifest import (
     tagger_digest,
 )
 from concord.models.errors import ConfigError, EncoderMissingError, ModelError
-from concord.models.labels.schemes import TOKENS
+from concord.models.labels import TOKENS
 from concord.models.words.encoder_config import find_encoder
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.storage.atomic_writes import write_atomically

@@ -10,13 +10,19 @@ import numpy as np
 
 from concord.models.bundles.checkpoint import load_tagger, save_calibration
 from concord.models.bundles.manifest import CONFIG_NAME, tagger_digest
-from concord.models.confidence.calibration import Calibration, EntityCalibration, Guarantee, TokenCalibration
+from concord.models.confidence import Calibration, EntityCalibration, Guarantee, TokenCalibration
 from concord.models.errors import ConfigError
-from concord.models.evaluation.reliability import brier_score, coverage, expected_calibration_error
+from concord.models.evaluation.metrics import brier_score, coverage, expected_calibration_error
 from concord.models.taggers.base import Tagger
 from concord.models.training import fit_calibration
-from concord.models.training.fit_calibration import Calibrated, EntityMethod, Observed, TokenMethod
-from concord.models.training.fit_guarantee import find_guarantee, mean_recall
+from concord.models.training.fit_calibration import (
+    Calibrated,
+    EntityMethod,
+    Observed,
+    TokenMethod,
+    find_guarantee,
+    mean_recall,
+)
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError

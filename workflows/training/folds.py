@@ -8,12 +8,12 @@ from statistics import fmean
 from typing import Any
 
 from concord.models.bundles.checkpoint import load_tagger
-from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
-from concord.models.evaluation.threshold_sweep import REFINE_ALL, best_threshold, mean_curve, sweep_threshold
 from concord.models.taggers.base import Tagger
 from concord.models.training.fit import SCORE_NAMES, EpochProgress, EpochResult, FitConfig, fit
+from concord.models.training.fit_calibration import REFINE_ALL, best_threshold, mean_curve, sweep_threshold
 from concord.workflows.console import info
 from concord.workflows.corpora.corpora import Documents
 

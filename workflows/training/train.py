@@ -14,17 +14,15 @@ import torch
 import yaml
 
 from concord.models.bundles.checkpoint import load_tagger, pick_device
-from concord.models.bundles.further_types import with_types
 from concord.models.bundles.manifest import tagger_digest
-from concord.models.bundles.registry import tagger_class
+from concord.models.bundles.registry import tagger_class, with_types
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
-from concord.models.labels.schemes import label_scheme
+from concord.models.labels import label_scheme
 from concord.models.taggers.base import Tagger, TaggerConfig
 from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
-from concord.models.words.form_vectors import FormVectors
+from concord.models.words.form_vectors import FormVectors, read_word_vectors
 from concord.models.words.representation import WordRepresentation
-from concord.models.words.word_vectors import read_word_vectors
 from concord.workflows.console import info, plain, shows_progress
 from concord.workflows.corpora.corpora import Documents, label_types
 from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance

@@ -11,11 +11,9 @@ from typing import Literal
 import numpy as np
 
 from concord.models.bundles.registry import tagger_class
-from concord.models.data.sentence import Sentence
-from concord.models.data.soft_labels import allowed_labels
+from concord.models.data.sentence import Sentence, allowed_labels
 from concord.models.errors import ConfigError
-from concord.models.labels.schemes import LabelScheme
-from concord.models.labels.spans import OUTSIDE, encode_spans
+from concord.models.labels import OUTSIDE, LabelScheme, encode_spans
 from concord.models.taggers.base import Tagger
 from concord.models.terms import TermMatcher
 from concord.pipeline.corpora.read_terms import read_terms

@@ -20,7 +20,7 @@ from concord.models.bundles.manifest import (
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError, ModelError
 from concord.models.taggers.base import Tagger
-from concord.models.taggers.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.two_stage import TwoStageTagger
 
 Build = Callable[..., Tagger]
 

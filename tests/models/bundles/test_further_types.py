@@ -10,16 +10,15 @@ from torch import Tensor, nn
 
 from concord.models.adapters.hf import HfTagger
 from concord.models.bundles.checkpoint import load_tagger, save_tagger
-from concord.models.bundles.further_types import with_types
-from concord.models.bundles.registry import available
+from concord.models.bundles.registry import available, with_types
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
-from concord.models.labels.schemes import BIO
+from concord.models.labels import BIO
 from concord.models.taggers.base import Tagger
-from concord.models.taggers.two_stage.document_memory import MemoryContents
-from concord.models.taggers.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.two_stage import TwoStageTagger
+from concord.models.taggers.two_stage_networks import MemoryContents
 
 Build = Callable[..., Tagger]
 Documents = list[list[Sentence]]

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from concord.models.bundles.checkpoint import load_tagger, save_calibration, save_tagger
 from concord.models.bundles.manifest import CALIBRATION_NAME, tagger_digest
-from concord.models.confidence.calibration import Calibration, Isotonic, Platt, Temperature, chosen_probability, logit
+from concord.models.confidence import Calibration, Isotonic, Platt, Temperature, chosen_probability, logit
 from concord.models.data.outputs import known_numbers
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError, ModelError
-from concord.models.evaluation.reliability import coverage, expected_calibration_error, reliability
-from concord.models.labels.schemes import TOKENS
+from concord.models.evaluation.metrics import coverage, expected_calibration_error, reliability
+from concord.models.labels import TOKENS
 from concord.models.taggers.base import Tagger
 from concord.models.training import fit_calibration as calibrating
 from concord.models.training.fit_calibration import Entities, Observed, Words

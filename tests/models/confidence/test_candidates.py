@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concord.models.confidence.calibration import Calibration, Guarantee, Temperature
-from concord.models.confidence.candidates import find_spans
-from concord.models.data.options import PredictOptions
+from concord.models.confidence import Calibration, Guarantee, Temperature, find_spans
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
-from concord.models.labels.schemes import BIO, BIOES, TOKENS, LabelScheme
-from concord.models.labels.spans import Span, encode_spans
+from concord.models.labels import BIO, BIOES, TOKENS, LabelScheme, Span, encode_spans
 from concord.models.taggers.base import Tagger
 
 Build = Callable[..., Tagger]

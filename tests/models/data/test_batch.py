@@ -9,7 +9,7 @@ import torch
 from concord.models.data.batch import IGNORED_LABEL, PADDING, UNKNOWN, BatchEncoder
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.labels.schemes import BIO, TOKENS
+from concord.models.labels import BIO, TOKENS
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
 
 Tagged = Callable[[str], Sentence]

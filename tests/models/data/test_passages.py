@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from concord.models.data.passages import with_passages
-from concord.models.data.sentence import Passage, Sentence
+from concord.models.data.sentence import Passage, Sentence, with_passages
 
 
 def document(lengths: list[int]) -> list[Sentence]:

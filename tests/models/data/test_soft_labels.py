@@ -5,11 +5,10 @@ import pytest
 import torch
 
 from concord.models.data.batch import BatchEncoder
-from concord.models.data.sentence import Sentence
-from concord.models.data.soft_labels import SoftLabels, allowed_labels
+from concord.models.data.sentence import Sentence, SoftLabels, allowed_labels
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
-from concord.models.labels.schemes import BIOES
+from concord.models.labels import BIOES
 
 NAMES = BIOES.label_set(["ORG", "PER"])
 WORDS = ("Ada", "Lovelace", "met", "Acme")

@@ -9,9 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concord.models.data.options import PredictOptions
-from concord.models.data.sentence import Sentence
-from concord.models.data.windows import cut_windows
+from concord.models.data.outputs import PredictOptions
+from concord.models.data.sentence import Sentence, cut_windows
 
 
 def numbered(words: int) -> Sentence:

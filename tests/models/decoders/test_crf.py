@@ -7,13 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from concord.models.decoders.crf import log_space
-from concord.models.decoders.crf.distribution import Crf, CrfDistribution, LinearChain
-from concord.models.decoders.crf.factors import Factors, Messages, Packing
-from concord.models.decoders.crf.scan import scan_messages
-from concord.models.decoders.crf.tree_reduction import _plan, tree_messages
-from concord.models.labels.schemes import BIO, BIOES, TOKENS, LabelScheme
-from concord.models.labels.spans import decode_spans, encode_spans
+from concord.models.decoders.crf import Crf, CrfDistribution, LinearChain, log_space_marginals, log_space_partition
+from concord.models.decoders.crf_messages import Factors, Messages, Packing, _plan, scan_messages, tree_messages
+from concord.models.labels import BIO, BIOES, TOKENS, LabelScheme, decode_spans, encode_spans
 
 LENGTHS = torch.tensor([1, 2, 4, 5])
 MASK = torch.arange(5)[None, :] < LENGTHS[:, None]
@@ -183,8 +179,8 @@ def test_long_sentences_with_scores_far_apart_stay_in_range(multiply: Callable[[
     found = multiply(factors)
     joint = found.before * found.after
     marginals = factors.packing.pad(joint / joint.sum(dim=1, keepdim=True))
-    assert torch.allclose(found.log_partition, log_space.log_partition(*scores, mask), atol=0, rtol=1e-13)
-    assert torch.allclose(marginals, log_space.marginals(*scores, mask), atol=1e-10, rtol=0)
+    assert torch.allclose(found.log_partition, log_space_partition(*scores, mask), atol=0, rtol=1e-13)
+    assert torch.allclose(marginals, log_space_marginals(*scores, mask), atol=1e-10, rtol=0)
 
 
 def test_tree_multiplies_pairs_of_real_matrices_only_and_equals_the_scan() -> None:
@@ -302,9 +298,9 @@ def test_sums_over_many_labels_equal_those_in_log_space() -> None:
     scores = (emissions, crf.transitions, crf.start, crf.end)
     distribution: CrfDistribution = crf(emissions, mask)
     by_products = distribution.log_partition()
-    plain = log_space.log_partition(*scores, mask)
+    plain = log_space_partition(*scores, mask)
     assert torch.allclose(by_products, plain, rtol=1e-10, atol=1e-12)
-    assert torch.allclose(distribution.marginals(), log_space.marginals(*scores, mask), rtol=1e-10, atol=1e-12)
+    assert torch.allclose(distribution.marginals(), log_space_marginals(*scores, mask), rtol=1e-10, atol=1e-12)
     for one, other in zip(
         torch.autograd.grad(by_products.sum(), scores), torch.autograd.grad(plain.sum(), scores), strict=True
     ):

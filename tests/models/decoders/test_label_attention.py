@@ -13,9 +13,9 @@ from concord.models.bundles.registry import build_tagger
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.label_attention import LabelAttention, LabelScorer, Projection
 from concord.models.errors import ConfigError
-from concord.models.labels.schemes import BIOES
+from concord.models.labels import BIOES
+from concord.models.taggers.bilstm_lan import LabelAttention, LabelScorer, Projection
 
 Documents = list[list[Sentence]]
 Build = Callable[..., Any]

@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from concord.models.data.batch import BatchEncoder
-from concord.models.data.sentence import Sentence
-from concord.models.data.soft_labels import SoftLabels
+from concord.models.data.sentence import Sentence, SoftLabels
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.crf.distribution import Crf
-from concord.models.decoders.crf.factors import Factors
+from concord.models.decoders.crf import Crf
+from concord.models.decoders.crf_messages import Factors
 from concord.models.decoders.distribution import LabelDistribution
 from concord.models.decoders.softmax import SoftmaxDistribution
-from concord.models.labels.schemes import BIO
+from concord.models.labels import BIO
 
 LABELS = BIO.label_set(["X"])
 LENGTHS = (1, 3, 4)

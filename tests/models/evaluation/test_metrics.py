@@ -10,7 +10,7 @@ from seqeval.scheme import IOB2
 
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.metrics import Scores, known_names, span_scores, token_scores
-from concord.models.labels.schemes import TOKENS
+from concord.models.labels import TOKENS
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 sentences = st.lists(

@@ -2,7 +2,7 @@
 
 import math
 
-from concord.models.evaluation.threshold_sweep import REFINE_ALL, ThresholdScore, best_threshold, threshold_grid
+from concord.models.training.fit_calibration import REFINE_ALL, ThresholdScore, best_threshold, threshold_grid
 
 
 def test_threshold_grid_ranges_from_all_refined_to_none() -> None:

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from concord.models.labels.schemes import BIO, BIOES, TOKENS, LabelScheme, label_scheme
-from concord.models.labels.spans import Span
+from concord.models.labels import BIO, BIOES, TOKENS, LabelScheme, Span, label_scheme
 
 SCHEMES = pytest.mark.parametrize("scheme", [BIO, BIOES, TOKENS], ids=lambda scheme: scheme.name)
 

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seqeval.scheme import IOB2, IOBES, Entities
 
-from concord.models.labels.schemes import BIO, BIOES, LabelScheme
-from concord.models.labels.spans import (
+from concord.models.labels import (
+    BIO,
+    BIOES,
+    LabelScheme,
     Span,
     SpanScheme,
     convert_labels,

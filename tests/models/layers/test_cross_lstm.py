@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from concord.models.layers.bilstm import draw_mask
-from concord.models.layers.cross_lstm import CrossLstm, IndependentLstm, StackedLstmConfig
+from concord.models.layers.bilstm import CrossLstm, IndependentLstm, StackedLstmConfig, draw_mask
 
 LENGTHS = torch.tensor([3, 8, 1, 6])
 INPUTS, HIDDEN, RATE = 5, 4, 0.35

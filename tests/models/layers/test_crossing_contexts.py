@@ -13,8 +13,7 @@ import torch
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.layers.bilstm import BiLstm, BiLstmConfig
-from concord.models.layers.cross_lstm import IndependentLstm, StackedLstmConfig
+from concord.models.layers.bilstm import BiLstm, BiLstmConfig, IndependentLstm, StackedLstmConfig
 from concord.models.taggers.base import Tagger
 
 PHRASES = [("key", "and", "peele"), ("you", "and", "i"), ("key", "and", "i"), ("you", "and", "peele")]

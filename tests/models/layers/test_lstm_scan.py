@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from concord.models.layers import bilstm
 from concord.models.layers.bilstm import BiLstm, BiLstmConfig, read_words, run_lstm
-from concord.models.layers.lstm_scan import can_scan, project, scan
+from concord.models.layers.lstm import can_scan, project, scan
 from concord.models.taggers.base import Tagger
 
 LENGTHS = torch.tensor([3, 7, 1, 7, 4, 2, 2, 5])

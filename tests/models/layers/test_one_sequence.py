@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from concord.models.layers.one_sequence import can_read_sequence, read_sequence
+from concord.models.layers.lstm import can_read_sequence, read_sequence
 
 
 @pytest.mark.parametrize("layers", [1, 2])

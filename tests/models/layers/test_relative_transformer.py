@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from concord.models.errors import ConfigError
-from concord.models.layers.relative_transformer import (
+from concord.models.layers.attention import (
     RelativeAttention,
     TwoStreamConfig,
     TwoStreamEncoder,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from concord.models.layers import lstm_scan
+from concord.models.layers import lstm as lstm_module
 from concord.models.layers.bilstm import draw_mask, run_lstm
 from concord.models.layers.variational_lstm import (
     LstmSample,
@@ -239,8 +239,8 @@ def test_samples_read_together_as_they_do_one_by_one(
         sentence, _ = read_all(samples, inputs[row : row + 1, :length], LENGTHS[row : row + 1])
         assert float((sentence[:, 0] - together[:, row, :length]).abs().max()) < 1e-12
     for sentences, words in ((1, 3), (3, 1), (3, 4)):
-        monkeypatch.setattr(lstm_scan, "_SENTENCES", sentences)
-        monkeypatch.setattr(lstm_scan, "_WORDS_AHEAD", words)
+        monkeypatch.setattr(lstm_module, "_SENTENCES", sentences)
+        monkeypatch.setattr(lstm_module, "_WORDS_AHEAD", words)
         assert float((read_all(samples, inputs, LENGTHS)[0] - together).abs().max()) < 1e-12
 
 

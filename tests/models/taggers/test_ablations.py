@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from concord.models.bundles.checkpoint import load_tagger, save_tagger
 from concord.models.data.batch import Batch
-from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
-from concord.models.taggers.two_stage.document_memory import MemoryContents
-from concord.models.taggers.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.two_stage import TwoStageTagger
+from concord.models.taggers.two_stage_networks import MemoryContents
 
 Build = Callable[..., Any]
 Documents = list[list[Sentence]]

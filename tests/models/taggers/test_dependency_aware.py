@@ -9,9 +9,8 @@ import torch
 from concord_testing.trees import with_tree
 from torch import Tensor, nn
 
-from concord.models.data.sentence import Sentence, TreeError
+from concord.models.data.sentence import Sentence, TreeError, cut_windows
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.data.windows import cut_windows
 from concord.models.errors import ConfigError
 from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
 from concord.models.layers.bilstm import BiLstm

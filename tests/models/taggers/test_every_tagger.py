@@ -25,13 +25,10 @@ from concord.models.bundles.checkpoint import load_tagger, save_tagger
 from concord.models.bundles.manifest import SOURCE_NAME
 from concord.models.bundles.registry import available, build_tagger
 from concord.models.data.batch import UNKNOWN, Batch
-from concord.models.data.options import PredictOptions
-from concord.models.data.outputs import Prediction
-from concord.models.data.sentence import Sentence
-from concord.models.data.soft_labels import SoftLabels
+from concord.models.data.outputs import Prediction, PredictOptions
+from concord.models.data.sentence import Sentence, SoftLabels
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.labels.schemes import BIO, BIOES, TOKENS, LabelScheme
-from concord.models.labels.spans import decode_spans, split_label
+from concord.models.labels import BIO, BIOES, TOKENS, LabelScheme, decode_spans, split_label
 from concord.models.taggers.base import Tagger
 from concord.models.words.representation import WordRepresentation
 from concord.workflows.training.job import read_train_config

@@ -10,12 +10,11 @@ from concord_testing.fake_device import FakeDevice
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.registry import available
-from concord.models.data.options import PredictOptions
-from concord.models.data.outputs import Prediction
+from concord.models.data.outputs import Prediction, PredictOptions
 from concord.models.data.sentence import Sentence
+from concord.models.words.bert import fastest_product
+from concord.models.words.encoder import load_encoder
 from concord.models.words.encoder_config import BUNDLED_NAME
-from concord.models.words.frozen_encoder import load_encoder
-from concord.models.words.int8 import fastest_product
 from concord.pipeline.corpora.read_corpus import read_gold
 
 Draw = Callable[..., list[list[Sentence]]]

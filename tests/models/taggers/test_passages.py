@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from concord.models.data.options import PredictOptions
-from concord.models.data.outputs import Prediction
+from concord.models.data.outputs import Prediction, PredictOptions
 from concord.models.data.sentence import Sentence
-from concord.models.training.batches import CaseNoise, change_case
+from concord.models.training.fit import CaseNoise, change_case
+from concord.models.words.encoder import load_encoder
 from concord.models.words.encoder_config import BUNDLED_NAME, EncoderConfig
-from concord.models.words.frozen_encoder import load_encoder
 
 ENCODER = {"source": BUNDLED_NAME, "passage_words": 20}
 Build = Callable[..., Any]

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.crf.distribution import CrfDistribution, LinearChain
+from concord.models.decoders.crf import CrfDistribution, LinearChain
 from concord.models.errors import ConfigError
-from concord.models.labels.schemes import BIOES
+from concord.models.labels import BIOES
 from concord.models.taggers.structured_refinement import Merge, StructuredAttention, StructuredRefinement
 
 LENGTHS = torch.tensor([1, 2, 5])

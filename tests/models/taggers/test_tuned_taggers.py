@@ -15,13 +15,19 @@ from concord.models.bundles.checkpoint import load_tagger, save_tagger
 from concord.models.bundles.manifest import CONFIG_NAME, WEIGHTS_NAME, tagger_digest
 from concord.models.bundles.registry import available, build_tagger
 from concord.models.data.batch import Batch
-from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError, EncoderMissingError, ModelError
 from concord.models.taggers.base import Tagger
-from concord.models.training.fit import EpochResult, FitConfig, fit
-from concord.models.training.optim import OptimizerConfig, build_optimizers, set_learning_rate
+from concord.models.training.fit import (
+    EpochResult,
+    FitConfig,
+    OptimizerConfig,
+    build_optimizers,
+    fit,
+    set_learning_rate,
+)
 from concord.models.words.encoder_config import DIFFERENCE_NAME, ENCODER_NAME
 from concord.workflows.training.job import read_train_config
 

@@ -12,25 +12,32 @@ from concord_testing.trees import with_tree
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.registry import build_tagger
 from concord.models.data.batch import Batch
-from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import span_scores, token_scores
-from concord.models.evaluation.threshold_sweep import (
+from concord.models.labels import BIO, TOKENS, LabelScheme
+from concord.models.taggers.base import Tagger
+from concord.models.taggers.two_stage import TwoStageTagger
+from concord.models.training import fit as training
+from concord.models.training.fit import (
+    CaseNoise,
+    EpochResult,
+    FitConfig,
+    OptimizerConfig,
+    build_optimizers,
+    change_case,
+    check_bf16,
+    fit,
+)
+from concord.models.training.fit_calibration import (
     REFINE_ALL,
     best_threshold,
     label_sequences,
     mean_curve,
     sweep_threshold,
 )
-from concord.models.labels.schemes import BIO, TOKENS, LabelScheme
-from concord.models.taggers.base import Tagger
-from concord.models.taggers.two_stage.tagger import TwoStageTagger
-from concord.models.training import fit as training
-from concord.models.training.batches import CaseNoise, change_case
-from concord.models.training.fit import EpochResult, FitConfig, check_bf16, fit
-from concord.models.training.optim import OptimizerConfig, build_optimizers
 
 REPRESENTATION = {"word_dimension": 8, "characters": {"embedding_dimension": 4, "filters": 4}, "dropout": 0.2}
 MODELS: dict[str, dict[str, object]] = {

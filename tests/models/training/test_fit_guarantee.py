@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from concord.models.errors import ConfigError
-from concord.models.training.fit_guarantee import LEAST, find_guarantee, mean_recall
+from concord.models.training.fit_calibration import LEAST, find_guarantee, mean_recall
 
 
 def population(documents: int, seed: int = 1) -> list[np.ndarray]:

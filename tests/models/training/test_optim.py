@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from concord.models.training.optim import OptimizerConfig, learning_rate
+from concord.models.training.fit import OptimizerConfig, learning_rate
 
 
 @pytest.mark.parametrize(

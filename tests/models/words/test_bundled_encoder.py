@@ -22,6 +22,7 @@ from concord.models.words.bundled_encoder import (
     read_bundled_encoder,
     unpack,
 )
+from concord.models.words.encoder import FrozenEncoder
 from concord.models.words.encoder_config import (
     BUNDLED_ENCODER,
     BUNDLED_NAME,
@@ -29,7 +30,6 @@ from concord.models.words.encoder_config import (
     CONFIG_NAME,
     EncoderConfig,
 )
-from concord.models.words.frozen_encoder import FrozenEncoder
 
 BUNDLED = EncoderConfig(source=BUNDLED_NAME)
 TEXTS = (

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from concord.models.data.batch import UNKNOWN
-from concord.models.words.characters import CharCnn, CharCnnConfig
+from concord.models.words.representation import CharCnn, CharCnnConfig
 
 
 def char_cnn(widths: tuple[int, ...]) -> CharCnn:

@@ -6,8 +6,7 @@ import torch
 from concord.models.data.batch import UNKNOWN, BatchEncoder
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.words.characters import CharLstm, CharLstmConfig
-from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
+from concord.models.words.representation import CharLstm, CharLstmConfig, WordRepresentation, WordRepresentationConfig
 
 WORDS = [[3, 4, 5, 6], [7], [UNKNOWN, 3], [9] * 7]
 

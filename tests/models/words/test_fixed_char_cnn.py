@@ -9,8 +9,12 @@ from concord.models.data.batch import PADDING, UNKNOWN, BatchEncoder
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
-from concord.models.words.characters import FixedCharCnn, FixedCharCnnConfig
-from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
+from concord.models.words.representation import (
+    FixedCharCnn,
+    FixedCharCnnConfig,
+    WordRepresentation,
+    WordRepresentationConfig,
+)
 
 CHARACTERS = tuple("aZ0-$\u00e9")
 LONG = "Internationalisierungen07"

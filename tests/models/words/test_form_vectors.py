@@ -20,11 +20,11 @@ from concord.models.data.batch import BatchEncoder, Forms
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError, EncoderMissingError
-from concord.models.words import int8
+from concord.models.words import bert
+from concord.models.words.bert import float_product
+from concord.models.words.encoder import load_encoder
 from concord.models.words.encoder_config import BUNDLED_NAME, EncoderConfig, FormVectorConfig
 from concord.models.words.form_vectors import FormVectors
-from concord.models.words.frozen_encoder import load_encoder
-from concord.models.words.int8 import float_product
 
 TEXT = "the river Seine and The River Thames saw ada King laugh in paris or in Paris ; letters home 3 ford works"
 
@@ -79,7 +79,7 @@ def test_vectors_that_are_computed_where_autocast_is_on_are_the_same(
     expected = rows(fresh_copy(fitted), forms("Xyzzy", "zanzibar"))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert rows(fresh_copy(fitted), forms("Xyzzy", "zanzibar")) == expected
-        monkeypatch.setattr(int8, "fastest_product", lambda device: float_product)
+        monkeypatch.setattr(bert, "fastest_product", lambda device: float_product)
         assert rows(fresh_copy(fitted), forms("Xyzzy", "zanzibar")) == expected
 
 

@@ -14,8 +14,8 @@ from concord.models.bundles.registry import build_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import EncoderMissingError
+from concord.models.words.encoder import FrozenEncoder, load_encoder
 from concord.models.words.encoder_config import EncoderConfig
-from concord.models.words.frozen_encoder import FrozenEncoder, load_encoder
 
 WORDS = ("ada", "laughed", "letters", "paris", "unheardof")
 

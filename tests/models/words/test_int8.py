@@ -11,8 +11,8 @@ import torch
 from concord_testing.checkout import CHECKOUT
 from torch import Tensor
 
-from concord.models.words import int8
-from concord.models.words.int8 import (
+from concord.models.words import bert
+from concord.models.words.bert import (
     Int8Linear,
     Product,
     fastest_product,
@@ -27,7 +27,7 @@ PRODUCTS: tuple[Make, ...] = (onednn_product, fbgemm_product, float_product, ten
 # The child process compares every product that this build of torch has with sums in float64.
 CHECK = """
 import torch
-from concord.models.words.int8 import fastest_product, fbgemm_product, float_product, onednn_product
+from concord.models.words.bert import fastest_product, fbgemm_product, float_product, onednn_product
 
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(2)
@@ -90,7 +90,7 @@ def test_products_are_exact(make: Make, inner: int) -> None:
 
 
 def test_partial_sums_in_float32_stay_exact_up_to_the_largest_part() -> None:
-    columns = int8._EXACT_COLUMNS
+    columns = bert._EXACT_COLUMNS
     assert 127 * 64 * columns <= 2**24 < 127 * 64 * (columns + 1)
     rows, weight = torch.full((1, columns), 127.0), torch.full((1, columns), 64, dtype=torch.int8)
     rows[0, -1], weight[0, -1] = 1, 1
@@ -140,17 +140,17 @@ def undefined_product(weight: Tensor) -> Product:
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize("fake", [wrong_product, missing_product, product_failing_later, undefined_product])
 def test_products_that_are_wrong_or_missing_are_not_used(fake: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8, "onednn_product", fake)
-    monkeypatch.setattr(int8, "fbgemm_product", fake)
+    monkeypatch.setattr(bert, "onednn_product", fake)
+    monkeypatch.setattr(bert, "fbgemm_product", fake)
     seconds = count()
-    monkeypatch.setattr(int8, "_seconds", lambda product, rows: float(next(seconds)))  # earlier ones seem faster
+    monkeypatch.setattr(bert, "_seconds", lambda product, rows: float(next(seconds)))  # earlier ones seem faster
     assert fastest_product() is float_product
 
 
 @pytest.mark.usefixtures("forgotten")
 def test_products_are_compared_where_autocast_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8, "onednn_product", missing_product)
-    monkeypatch.setattr(int8, "fbgemm_product", missing_product)
+    monkeypatch.setattr(bert, "onednn_product", missing_product)
+    monkeypatch.setattr(bert, "fbgemm_product", missing_product)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert fastest_product() is float_product
 
@@ -158,10 +158,10 @@ def test_products_are_compared_where_autocast_is_on(monkeypatch: pytest.MonkeyPa
 @pytest.mark.usefixtures("forgotten")
 def test_the_fastest_product_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([5.0, 3.0, 4.0, 2.0, 9.0, 2.5, 8.0, 8.0, 8.0])
-    monkeypatch.setattr(int8, "_seconds", lambda product, rows: next(seconds))
+    monkeypatch.setattr(bert, "_seconds", lambda product, rows: next(seconds))
     first, second = (lambda weight: float_product(weight) for _ in range(2))
-    monkeypatch.setattr(int8, "onednn_product", first)
-    monkeypatch.setattr(int8, "fbgemm_product", second)
+    monkeypatch.setattr(bert, "onednn_product", first)
+    monkeypatch.setattr(bert, "fbgemm_product", second)
     assert fastest_product() is second
 
 
@@ -194,7 +194,7 @@ def test_all_products_have_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> Non
     rows = torch.randn(20, 384, generator=generator)
     found = []
     for make in PRODUCTS:
-        monkeypatch.setattr(int8, "fastest_product", lambda device, make=make: make)
+        monkeypatch.setattr(bert, "fastest_product", lambda device, make=make: make)
         try:
             found.append(Int8Linear(weight, bias)(rows))
         except (RuntimeError, AttributeError):

@@ -8,9 +8,8 @@ from concord.models.data.batch import PADDING, UNKNOWN, BatchEncoder
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
-from concord.models.words.characters import CharCnnConfig
-from concord.models.words.representation import WordRepresentation, WordRepresentationConfig
-from concord.models.words.word_vectors import WordVectors
+from concord.models.words.form_vectors import WordVectors
+from concord.models.words.representation import CharCnnConfig, WordRepresentation, WordRepresentationConfig
 
 
 def representation(vocabulary: Vocabulary, *, unit_variance: bool = False) -> WordRepresentation:

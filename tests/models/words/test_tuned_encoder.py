@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from concord.models.errors import EncoderMissingError
-from concord.models.words import tuned_encoder
+from concord.models.words import encoder as encoder_module
+from concord.models.words.encoder import FrozenEncoder, TunedEncoder
 from concord.models.words.encoder_config import EncoderConfig
-from concord.models.words.frozen_encoder import FrozenEncoder
-from concord.models.words.tuned_encoder import TunedEncoder
 
 pytestmark = [pytest.mark.encoder, pytest.mark.slow]
 
@@ -129,7 +128,7 @@ def test_batch_of_long_documents_keeps_few_activations(encoder: TunedEncoder, mo
         return kept, list(torch.autograd.grad(features.square().sum(), list(encoder.parameters())))
 
     few, recomputed = measure()
-    monkeypatch.setattr(tuned_encoder, "KEPT_SUBWORDS", 10**9)
+    monkeypatch.setattr(encoder_module, "KEPT_SUBWORDS", 10**9)
     everything, plain = measure()
     assert few < 0.5 * everything
     assert all(torch.allclose(left, right, atol=1e-3) for left, right in zip(recomputed, plain, strict=True))

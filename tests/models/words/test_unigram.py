@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from concord.models.words.bundled_encoder import PIECES_NAME, _read_tokenizer
+from concord.models.words.bundled_encoder import PIECES_NAME, UnigramSplitter, _read_tokenizer, normalize
 from concord.models.words.encoder_config import BUNDLED_ENCODER, CONFIG_NAME
-from concord.models.words.unigram import UnigramSplitter, normalize
 
 Split = Callable[[Sequence[str]], list[list[int]]]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from concord.models.errors import ConfigError
-from concord.models.words.word_vectors import read_word_vectors
+from concord.models.words.form_vectors import read_word_vectors
 
 
 @pytest.fixture

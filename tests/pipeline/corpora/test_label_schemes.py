@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concord.models.labels.spans import Span, encode_spans
+from concord.models.labels import Span, encode_spans
 from concord.pipeline.corpora.label_schemes import EntityScheme, detect_scheme, to_bio2
 
 Faults = list[tuple[int, str, str | None]]

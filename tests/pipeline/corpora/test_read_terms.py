@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels.spans import Span
+from concord.models.labels import Span
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.pipeline.errors import InputError
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.models.data.outputs import Prediction
-from concord.models.labels.spans import Span
+from concord.models.labels import Span
 from concord.pipeline.documents import (
     AnnotatedDocument,
     DeadLetter,

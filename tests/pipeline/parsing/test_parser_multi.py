@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from concord.models.data.options import OnBatch
+from concord.models.data.outputs import OnBatch
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.parsing import resolve_parser

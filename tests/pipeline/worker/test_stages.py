@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from concord_testing import fakes, runs
 
-from concord.models.data.options import DEFAULT_OPTIONS, PredictOptions
-from concord.models.data.outputs import Prediction
+from concord.models.data.outputs import DEFAULT_OPTIONS, Prediction, PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ModelError
-from concord.models.labels.spans import Span
+from concord.models.labels import Span
 from concord.models.terms import TermMatcher, read_term
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument

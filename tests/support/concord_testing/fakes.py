@@ -21,10 +21,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from concord.models.data.options import DEFAULT_OPTIONS, OnBatch, PredictOptions
-from concord.models.data.outputs import AttentionMap, Prediction
+from concord.models.data.outputs import DEFAULT_OPTIONS, AttentionMap, OnBatch, Prediction, PredictOptions
 from concord.models.data.sentence import Sentence
-from concord.models.labels.spans import decode_spans
+from concord.models.labels import decode_spans
 from concord.pipeline.documents import (
     DeadLetter,
     Document,

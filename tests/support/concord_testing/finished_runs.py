@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from concord.models.data.outputs import Prediction, known_numbers
-from concord.models.labels.spans import decode_spans
+from concord.models.labels import decode_spans
 from concord.pipeline.config import AnnotateConfig, OutputConfig, ParserConfig
 from concord.pipeline.documents import (
     AnnotatedDocument,

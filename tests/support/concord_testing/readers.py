@@ -22,8 +22,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 import concord
-from concord.models.data.options import DEFAULT_OPTIONS, PredictOptions
-from concord.models.data.outputs import Prediction
+from concord.models.data.outputs import DEFAULT_OPTIONS, Prediction, PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.generations import FolderGenerations, Generation

@@ -10,7 +10,7 @@ import torch
 from concord.models.bundles.checkpoint import save_tagger
 from concord.models.bundles.registry import build_tagger
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.labels.schemes import TOKENS
+from concord.models.labels import TOKENS
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord_testing.checkout import CHECKOUT

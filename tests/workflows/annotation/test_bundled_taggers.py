@@ -10,8 +10,8 @@ from concord_testing.checkout import CHECKOUT
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import CALIBRATION_NAME
-from concord.models.confidence.calibration import Calibration
-from concord.models.labels.spans import decode_spans
+from concord.models.confidence import Calibration
+from concord.models.labels import decode_spans
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import read_documents
 from concord.workflows.corpora.provenance import read_provenance

@@ -18,7 +18,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
 from concord.models.evaluation.significance import Difference
-from concord.models.labels.spans import Span, encode_spans
+from concord.models.labels import Span, encode_spans
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError

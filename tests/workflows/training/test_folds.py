@@ -9,14 +9,13 @@ from click.testing import CliRunner
 from safetensors import safe_open
 
 from concord.models.bundles.checkpoint import load_tagger
-from concord.models.data.options import PredictOptions
-from concord.models.data.sentence import Sentence
-from concord.models.data.soft_labels import allowed_labels
+from concord.models.data.outputs import PredictOptions
+from concord.models.data.sentence import Sentence, allowed_labels
 from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import gold_sequences, span_scores
-from concord.models.evaluation.threshold_sweep import REFINE_ALL, label_sequences, labels_at, threshold_grid
-from concord.models.labels.schemes import BIO
+from concord.models.labels import BIO
 from concord.models.training.fit import EpochResult, fit
+from concord.models.training.fit_calibration import REFINE_ALL, label_sequences, labels_at, threshold_grid
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.corpora import read_corpora
 from concord.workflows.corpora.provenance import read_provenance

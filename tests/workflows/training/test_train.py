@@ -18,7 +18,7 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import read_saved, tagger_digest
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError, ModelError
-from concord.models.labels.schemes import BIO
+from concord.models.labels import BIO
 from concord.models.words.encoder_config import EncoderConfig
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError

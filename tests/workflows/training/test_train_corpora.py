@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.errors import ConfigError
-from concord.models.labels.schemes import BIO, TOKENS
+from concord.models.labels import BIO, TOKENS
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
 from concord.workflows.training.job import DataConfig, read_train_job

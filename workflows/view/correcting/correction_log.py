@@ -11,7 +11,7 @@ from threading import Lock
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from concord.models.labels.spans import OUTSIDE
+from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import (
     MAX_COMMENT,
     Correction,

@@ -5,7 +5,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from concord.models.labels.spans import OUTSIDE
+from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.output.tables import normalize_name
 from concord.workflows.view.correcting.correction_log import Change, LogState

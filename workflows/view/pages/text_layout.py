@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from concord.models.labels.spans import OUTSIDE, split_label
+from concord.models.labels import OUTSIDE, split_label
 from concord.pipeline.corrections.fitting import Offsets
 from concord.pipeline.output.collection import SentenceRow, TokenRow
 from concord.pipeline.output.tables import normalize_name

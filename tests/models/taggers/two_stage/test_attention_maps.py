@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
-from concord.models.layers.attention import capture_outputs
-from concord.models.layers.relative_transformer import RelativeAttention
+from concord.models.layers.attention import RelativeAttention, capture_outputs
 
 Build = Callable[..., Any]
 Documents = list[list[Sentence]]

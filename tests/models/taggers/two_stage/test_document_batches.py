@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
-from concord.models.layers.lstm_scan import SampledLayer
+from concord.models.layers.lstm import SampledLayer
 from concord.models.taggers.token_table import TokenTable
-from concord.models.taggers.two_stage.refine_network import RefineNetwork
+from concord.models.taggers.two_stage_networks import RefineNetwork
 from concord.models.words.representation import WordRepresentation
 
 Documents = list[list[Sentence]]

@@ -8,17 +8,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.threshold_sweep import REFINE_ALL
-from concord.models.taggers.two_stage.document_memory import (
+from concord.models.taggers.two_stage_networks import (
     DocumentMemory,
     MemoryContents,
+    MemoryReader,
     number_words,
     occurrence_index,
     word_rows,
 )
-from concord.models.taggers.two_stage.refine_network import MemoryReader
+from concord.models.training.fit_calibration import REFINE_ALL
 
 CPU = torch.device("cpu")
 Document = list[Sentence]

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from concord.models.data.batch import Batch
-from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.decoders.distribution import entropy
-from concord.models.taggers.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.two_stage import TwoStageTagger
 
 Build = Callable[..., TwoStageTagger]
 STRONG = {"hidden": 8, "input_dropout": 0.4, "recurrent_dropout": 0.4, "output_dropout": 0.4}

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.decoders.softmax import SoftmaxDistribution
-from concord.models.taggers.two_stage.tagger import merge_stages
+from concord.models.taggers.two_stage import merge_stages
 
 Documents = list[list[Sentence]]
 Draw = Callable[..., Documents]

@@ -15,7 +15,7 @@ import torch
 from concord.models.bundles.registry import build_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.labels.schemes import BIO
+from concord.models.labels import BIO
 from concord.models.taggers.token_table import TokenTable
 
 NAMES = tuple(f"name-{letter}" for letter in "abcdefghijklmnopqrst")

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from concord.models.data.batch import Batch
 from concord.models.data.sentence import Sentence
 from concord.models.devices import finished
-from concord.models.layers.relative_transformer import LayeredTwoStreamEncoder, RelativeLayer, TwoStreamConfig
-from concord.models.taggers.two_stage.config import TwoStageConfig
-from concord.models.taggers.two_stage.document_memory import MemoryContents
+from concord.models.layers.attention import LayeredTwoStreamEncoder, RelativeLayer, TwoStreamConfig
+from concord.models.taggers.two_stage_networks import MemoryContents, TwoStageConfig
 
 HEADS, WIDTH = 2, 4
 CONFIG = TwoStreamConfig(heads=HEADS, head_dimension=WIDTH, layers=2, dropout=0.3, attention_dropout=0.3)

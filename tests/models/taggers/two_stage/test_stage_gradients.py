@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from concord.models.data.batch import Batch
-from concord.models.data.options import PredictOptions
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
-from concord.models.taggers.two_stage.document_memory import MemoryContents
-from concord.models.taggers.two_stage.tagger import TwoStageTagger
+from concord.models.taggers.two_stage import TwoStageTagger
+from concord.models.taggers.two_stage_networks import MemoryContents
 from concord.models.words.bert import Bert
+from concord.models.words.encoder import load_encoder
 from concord.models.words.encoder_config import EncoderConfig
-from concord.models.words.frozen_encoder import load_encoder
 
 Build = Callable[..., TwoStageTagger]
 TAGGERS = pytest.mark.parametrize("name", ["uanet", "doc_uanet"])

@@ -2,10 +2,10 @@
 
 Stage one (Ye et al., 2021, section III-A) is a variational LSTM with a softmax; M weight samples give a mean
 probability whose entropy, in nats, is the uncertainty. Stage two (section III-B) has word representations of its own
-and reads the draft labels as the expected label embedding under the detached mean probability. A draft is replaced
-only where its uncertainty exceeds the threshold, so a sentence without such a word skips stage two, with the same
-result. Doc-UANet adds the document memory, read once: before the last layer or, in the form of the paper, the first,
-where it is then joined to the streams before every layer.
+and reads the draft labels as the expected label embedding under the detached mean probability. A draft is replaced only
+where its uncertainty exceeds the threshold, so a sentence without such a word skips stage two, with the same result.
+Doc-UANet adds the document memory, read once: before the last layer or, in the form of the paper, the first, where it
+is then joined to the streams before every layer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,23 +19,25 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from concord.models.data.batch import IGNORED_LABEL, Batch
-from concord.models.data.options import OnBatch, Precision, PredictOptions
-from concord.models.data.outputs import AttentionWeights, Draft, Refined
-from concord.models.data.sentence import Sentence
+from concord.models.data.outputs import AttentionWeights, Draft, OnBatch, Precision, PredictOptions, Refined
+from concord.models.data.sentence import Sentence, Window
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.data.windows import Window
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery
 from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
 from concord.models.devices import Work, finished, overlap, send
 from concord.models.layers.attention import capture_outputs
-from concord.models.layers.one_sequence import weights_key
+from concord.models.layers.lstm import weights_key
 from concord.models.layers.variational_lstm import LstmSample
 from concord.models.taggers.base import Call, Tagger
 from concord.models.taggers.token_table import KeptWords, TokenTable
-from concord.models.taggers.two_stage.config import TwoStageConfig
-from concord.models.taggers.two_stage.document_memory import DocumentMemory, number_words, word_rows
-from concord.models.taggers.two_stage.draft_network import DraftNetwork
-from concord.models.taggers.two_stage.refine_network import RefineNetwork
+from concord.models.taggers.two_stage_networks import (
+    DocumentMemory,
+    DraftNetwork,
+    RefineNetwork,
+    TwoStageConfig,
+    number_words,
+    word_rows,
+)
 from concord.models.terms import find_contradictions, leave_matches_to_stage_two
 
 # Stage two trains on groups of sentences: a group ends once it has this many and more than this share is padding.
