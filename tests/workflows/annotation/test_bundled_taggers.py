@@ -68,17 +68,11 @@ def test_entities_multi_annotates_the_sample_collection(annotated: tuple[Path, d
 
 
 @pytest.mark.slow
-def test_labels_of_both_stages_depend_on_no_run_and_no_shard(
-    annotated: tuple[Path, dict[str, object]], tmp_path: Path
-) -> None:
-    folders = [annotated[0], tmp_path / "again", tmp_path / "cut"]
-    annotate_news(folders[1], "entities_multi")
-    annotate_news(folders[2], "entities_multi", "--set", "planning.shard_bytes=1024")
-    parts = [{path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.parquet")} for folder in folders]
-    assert parts[0] == parts[1]
-    assert len(parts[2]) > len(parts[0])
+def test_labels_of_both_stages_depend_on_no_shard(annotated: tuple[Path, dict[str, object]], tmp_path: Path) -> None:
+    annotate_news(tmp_path, "entities_multi", "--set", "planning.shard_bytes=1024")
+    assert len(list(tmp_path.rglob("*.parquet"))) > len(list(annotated[0].rglob("*.parquet")))
     keys = [(name, "ascending") for name in ("doc_id", "sent_id", "token_id")]
-    whole, cut = (pq.read_table(folder / "tokens").sort_by(keys) for folder in (folders[0], folders[2]))
+    whole, cut = (pq.read_table(folder / "tokens").sort_by(keys) for folder in (annotated[0], tmp_path))
     exact = ["doc_id", "text", "head", "deprel", "draft_ner", "ner", "refined"]
     assert whole.select(exact) == cut.select(exact)
     assert cut["uncertainty"].to_pylist() == pytest.approx(whole["uncertainty"].to_pylist(), rel=0, abs=2e-6)

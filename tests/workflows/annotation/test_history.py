@@ -172,16 +172,6 @@ def test_share_moves_by_more_than_the_amount_and_more_than_chance(before: Share,
     assert has_moved(before, after, amount=0.2) is expected
 
 
-def test_report_draws_a_small_chart_of_each_figure(tmp_path: Path) -> None:
-    output = annotate(tmp_path, "Anna slept.", report=True)
-    assert 'id="runs"' not in (output / "_run" / "report.html").read_text()
-    annotate(tmp_path, "Anna slept.", "Bob saw Dora.", report=True)
-    page = (output / "_run" / "report.html").read_text()
-    for title in ("words", "seconds", "dead letters per document", "mean confidence", "PER per 1,000 words"):
-        assert f'<figcaption class="meta">{title}</figcaption>' in page
-    assert 'aria-label="000000: 2, 000001: 5"><polyline points="0.0,100.0 100.0,0.0 "/>' in page
-
-
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
     """Annotate three texts, and four after a change."""

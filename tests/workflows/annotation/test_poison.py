@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
-
-from concord.workflows.cli.main import main
+from concord_testing.command_line import concord, concord_json
 
 SENTENCE = "Maria Keller met the board of Tarn Logistics in Lisbon on Monday. "
 GOOD = {
@@ -24,6 +22,10 @@ GOOD = {
     "endless_word": "x" * 20_000,
     "endless_sentence": "and ".join(f"word{number % 97} " for number in range(2_500)) + "Lisbon",
 }
+
+
+LARGE = ("Lisbon" + " \t" * 20) * 200 + "\n\nMaria " + "x" * 4_000 + ".\n\n"
+"""A document of three megabytes has it 250 times."""
 
 
 def poison_lines() -> list[bytes]:
@@ -50,15 +52,14 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object]
     (source / "poison.jsonl").write_bytes(b"\n".join(poison_lines()))
     (source / "latin.txt").write_bytes("Caf\u00e9 Lisboa".encode("latin-1"))
     (source / "void.txt").write_bytes(b"")
+    (source / "large.txt").write_text(LARGE * 250, encoding="utf-8", newline="")
     # Cuts in a stream that does not compress well leave some whole records before the cut.
     rows = "".join(json.dumps({"id": f"z{n}", "text": SENTENCE + str(n**9)}) + "\n" for n in range(200))
     packed = gzip.compress(rows.encode(), mtime=0)
     (source / "cut.jsonl.gz").write_bytes(packed[: len(packed) * 2 // 3])
-    arguments = ["annotate", str(source), "-o", str(output), "--model", "entities_en_small", "--json"]
-    result = CliRunner().invoke(main, [*arguments, "--set", "max_dead_letters=0.5"])
+    arguments = ("annotate", source, "-o", output, "--model", "entities_en_small", "--set", "max_dead_letters=0.5")
     # What follows the cut of a file is lost.
-    assert result.exit_code == 3, result.output
-    return json.loads(result.stdout), output
+    return concord_json(*arguments, exit_code=3), output
 
 
 @pytest.mark.slow
@@ -69,7 +70,7 @@ def test_the_equation_holds_over_poison(outcome: tuple[dict[str, object], Path])
     assert values["annotated"] == documents
     assert values["dead_letters"] == dead_letters
     assert values["read"] == documents + dead_letters
-    assert CliRunner().invoke(main, ["verify", str(output)]).exit_code == 0
+    assert concord("verify", output).exit_code == 0
 
 
 @pytest.mark.slow
@@ -106,21 +107,11 @@ def test_unusual_texts_are_annotated_completely(outcome: tuple[dict[str, object]
         covered = {place for row in rows for place in range(row["start_char"], row["end_char"])}
         assert covered >= {place for place, character in enumerate(text) if not character.isspace()}, name
         assert all(text[row["start_char"] : row["end_char"]] == row["text"] for row in rows), name
+    [large] = [id_ for id_ in {row["doc_id"] for row in tokens} if id_.endswith("large.txt")]
+    covered_characters = sum(row["end_char"] - row["start_char"] for row in tokens if row["doc_id"] == large)
+    assert covered_characters == 250 * sum(not character.isspace() for character in LARGE)
     sentences = pq.read_table(outcome[1] / "sentences").to_pylist()
     endless = [row for row in sentences if row["doc_id"] == "endless_sentence"]
     assert sum(row["n_tokens"] for row in endless) >= 5_000
     assert max(row["n_tokens"] for row in endless) <= 200
     assert any(row["continues"] for row in endless)
-
-
-@pytest.mark.slow
-def test_a_document_of_three_megabytes_is_annotated_completely(tmp_path: Path) -> None:
-    words = "Lisbon" + " \t" * 20
-    text = (words * 200 + "\n\n" + "Maria " + "x" * 4_000 + ".\n\n") * 250
-    assert len(text) > 3_000_000
-    (tmp_path / "large.txt").write_text(text, encoding="utf-8", newline="")
-    arguments = ["annotate", str(tmp_path / "large.txt"), "-o", str(tmp_path / "out"), "--model", "entities_en_small"]
-    assert CliRunner().invoke(main, arguments).exit_code == 0
-    tokens = pq.read_table(tmp_path / "out" / "tokens", columns=["start_char", "end_char"]).to_pylist()
-    visible = sum(not character.isspace() for character in text)
-    assert sum(row["end_char"] - row["start_char"] for row in tokens) == visible
