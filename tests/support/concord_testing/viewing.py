@@ -11,6 +11,8 @@ from typing import Any
 import uvicorn
 from starlette.testclient import TestClient
 
+from concord.pipeline.corrections.correction import Correction, Mark, Seen
+from concord.pipeline.corrections.log import append_to_log, log_path
 from concord.pipeline.documents import DeadLetter
 from concord.workflows.view.app import build_app
 from concord.workflows.view.index.opened import OpenedCollection
@@ -30,6 +32,8 @@ NEWS = {
     "fair": ("Goole|B-LOC|O|0.6 waits ~.", "People came to Goole|B-LOC ~."),
     "empty": (),
 }
+YARD = "Baxter closes the yard. Alan Baxter runs Baxter. Baxter is in Goole. Nobody called Goole closed."
+"""The text of the document yard."""
 METAS = {"yard": {"date": "2031-03-09", "section": "yards"}, "fair": {"date": "2031-04-01", "section": "yards"}}
 DEAD_LETTER = DeadLetter(
     doc_id="cut",
@@ -54,6 +58,25 @@ def write_hostile(output: Path) -> Path:
     )
     documents = {IMAGE: sentences, '"><marquee>?a=1&b=2#c/../d': (f"{SCRIPT} alone",)}
     return finished_runs.write_run(output, documents, dead_letters=[dead_letter], keep_text=True)
+
+
+def add_differences(output: Path) -> None:
+    """Correct NEWS so that ada and bob differ in two sentences: in a type, and in what a name is."""
+    lines = []
+    for who, old, new in (
+        ("ada", ("Baxter", 0, "ORG"), ("Baxter", 0, "ORG")),
+        ("bob", ("Baxter", 0, "ORG"), ("Baxter", 0, "PER")),
+        ("ada", ("Alan Baxter", 24, "PER"), ("Alan", 24, "PER")),
+        ("ada", None, ("Baxter", 29, "ORG")),
+        ("bob", ("Alan", 24, "PER"), ("Alan Baxter", 24, "PER")),
+    ):
+        before, after = (
+            None if one is None else Mark(start=one[1], end=one[1] + len(one[0]), type=one[2], text=one[0])
+            for one in (old, new)
+        )
+        seen = Seen(doc_id="yard", tagger="tagger-x", generation=0)
+        lines.append(Correction.of(before, after, text=YARD, seen=seen, who=who))
+    append_to_log(log_path(output), lines)
 
 
 def write_long(output: Path, *, entities: int = 10_000) -> Path:

@@ -1,11 +1,16 @@
-"""Chromium for the tests of ``concord view``."""
+"""One Chromium and one collection for all tests of ``concord view``."""
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from concord_testing import viewing
-from concord_testing.browsing import Visit
-from playwright.sync_api import Browser, sync_playwright
+from concord_testing import finished_runs, viewing
+from playwright.sync_api import Browser, BrowserContext, sync_playwright
+from starlette.testclient import TestClient
+
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.report.html import write_report
 
 
 @pytest.fixture(scope="session")
@@ -21,10 +26,41 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def visit(browser: Browser, address: str) -> Iterator[Visit]:
-    """Open a window on the collection of a module; it must request nothing else, and report no fault."""
+def window(browser: Browser) -> Iterator[BrowserContext]:
+    """Open a window."""
     with browser.new_context(viewport={"width": 1200, "height": 800}) as context:
-        made = Visit(context, address)
-        yield made
-        assert made.outside == []
-        assert made.messages == []
+        yield context
+
+
+@pytest.fixture(scope="session")
+def news(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a small collection with metadata, a dead letter and a report; tests must not change it."""
+    output = finished_runs.write_run(
+        tmp_path_factory.mktemp("news") / "out",
+        viewing.NEWS,
+        dead_letters=[viewing.DEAD_LETTER],
+        keep_text=True,
+        documents_per_shard=1,
+        metas=viewing.METAS,
+    )
+    write_report(OutputFolder(output))
+    return output
+
+
+@pytest.fixture(scope="session")
+def reader(news: Path) -> TestClient:
+    """Return a client that reads the small collection."""
+    return viewing.open_client(news, news.parent / "cache")
+
+
+@pytest.fixture
+def output(news: Path, tmp_path: Path) -> Path:
+    """Return a copy of the small collection, to be changed."""
+    return Path(shutil.copytree(news, tmp_path / "out", symlinks=True))
+
+
+@pytest.fixture
+def differing(output: Path) -> Path:
+    """Return a collection in which ada and bob differ in two sentences: in a type, and in what a name is."""
+    viewing.add_differences(output)
+    return output

@@ -1,199 +1,584 @@
-"""``concord view`` as a person uses it, in Chromium: reading, searching, keys, hostile text, and no outside request."""
+"""``concord view`` as people use it, in Chromium: ten flows, of which one looks at every page with axe-core.
+
+What a server does without a browser is tested in the files beside this one.
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from typing import Literal
+from urllib.parse import quote
 
 import pytest
-from concord_testing import finished_runs, viewing
-from concord_testing.browsing import Visit
-from playwright.sync_api import Browser, expect
+from concord_testing import fakes, finished_runs, viewing
+from concord_testing.browsing import Visit, accessibility_faults
+from concord_testing.languages import write_languages
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
+
+from concord.pipeline.corrections.log import log_path, read_log
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.report.html import write_report
+from concord.pipeline.report.type_colours import COLOURS
+from concord.workflows.view import viewer
+from concord.workflows.view.correcting import review_queue
 
 pytestmark = pytest.mark.slow
 
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Serve a small collection; tests must not change it."""
-    folder = tmp_path_factory.mktemp("news")
-    output = finished_runs.write_run(
-        folder / "out",
-        viewing.NEWS,
-        dead_letters=[viewing.DEAD_LETTER],
-        keep_text=True,
-        documents_per_shard=1,
-        metas=viewing.METAS,
-    )
-    with viewing.served(output, folder / "cache") as url:
-        yield url
-
-
-def test_a_reader_finds_a_document_and_every_place_of_a_name(visit: Visit) -> None:
-    page = visit.page
-    page.get_by_role("link", name="On yard").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("On yard")
-    page.locator("a.e", has_text="Baxter").first.hover()
-    expect(page.locator("a.same")).to_have_count(4)
-    page.locator("a.e", has_text="Baxter").first.click()
-    expect(page.get_by_role("heading", name="Baxter", exact=True)).to_be_visible()
-    page.locator("#names").get_by_role("link", name="All documents").click()
-    expect(page.locator(".lines li")).to_have_count(2)
-    page.get_by_role("link", name="Alan Baxter").first.click()
-    expect(page.locator(".lines li")).to_have_count(2)
-
-
-def test_the_page_that_the_command_opens_leads_to_the_collection(
-    browser: Browser, address: str, tmp_path: Path
-) -> None:
-    (tmp_path / "open.html").write_text(f'<meta http-equiv="refresh" content="0; url={address}">')
-    with browser.new_context() as context:
-        page = context.new_page()
-        page.goto((tmp_path / "open.html").as_uri())
-        expect(page.get_by_role("link", name="On yard")).to_be_visible()
-        assert "token" not in page.url
-
-
-@pytest.mark.parametrize("path", ["/", "/names"])
-def test_columns_are_below_their_headings(visit: Visit, path: str) -> None:
-    table = visit.open(path).locator("table")
-    ends = "cells => cells.map((cell) => Math.round(cell.getBoundingClientRect().right))"
-    headings = table.locator("thead th").evaluate_all(ends)
-    assert table.locator("tbody tr").first.locator("th, td").evaluate_all(ends) == headings
+SELECT = """([from, to]) => {
+  const node = [...document.querySelectorAll("article.raw .s")].flatMap((sentence) => {
+    const walker = document.createTreeWalker(sentence, NodeFilter.SHOW_TEXT);
+    const found = [];
+    while (walker.nextNode()) found.push(walker.currentNode);
+    return found;
+  }).find((node) => node.data.includes(from));
+  const start = node.data.indexOf(from);
+  document.getSelection().setBaseAndExtent(node, start, node, start + to);
+}"""
+PLACE = """([words, nth]) => {
+  const nodes = [];
+  const walker = document.createTreeWalker(document.querySelector("article.raw"), NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) if (walker.currentNode.data.includes(words)) nodes.push(walker.currentNode);
+  const range = document.createRange();
+  const start = nodes[nth].data.indexOf(words);
+  range.setStart(nodes[nth], start);
+  range.setEnd(nodes[nth], start + words.length);
+  const { left, right, top, bottom } = range.getBoundingClientRect();
+  return [left, right, (top + bottom) / 2];
+}"""
+BOUNDS = "(sheet) => { const { top, bottom } = sheet.getBoundingClientRect(); return [top, bottom]; }"
+FITS = "document.documentElement.scrollWidth <= innerWidth"
+HEBREW, DIRECTION = "\u05d9\u05e8\u05d5\u05e9\u05dc\u05d9\u05dd", "\u202eevil"
+READING = (
+    "/?label=ORG&order=meta.date&meta.section=yards",
+    "/document?id=yard&name=Baxter&tree=0",
+    "/document?id=cut",
+    "/names",
+    "/name?name=Baxter&meta.date=2031",
+    "/search?q=goole&label=LOC",
+    "/sql?q=SELECT+*+FROM+entities",
+    "/review?rank=2",
+    "/why?id=yard&name=Baxter",
+    "/dead-letters",
+)
+CORRECTING = (
+    "/document?id=yard&at=24-35",
+    "/review",
+    "/everywhere?text=Baxter&label=PER",
+    "/corrections",
+    "/differences",
+)
+SIZES: tuple[tuple[int, Literal["light", "dark"], bool], ...] = ((1200, "light", True), (360, "dark", False))
+TYPES = [f"TYPE_{number:02}" for number in range(1, 70)] + ["TYPE_" + "OF_A_VERY_LONG_NAME_" * 4]
 
 
-def test_a_search_leads_to_the_sentence(visit: Visit) -> None:
-    page = visit.page
-    page.get_by_role("searchbox", name="Search the texts").fill("goole")
-    page.keyboard.press("Enter")
-    expect(page.locator("mark")).to_have_count(4)
-    page.get_by_role("radio", name="lemma").check()
-    page.get_by_role("main").get_by_role("button", name="Search").click()
-    expect(page.locator("mark")).to_have_count(4)
-    page.get_by_role("link", name="On fair").first.click()
-    expect(page.locator("#s0")).to_be_in_viewport()
-
-
-def test_an_analyst_goes_from_a_year_to_the_entity_that_matched(visit: Visit) -> None:
-    page = visit.page
-    page.get_by_role("link", name="2031: 2").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("2 documents of 3")
-    page.get_by_role("link", name="LOC", exact=True).click()
-    page.get_by_role("link", name="On yard").click()
-    expect(page.locator(".e:target")).to_have_text(re.compile("Goole"))
-    page.get_by_role("link", name="2031-03-09").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("1 document of 3")
-    page.get_by_role("link", name="remove 2031-03-09").click()
-    page.get_by_role("link", name="date", exact=True).click()
-    expect(page.locator("tbody th a").first).to_have_text("On yard")
-    page.get_by_role("link", name="reverse").click()
-    expect(page.locator("tbody th a").first).to_have_text("On fair")
-
-
-def test_an_analyst_reads_who_a_name_is_by_keys_alone(visit: Visit) -> None:
-    page = visit.open("/names")
-    page.keyboard.press("j")
-    page.keyboard.press("j")
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Alan Baxter")
-    expect(page.locator("#h-variants ~ ul li")).to_have_text(["Alan Baxter 1", "Baxter 1"])
-    page.get_by_role("link", name="2031: 1").press("Enter")
-    expect(page.locator(".lines li")).to_have_count(2)
-    with page.expect_download() as download:
-        page.get_by_role("link", name="This list as CSV").press("Enter")
-    assert download.value.suggested_filename == "name.csv"
-    page.keyboard.press("/")
-    page.keyboard.type('"people came" OR closes')
-    page.keyboard.press("Enter")
-    expect(page.locator("mark")).to_have_text(["closes", "People came"])
-    page.get_by_label("In entities of type").select_option("LOC")
-    page.get_by_label("Words").fill("goole")
-    page.keyboard.press("Enter")
-    expect(page.locator(".lines .said")).to_have_text([re.compile("LOC")] * 3)
-
-
-def test_everything_can_be_reached_by_keys(visit: Visit) -> None:
-    page = visit.page
-    page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
-    page.keyboard.press("j")
-    expect(page.get_by_role("link", name="On yard")).to_be_focused()
-    page.keyboard.press("j")
-    page.keyboard.press("k")
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", level=1)).to_have_text("On yard")
-    page.keyboard.press("j")
-    expect(page.locator("a.same").first).to_be_visible()
-    page.keyboard.press("n")
-    expect(page.get_by_role("heading", level=1)).to_have_text("On fair")
-    page.keyboard.press("/")
-    page.keyboard.type("Baxter j k")
-    expect(page.get_by_role("searchbox", name="Search the texts")).to_have_value("Baxter j k")
-    page.keyboard.press("Escape")
-    page.keyboard.press("p")
-    expect(page.get_by_role("heading", level=1)).to_have_text("On yard")
-
-
-def test_marks_of_confidence_are_shown_by_one_switch_that_is_remembered(visit: Visit) -> None:
-    page = visit.open("/document?id=yard")
-    shown, uncertain = page.locator(".raw .mk:visible"), page.locator(".u").first
-    line = "(word) => getComputedStyle(word).textDecorationLine"
-    expect(page.get_by_text("7 marks on this page")).to_be_visible()
-    expect(shown).to_have_count(0)
-    assert uncertain.evaluate(line) == "none"
-    page.keyboard.press("m")
-    expect(shown).to_have_count(3)
-    assert uncertain.evaluate(line) == "underline"
-    page = visit.open("/name?name=Baxter")
-    expect(page.locator(".said", has_text="0.60").first).to_be_visible()
-    page.get_by_role("checkbox", name="Marks").uncheck()
-    expect(page.locator(".mk:visible")).to_have_count(0)
-    page = visit.open("/document?id=yard")
-    expect(shown).to_have_count(0)
-    page.get_by_text("7 marks on this page").click()
-    expect(shown).to_have_count(3)
-
-
-def test_pages_work_without_scripts(browser: Browser, address: str) -> None:
-    with browser.new_context(java_script_enabled=False) as context:
-        visit = Visit(context, address)
-        page = visit.open("/document?id=yard")
-        page.locator("a.e", has_text="Baxter").first.click()
-        expect(page.locator(".chosen")).to_have_count(3)
-        page.locator("a.no").first.click(position={"x": 5, "y": 10})
-        expect(page.locator("svg")).to_have_count(1)
-
-
-def test_a_stranger_sees_nothing(browser: Browser, address: str) -> None:
-    with browser.new_context() as context:
-        page = context.new_page()
-        answer = page.goto(address.partition("?")[0])
-        assert answer is not None
-        assert answer.status == 403
-
-
-def test_hostile_text_runs_nothing(browser: Browser, tmp_path: Path) -> None:
-    output = viewing.write_hostile(tmp_path / "out")
-    with viewing.served(output, tmp_path / "cache") as url, browser.new_context() as context:
+@contextmanager
+def visited(context: BrowserContext, output: Path, cache: Path, *, who: str | None = None) -> Iterator[Visit]:
+    """Serve a collection to a window; it must request nothing else, and report no fault that is not cleared."""
+    with viewing.served(output, cache, who=who) as url:
         visit = Visit(context, url)
-        for path in ("/", "/names", "/dead-letters", "/search?q=met"):
-            page = visit.open(path)
-            links = page.locator("main a:not([href$='csv=1'])").evaluate_all(
-                "links => links.map(link => link.pathname + link.search)"
-            )
-            for link in [path, *links][:12]:
-                page = visit.open(link)
-                assert page.evaluate("document.body.dataset.ran") is None
-                assert page.locator("img, marquee").count() == 0
+        yield visit
         assert visit.outside == []
         assert visit.messages == []
 
 
-def test_a_document_of_three_megabytes_is_read_in_pages(browser: Browser, tmp_path: Path) -> None:
-    output = viewing.write_long(tmp_path / "out")
-    with viewing.served(output, tmp_path / "cache") as url, browser.new_context() as context:
-        page = Visit(context, url).open("/document?id=long")
-        assert page.locator("a.e").count() > 500
+def logged(output: Path) -> list[tuple[str, str]]:
+    return [(line.action, "" if line.action == "undo" else line.result.text) for line in read_log(log_path(output))]
+
+
+def pressed(page: Page, *keys: str) -> None:
+    """Press keys; the page that a correction leads to must be there before the next one."""
+    for key in keys:
+        if key in "ax123uAeEhHlL" or key.removeprefix("Shift+").startswith(("Digit", "Enter")):
+            with page.expect_navigation():
+                page.keyboard.press(key)
+        else:
+            page.keyboard.press(key)
+
+
+def dragged(page: Page, first: tuple[str, int], last: tuple[str, int]) -> None:
+    """Drag the mouse from the start of some words to the end of others; each is a text and the how manieth it is."""
+    left, _, top = page.evaluate(PLACE, first)
+    _, right, bottom = page.evaluate(PLACE, last)
+    page.mouse.move(left + 1, top)
+    page.mouse.down()
+    page.mouse.move((left + right) / 2, (top + bottom) / 2, steps=4)
+    page.mouse.move(right - 1, bottom, steps=4)
+    page.mouse.up()
+
+
+def test_a_reader_by_mouse(window: BrowserContext, news: Path, tmp_path: Path) -> None:
+    with visited(window, news, tmp_path) as visit:
+        # The page that the command opens leads to the collection.
+        (tmp_path / "open.html").write_text(f'<meta http-equiv="refresh" content="0; url={visit.base}/">')
+        page = visit.page
+        assert "token" not in page.url
+        ends = "cells => cells.map((cell) => Math.round(cell.getBoundingClientRect().right))"
+        for path in ("/names", "/"):
+            table = visit.open(path).locator("table")
+            headings = table.locator("thead th").evaluate_all(ends)
+            assert table.locator("tbody tr").first.locator("th, td").evaluate_all(ends) == headings
+        page.get_by_role("link", name="2031: 2").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("2 documents of 3")
+        page.get_by_role("link", name="LOC", exact=True).click()
+        page.get_by_role("link", name="On yard").click()
+        expect(page.locator(".e:target")).to_have_text(re.compile("Goole"))
+        page.locator("a.e", has_text="Baxter").first.hover()
+        expect(page.locator("a.same")).to_have_count(4)
+        page.locator("a.e", has_text="Baxter").first.click()
+        page.locator("#names").get_by_role("link", name="All documents").click()
+        expect(page.locator(".lines li")).to_have_count(2)
+        page.get_by_role("searchbox", name="Search the texts").fill("goole")
+        page.keyboard.press("Enter")
+        page.get_by_role("radio", name="lemma").check()
+        page.get_by_role("main").get_by_role("button", name="Search").click()
+        expect(page.locator("mark")).to_have_count(4)
+        page.get_by_role("link", name="On fair").first.click()
+        expect(page.locator("#s0")).to_be_in_viewport()
+        # One switch shows the marks on every page, and is remembered.
+        page = visit.open("/document?id=yard")
+        shown, uncertain = page.locator(".raw .mk:visible"), page.locator(".u").first
+        line = "(word) => getComputedStyle(word).textDecorationLine"
+        expect(shown).to_have_count(0)
+        assert uncertain.evaluate(line) == "none"
+        page.get_by_text("7 marks on this page").click()
+        expect(shown).to_have_count(3)
+        assert uncertain.evaluate(line) == "underline"
+        page = visit.open("/name?name=Baxter")
+        expect(page.locator(".said", has_text="0.60").first).to_be_visible()
+        page.get_by_role("checkbox", name="Marks").uncheck()
+        expect(page.locator(".mk:visible")).to_have_count(0)
+
+
+def test_a_reader_by_keys_alone(window: BrowserContext, news: Path, tmp_path: Path) -> None:
+    with visited(window, news, tmp_path) as visit:
+        page, heading = visit.page, visit.page.get_by_role("heading", level=1)
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        for key in ("j", "j", "k", "Enter"):
+            page.keyboard.press(key)
+        expect(heading).to_have_text("On yard")
+        page.keyboard.press("m")
+        expect(page.locator(".raw .mk:visible")).to_have_count(3)
+        page.keyboard.press("j")
+        expect(page.locator("a.same").first).to_be_visible()
         page.keyboard.press("n")
-        expect(page.get_by_text("page 2 of").first).to_be_visible()
-        page.goto(page.url.partition("/document")[0] + "/document?id=long&sentence=9999#s9999")
-        expect(page.locator("#s9999")).to_be_in_viewport()
+        expect(heading).to_have_text("On fair")
+        page.keyboard.press("/")
+        page.keyboard.type("Baxter j k")
+        expect(page.get_by_role("searchbox", name="Search the texts")).to_have_value("Baxter j k")
+        page.keyboard.press("Escape")
+        page.keyboard.press("p")
+        expect(heading).to_have_text("On yard")
+        page = visit.open("/names")
+        for key in ("j", "j", "Enter"):
+            page.keyboard.press(key)
+        expect(heading).to_have_text("Alan Baxter")
+        page.get_by_role("link", name="2031: 1").press("Enter")
+        expect(page.locator(".lines li")).to_have_count(2)
+        with page.expect_download() as download:
+            page.get_by_role("link", name="This list as CSV").press("Enter")
+        assert download.value.suggested_filename == "name.csv"
+        page.keyboard.press("/")
+        page.keyboard.type('"people came" OR closes')
+        page.keyboard.press("Enter")
+        expect(page.locator("mark")).to_have_text(["closes", "People came"])
+
+
+def test_a_person_without_scripts_reads_and_corrects(browser: Browser, output: Path, tmp_path: Path) -> None:
+    with (
+        browser.new_context(java_script_enabled=False) as context,
+        visited(context, output, tmp_path / "cache", who="ada") as visit,
+    ):
+        page = visit.open("/document?id=yard")
+        page.locator("a.no").first.click(position={"x": 5, "y": 10})
+        expect(page.locator("svg")).to_have_count(1)
+        page.locator("a.e", has_text="Alan Baxter").click()
+        page.get_by_role("button", name="Start shorter").click()
+        page.get_by_role("button", name="Start longer").click()
+        expect(page.locator("#chosen")).to_have_text("Alan Baxter PER")
+        page.locator("a.e", has_text="Baxter").first.click()
+        page.locator("#correct").get_by_role("button", name="Accept ORG").click()
+        page.locator("a.m").first.click()
+        page.locator("#correct").get_by_role("button", name="LOC").click()
+        page.get_by_label("Words everywhere").fill("Nobody")
+        page.get_by_role("button", name="In all").click()
+        page.get_by_role("button", name="Correct those that are ticked").click()
+        expect(page.get_by_text("No other place is left")).to_be_visible()
+    assert [action for action, _ in logged(output)] == ["relabel", "relabel", "accept", "add", "add"]
+
+
+def test_a_document_is_corrected_by_mouse_and_touch(browser: Browser, output: Path, tmp_path: Path) -> None:
+    with (
+        browser.new_context() as ada,
+        browser.new_context(has_touch=True, is_mobile=True, viewport={"width": 390, "height": 800}) as phone,
+        visited(ada, output, tmp_path / "cache", who="ada") as visit,
+    ):
+        page = visit.open("/document?id=yard")
+        second = Visit(phone, f"{visit.base}/?token={viewing.TOKEN}").open("/document?id=yard")
+        page.locator("a.e", has_text="Alan Baxter").click()
+        page.locator("#correct").get_by_role("button", name="ORG").click()
+        expect(page.locator("#correct li")).to_contain_text("Alan Baxter: PER to ORG")
+        # On a phone the card is a sheet at the bottom: low until words are chosen.
+        sheet, name = second.locator("#correct"), second.locator("a.e", has_text="Alan Baxter")
+        top, bottom = sheet.evaluate(BOUNDS)
+        assert (top > 700, bottom) == (True, 800)
+        name.tap()
+        expect(second.locator("#chosen")).to_have_text("Alan Baxter ORG")
+        second.go_back()
+        page.get_by_role("button", name="Undo the last step").click()
+        expect(page.locator("a.e", has_text="Alan Baxter")).to_contain_text("PER")
+        # A name that is touched is text to select; headless Chromium opens no menu and selects no word by itself.
+        second.reload()
+        left, right, middle = second.evaluate(PLACE, ["Alan", 0])
+        chrome = phone.new_cdp_session(second)
+        touch = {"x": (left + right) / 2, "y": middle}
+        chrome.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [touch]})
+        expect(name).not_to_have_attribute("href", re.compile("."))
+        second.evaluate(SELECT, ["Alan", 4])
+        chrome.send("Input.dispatchTouchEvent", {"type": "touchCancel", "touchPoints": []})
+        expect(name).to_have_attribute("href", re.compile("at=24-35"))
+        expect(second.locator("#chosen b")).to_have_text("Alan")
+        top, bottom = sheet.evaluate(BOUNDS)
+        assert (400 < top < 700, bottom) == (True, 800)
+        sheet.get_by_role("button", name="LOC").tap()
+        expect(second.locator("a.e", has_text="Alan")).to_contain_text("LOC corrected")
+        # The first window has not seen that.
+        page.locator("a.e", has_text="Alan Baxter").click()
+        page.locator("#correct").get_by_role("button", name="LOC").click()
+        expect(page.get_by_text("ada has changed 'Alan Baxter' since this page was loaded")).to_be_visible()
+        visit.messages.clear()
+        page.get_by_role("link", name="Back").click()
+        expect(page.locator("a.e", has_text="Alan")).to_contain_text("LOC corrected")
+        # From a dashed box on into plain words.
+        page = visit.open("/document?id=yard")
+        dragged(page, ("Goole", 1), ("closed", 0))
+        expect(page.locator("#chosen")).to_have_text("Goole closed no entity")
+        page.locator("#correct").get_by_role("button", name="ORG").click()
+        expect(page.locator("a.e", has_text="Goole closed")).to_contain_text("ORG corrected")
+        page = visit.open("/everywhere?text=Baxter&label=ORG")
+        whole, within = page.get_by_role("group", name="not that yet"), page.get_by_role("group", name="longer names")
+        ticked = page.locator("input:checked")
+        whole.get_by_role("checkbox").first.uncheck()
+        whole.get_by_role("button", name="Invert").click()
+        expect(ticked).to_have_count(1)
+        whole.get_by_role("button", name="None").click()
+        expect(ticked).to_have_count(0)
+        whole.get_by_role("button", name="All").click()
+        expect(within.get_by_role("checkbox", checked=True)).to_have_count(0)
+        page.get_by_role("button", name="Correct those that are ticked").click()
+        expect(whole).to_have_count(0)
+    lines = logged(output)
+    assert lines[:3] == [("relabel", "Alan Baxter"), ("undo", ""), ("relabel", "Alan")]
+    assert ("add", "Goole closed") in lines
+    assert ("accept", "Baxter") in lines
+
+
+def test_a_document_is_corrected_by_keys_alone(window: BrowserContext, tmp_path: Path) -> None:
+    words = " ".join(f"Word{number}|B-{kind}" for number, kind in enumerate(TYPES))
+    documents = {**viewing.NEWS, "many": (words, "Baxter|B-TYPE_01 left ~.")}
+    output = finished_runs.write_run(tmp_path / "out", documents, keep_text=True)
+    with visited(window, output, tmp_path / "cache", who="ada") as visit:
+        page = visit.open("/document?id=yard")
+        pressed(page, "j", "a")
+        expect(page.locator("a.e").first).to_be_focused()
+        pressed(page, "j", "x")
+        # A key that is held down writes once.
+        page.dispatch_event("body", "keydown", {"key": "u", "repeat": True, "bubbles": True})
+        pressed(page, "u")
+        # The words after the first sentences: a cursor, and two words with Shift.
+        page.goto(page.url.partition("#")[0] + "#s3")
+        pressed(page, "ArrowRight", "Shift+ArrowRight")
+        expect(page.locator("#chosen")).to_contain_text("Nobody called")
+        pressed(page, "3")
+        assert [action for action, _ in logged(output)] == ["accept", "drop", "undo", "add"]
+        page.locator("a.e", has_text="Alan Baxter").focus()
+        for key, chosen in (("L", "Alan"), ("l", "Alan Baxter"), ("l", "Alan Baxter runs"), ("H", "Baxter runs")):
+            pressed(page, key)
+            expect(page.locator("#chosen")).to_have_text(re.compile(f"^{chosen} "))
+            expect(page.locator("a.e:focus")).to_contain_text(chosen)
+        page.locator("a.m").first.focus()
+        expect(page.locator("#bounds").get_by_role("button", disabled=True)).to_have_count(4)
+        page.locator("a.e", has_text="Goole").first.focus()
+        page.keyboard.press("Shift+ArrowLeft")
+        expect(page.locator("#chosen b")).to_have_text("in Goole")
+        # Types beyond the first nine have the same keys with Shift; others are named.
+        page = visit.open("/document?id=many")
+        expect(page.locator("#correct [data-number]")).to_have_count(18)
+        baxter = page.locator("a.e", has_text="Baxter")
+        baxter.focus()
+        number = page.locator("#correct [data-number='18']").get_attribute("value")
+        pressed(page, "Shift+Digit9")
+        expect(page.locator("a.e:focus")).to_contain_text(f"{number} corrected")
+        page.keyboard.press("t")
+        page.keyboard.type("TYPE_69")
+        pressed(page, "Enter")
+        expect(baxter).to_contain_text("TYPE_69 corrected")
+        looks = page.locator(".legend .e").evaluate_all("all => all.map((one) => one.className)")
+        assert len(set(looks)) == COLOURS
+        pressed(page, "e")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Baxter as TYPE_69")
+
+
+def open_card(visit: Visit) -> Page:
+    """Show the first card of the queue, and count the pages that are loaded from then on."""
+    page = visit.open("/review")
+    expect(page.get_by_role("heading", name="Is Baxter ORG?")).to_be_visible()
+    page.evaluate("window.isSamePage = true")
+    return page
+
+
+def expect_card(page: Page, rank: int, done: int) -> None:
+    expect(page.get_by_text(re.compile(rf"{rank} of 6(, \w+)?: the least certain is"))).to_be_visible()
+    expect(page.get_by_text(f"{done} of 6 sentences done")).to_be_visible(timeout=20_000)
+    assert page.evaluate("window.isSamePage")
+
+
+def test_the_queue_is_worked_through_by_keys_alone(window: BrowserContext, output: Path, tmp_path: Path) -> None:
+    with visited(window, output, tmp_path / "cache", who="ada") as visit:
+        page = open_card(visit)
+        expect(page.locator("a.asked")).to_be_focused()
+        expect(page.get_by_role("button", name="Accept it, go on")).to_be_in_viewport(ratio=1)
+        page.keyboard.press("3")
+        expect(page.get_by_role("heading", name="Is Baxter PER?")).to_be_visible()
+        expect_card(page, 1, 1)
+        page.keyboard.press("A")
+        expect_card(page, 2, 1)
+        page.keyboard.press("u")
+        # What is undone is asked again, and what was accepted first is undone first.
+        expect_card(page, 1, 0)
+        page.keyboard.press("1")
+        expect_card(page, 1, 1)
+        page.keyboard.press("Space")
+        expect_card(page, 2, 1)
+        # A flag with a comment, then two words that are an entity, then a name that is made shorter.
+        page.keyboard.press("c")
+        page.keyboard.type("where is it? u x")
+        page.keyboard.press("Enter")
+        expect_card(page, 3, 2)
+        expect(page.get_by_role("link", name="2 flagged Goole waits.")).to_be_visible()
+        page.keyboard.press("L")
+        expect(page.locator("#chosen")).to_have_text("Alan PER")
+        page.keyboard.press("A")
+        expect_card(page, 4, 3)
+        for key in ("ArrowRight", "Shift+ArrowRight"):
+            page.keyboard.press(key)
+        expect(page.locator("#chosen")).to_have_text("Nobody called no entity")
+        page.keyboard.press("t")
+        page.keyboard.type("Ghost")
+        page.keyboard.press("Enter")
+        expect(page.locator("a.e", has_text="Nobody called")).to_contain_text("Ghost corrected")
+        page.keyboard.press("p")
+        expect_card(page, 3, 4)
+        for rank in (5, 6):
+            page.keyboard.press("A")
+            expect_card(page, rank, rank - 1)
+        page.keyboard.press("A")
+        expect(page.get_by_text("People have said something about every sentence.")).to_be_visible()
+        page.get_by_role("button", name="Undo the last step").press("Enter")
+        expect_card(page, 6, 5)
+    assert [action for action, _ in logged(output)] == [
+        *("relabel", "undo", "relabel", "flag", "relabel", "accept", "add"),
+        *("accept", "accept", "accept", "undo"),
+    ]
+
+
+def test_the_queue_and_differences_are_worked_through_by_mouse_alone(
+    window: BrowserContext, output: Path, differing: Path, tmp_path: Path
+) -> None:
+    with visited(window, differing, tmp_path / "cache", who="cleo") as visit:
+        page = visit.open("/corrections")
+        page.get_by_role("link", name="Where people differ").click()
+        page.locator("section").last.get_by_role("button", name="This of ada").click()
+        expect(page.locator("h1")).to_have_text("1 difference to settle")
+        # A browser changes its tab by this.
+        page.keyboard.press("Control+2")
+        with page.expect_navigation():
+            page.keyboard.press("2")
+        expect(page.locator("h1")).to_have_text("0 differences to settle")
+        page = visit.open("/corrections")
+        page.get_by_role("button", name="Undo: Baxter").first.click()
+        expect(page.get_by_role("button", name="Undo: Baxter").first).to_be_visible()
+    settled = [(one.who, one.action, one.settles) for one in read_log(log_path(differing))[5:]]
+    assert settled[:3] == [("cleo", "relabel", True), ("cleo", "add", True), ("cleo", "accept", True)]
+    log_path(output).unlink()
+    with visited(window, output, tmp_path / "cache", who="ada") as visit:
+        page = open_card(visit)
+        page.locator("#correct").get_by_role("button", name="PER").click()
+        expect(page.locator("a.asked")).to_contain_text("PER corrected")
+        # The last step is undone while it is written, and the next card, fetched ahead, does not wait for it.
+        page.evaluate("""() => {
+          const send = window.fetch;
+          const later = (...request) => new Promise((resolve) => setTimeout(() => resolve(send(...request)), 500));
+          window.fetch = (address, options) => (options ? later : send)(address, options);
+        }""")
+        page.wait_for_load_state("networkidle")
+        page.get_by_role("button", name="Accept it, go on").click()
+        page.get_by_role("button", name="Undo the last step").click()
+        expect_card(page, 1, 0)
+        # Nothing is accepted in a sentence whose only name was corrected.
+        assert [action for action, _ in logged(output)] == ["relabel", "undo"]
+        page.get_by_role("link", name="3 Alan Baxter runs").click()
+        expect_card(page, 3, 0)
+        dragged(page, ("Alan", 0), ("Alan", 0))
+        expect(page.locator("#chosen")).to_have_text("Alan no entity")
+        page.locator("#correct").get_by_role("button", name="LOC").click()
+        expect(page.locator("a.e", has_text="Alan")).to_contain_text("LOC corrected")
+        page.get_by_role("link", name="Space Skip").click()
+        expect_card(page, 4, 1)
+        page.get_by_role("textbox", name="Comment").fill("who?")
+        page.get_by_role("button", name="Flag, go on").click()
+        expect_card(page, 5, 2)
+        page.locator("a.e", has_text="Goole").click()
+        page.get_by_role("button", name="In all").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Goole as LOC")
+    assert [action for action, _ in logged(output)] == ["relabel", "undo", "relabel", "flag"]
+
+
+def answer_fetches(page: Page, path: str, *, status: int, body: str) -> None:
+    """Answer what scripts ask of a path instead of the server."""
+
+    def answer(route: Route) -> None:
+        if route.request.resource_type == "fetch":
+            route.fulfill(status=status, body=body, content_type="text/html")
+        else:
+            route.continue_()
+
+    page.route(lambda url: path in url, answer)
+
+
+def test_the_queue_says_what_is_not_written(
+    window: BrowserContext, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with visited(window, output, tmp_path / "cache", who="ada") as visit:
+        page, chosen = open_card(visit), visit.page.locator("#chosen")
+        page.context.set_offline(True)
+        page.keyboard.press("A")
+        expect(chosen).to_contain_text("The server does not answer: the last step was not written.")
+        page.context.set_offline(False)
+        # Something else answers: a proxy that asks who it is, or a server that was started again.
+        answer_fetches(page, "/review", status=403, body="403: open the address that was printed.\n")
+        open_card(visit)
+        page.keyboard.press("Space")
+        expect(chosen).to_have_text("403: open the address that was printed: the next sentence is not shown.")
+        answer_fetches(page, "/correct-places", status=200, body="<h1>Sign in</h1>")
+        page.keyboard.press("A")
+        expect(chosen).to_have_text("Something else than this server answers: the last step was not written.")
+        page.unroute_all()
+        assert logged(output) == []
+        # Another generation is published meanwhile.
+        folder = OutputFolder(output)
+        current = folder.generations.current()
+        assert current is not None
+        folder.generations.publish(replace(current.manifest(), generation=1), current.plan_path)
+        monkeypatch.setattr("concord.workflows.view.index.opened._LOOK_SECONDS", -1.0)
+        select, may_go_on = review_queue._select, Event()
+        monkeypatch.setattr(review_queue, "_select", lambda *queue: may_go_on.wait(60) and select(*queue))
+        # Until the server has seen the new generation, it still writes what is said of the one before.
+        seen = "fetch('/names').then((answer) => answer.text()).then((html) => html.includes('Generation 1 of'))"
+        page.wait_for_function(f"() => {seen}")
+        page.keyboard.press("A")
+        expect(page.get_by_text("the collection has changed since this page was loaded")).to_be_visible()
+        page.get_by_role("link", name="Back").click()
+        expect(page.get_by_text("The sentences are being selected.")).to_be_visible()
+        may_go_on.set()
+        expect(page.get_by_text(re.compile("^2 of 6: the least certain is"))).to_be_visible()
+        page.keyboard.press("A")
+        expect(page.get_by_text("1 of 6 sentences done")).to_be_visible()
+        visit.messages.clear()
+    assert [action for action, _ in logged(output)] == ["accept"]
+
+
+def test_hostile_text_is_read_and_corrected_and_runs_nothing(window: BrowserContext, tmp_path: Path) -> None:
+    output = viewing.write_hostile(tmp_path / "out")
+    with visited(window, output, tmp_path / "cache", who="ada") as visit:
+
+        def check(page: Page) -> None:
+            assert page.evaluate("document.body.dataset.ran") is None
+            assert page.locator("img, marquee").count() == 0
+
+        for path in ("/", "/names", "/dead-letters", "/search?q=met"):
+            page = visit.open(path)
+            check(page)
+            links = page.locator("main a:not([href$='csv=1'])")
+            for link in links.evaluate_all("links => links.map(link => link.pathname + link.search)")[:5]:
+                check(visit.open(link))
+        visit.open("/").get_by_role("link", name="On <img").click()
+        # A script, right-to-left letters, an override of the direction, and combining characters.
+        for words in (viewing.SCRIPT, HEBREW, DIRECTION, "a\u0301\u0323\u0308", "Zu\u0308rich"):
+            page.locator("a.e", has_text=words).first.focus()
+            pressed(page, "a")
+            assert read_log(log_path(output))[-1].result.text == words
+        page.evaluate(SELECT, ["\u05e2\u05d9\u05e8", 1])
+        expect(page.locator("#chosen b")).to_have_text("\u05e2")
+        pressed(page, "2")
+        assert logged(output)[-1] == ("add", "\u05e2\u05d9\u05e8")
+        page.locator("a.e", has_text=viewing.SCRIPT).first.focus()
+        pressed(page, "E")
+        check(page)
+    # The report has no script that a policy would stop: without the policy only the escaping does.
+    report = write_report(OutputFolder(output))
+    bare = re.sub(r"<meta http-equiv=[^>]+>", "", Path(str(report)).read_text(encoding="utf-8"))
+    (tmp_path / "bare.html").write_text(bare, encoding="utf-8")
+    (tmp_path / "canary.html").write_text(f"<body><h1>{viewing.SCRIPT}</h1></body>")
+    page = window.new_page()
+    page.goto((tmp_path / "canary.html").as_uri())
+    assert page.evaluate("document.body.dataset.ran") == "yes"
+    page.goto((tmp_path / "bare.html").as_uri())
+    check(page)
+
+
+def look_at(page: Page, name: str) -> None:
+    """Check a page on a screen in light with all marks, on a phone in dark, and whether it fits a wide screen."""
+    marks = page.locator("#marks")
+    for width, scheme, is_marked in SIZES:
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(color_scheme=scheme)
+        if marks.count():
+            marks.set_checked(is_marked)
+        assert accessibility_faults(page) == [], (name, width, scheme)
+        assert page.evaluate(FITS), (name, width)
+    page.set_viewport_size({"width": 1920, "height": 800})
+    assert page.evaluate(FITS), name
+
+
+def look_at_all(visit: Visit, paths: Sequence[str]) -> None:
+    for path in paths:
+        page = visit.open(path)
+        expect(page.get_by_text("are being selected")).to_have_count(0, timeout=20_000)
+        look_at(page, path)
+
+
+def test_every_page_is_accessible_and_fits(
+    window: BrowserContext, news: Path, differing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(viewer, "_load", lambda plan: fakes.AttentiveTagger())
+    with visited(window, news, tmp_path / "news") as visit:
+        look_at_all(visit, READING)
+    with visited(window, differing, tmp_path / "differing", who="cleo") as visit:
+        look_at_all(visit, CORRECTING)
+    sentences = tuple(f"Name{number}|B-{kind}|B-{kind}|0.9|0.5 came ~." for number, kind in enumerate(TYPES))
+    many = finished_runs.write_run(tmp_path / "many", {"many": sentences}, keep_text=True)
+    with visited(window, many, tmp_path / "types", who="ada") as visit:
+        look_at_all(visit, [f"/?label={TYPES[-1]}", "/document?id=many&at=0-5"])
+    saved = viewing.open_client(news, tmp_path / "cache").get("/document?id=yard&name=Baxter&tree=0&save=1").text
+    (tmp_path / "saved.html").write_text(saved, encoding="utf-8")
+    page = window.new_page()
+    for file in (tmp_path / "saved.html", news / "_run" / "report.html"):
+        page.goto(file.as_uri())
+        look_at(page, file.name)
+    # Text from right to left starts at the right edge, also on a phone.
+    languages = write_languages(tmp_path / "languages")
+    with visited(window, languages, tmp_path / "scripts", who="ada") as visit:
+        visit.page.set_viewport_size({"width": 390, "height": 800})
+        for path in ("/", "/names", f"/search?q={quote('שלום')}", "/document?id=ar-maktaba", "/document?id=he-bakery"):
+            assert visit.open(path).evaluate(FITS), path
+        direction, right, left = visit.page.locator(".par").first.evaluate(
+            """par => {
+                const box = par.getBoundingClientRect(), number = par.querySelector(".no").getBoundingClientRect();
+                return [getComputedStyle(par).direction, box.right - number.right, number.left - box.left];
+            }"""
+        )
+        assert (direction, abs(right) < 20 < left) == ("rtl", True)

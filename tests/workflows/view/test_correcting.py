@@ -96,12 +96,6 @@ class Window:
 
 
 @pytest.fixture
-def output(tmp_path: Path) -> Path:
-    """Write a small collection."""
-    return finished_runs.write_run(tmp_path / "out", viewing.NEWS, keep_text=True, dead_letters=[viewing.DEAD_LETTER])
-
-
-@pytest.fixture
 def client(output: Path, tmp_path: Path) -> TestClient:
     """Return a client that corrects it."""
     return viewing.open_client(output, tmp_path / "cache", who="ada")
@@ -319,6 +313,15 @@ def test_equal_words_everywhere_are_listed_before_they_are_corrected(client: Tes
     window.send("/correct-places", change="x", status=409)
 
 
+def test_five_hundred_places_are_listed_at_a_time(tmp_path: Path) -> None:
+    output = viewing.write_long(tmp_path / "out", entities=510)
+    client = viewing.open_client(output, tmp_path / "cache", who="ada")
+    window = Window(client, "/everywhere?text=Baxter&label=LOC&id=long")
+    window.send("/correct-places", change=window.ticked)
+    assert actions(output) == ["relabel"] * 500
+    assert "10 places are not that yet" in Window(client, "/everywhere?text=Baxter&label=LOC&id=long").words
+
+
 def test_tables_with_corrections_show_the_tagger_again_when_they_are_undone(tmp_path: Path) -> None:
     source = runs.write_collection(tmp_path / "in.jsonl", documents=0, extra=("Anna met Bob Roe.",))
     runs.run_job(runs.job(source, tmp_path / "out"))
@@ -417,12 +420,6 @@ def test_a_tagger_that_ran_on_a_gpu_is_loaded_on_what_there_is(output: Path, mon
     monkeypatch.setattr(checkpoint, "load_tagger", load)
     viewer.CollectionTagger().load(plan)
     assert devices == ["auto"]
-
-
-def test_pages_are_served_without_torch_until_the_tagger_is_asked() -> None:
-    code = "import sys, concord.workflows.view.server; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 def test_a_tagger_that_is_gone_is_named(client: TestClient) -> None:
@@ -711,21 +708,19 @@ def test_a_server_that_is_killed_leaves_whole_lines(output: Path, tmp_path: Path
         "with viewing.served(Path(sys.argv[1]), Path(sys.argv[2]), who='ada') as url:\n"
         "    print(url, flush=True); time.sleep(600)"
     )
-    done = 0
-    for round_ in range(3):
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, str(output), str(tmp_path / f"cache{round_}")],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=CHECKOUT,
-            env={"PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'tests/support'}", "OMP_NUM_THREADS": "1"},
-        )
-        assert process.stdout is not None
-        done += _correct_until_killed(process, process.stdout.readline().strip(), rounds=4 + round_)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(output), str(tmp_path / "cache")],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=CHECKOUT,
+        env={"PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'tests/support'}", "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdout is not None
+    done = _correct_until_killed(process, process.stdout.readline().strip(), rounds=6)
     lines = [json.loads(line) for line in log_path(output).read_text(encoding="utf-8").splitlines()]
     assert len(lines) == len({line["id"] for line in lines})
     # Every correction that was answered is in the log.
-    assert len(lines) >= done == 15
+    assert len(lines) >= done == 6
 
 
 def test_a_form_that_is_cut_off_leaves_the_log_and_no_traceback(

@@ -6,7 +6,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from concord_testing import finished_runs, viewing
 from concord_testing.viewing import read, words
 from starlette.testclient import TestClient
 
@@ -15,39 +14,26 @@ from concord.workflows.view.page import UnavailableError
 from concord.workflows.view.pages.finding import run_query
 
 
-@pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a small collection; tests must not change it."""
-    folder = tmp_path_factory.mktemp("sql")
-    return finished_runs.write_run(folder / "out", viewing.NEWS, metas=viewing.METAS, documents_per_shard=1)
-
-
-@pytest.fixture(scope="module")
-def client(output: Path) -> TestClient:
-    """Return a client of the collection."""
-    return viewing.open_client(output, output.parent / "cache")
-
-
-def ask(client: TestClient, query: str) -> str:
+def ask(reader: TestClient, query: str) -> str:
     """Return the visible text of the answer to a query."""
-    return words(read(client, f"/sql?q={quote(query)}"))
+    return words(read(reader, f"/sql?q={quote(query)}"))
 
 
-def test_a_query_is_answered_as_a_table_and_as_csv(client: TestClient) -> None:
+def test_a_query_is_answered_as_a_table_and_as_csv(reader: TestClient) -> None:
     query = "SELECT doc_id, count(*) AS entities FROM entities GROUP BY doc_id ORDER BY doc_id -- all of them"
-    page = read(client, f"/sql?q={quote(query)}")
+    page = read(reader, f"/sql?q={quote(query)}")
     assert "2 rows, as CSV" in words(page)
     assert '<a data-item href="/document?id=fair">fair</a></td><td>2</td>' in page
-    answer = client.get(f"/sql?csv=1&q={quote(query)}")
+    answer = reader.get(f"/sql?csv=1&q={quote(query)}")
     assert answer.content.decode("utf-8-sig") == "doc_id,entities\r\nfair,2\r\nyard,5\r\n"
 
 
-def test_all_ten_examples_can_be_run(client: TestClient) -> None:
-    page = unescape(read(client, "/sql"))
+def test_all_ten_examples_can_be_run(reader: TestClient) -> None:
+    page = unescape(read(reader, "/sql"))
     links = re.findall(r'<li><a href="(/sql\?q=[^"]+)"', page)
     assert len(links) == 10
     for path in links:
-        assert re.search(r"\d rows?, as CSV", words(read(client, path))), path
+        assert re.search(r"\d rows?, as CSV", words(read(reader, path))), path
 
 
 @pytest.mark.parametrize(
@@ -79,35 +65,35 @@ def test_all_ten_examples_can_be_run(client: TestClient) -> None:
         "SELEKT 1",
     ],
 )
-def test_nothing_but_one_select_from_the_tables_is_possible(client: TestClient, tmp_path: Path, query: str) -> None:
+def test_nothing_but_one_select_from_the_tables_is_possible(reader: TestClient, tmp_path: Path, query: str) -> None:
     (tmp_path / "file").write_text("secret words\n")
-    page = ask(client, query.format(file=tmp_path / "file", new=tmp_path / "new"))
+    page = ask(reader, query.format(file=tmp_path / "file", new=tmp_path / "new"))
     assert "as CSV" not in page
     assert "secret" not in page
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_no_folder_for_temporary_files_can_be_read(
-    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reader: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".tmp").mkdir()
     (tmp_path / ".tmp" / "file.csv").write_text("secret,words\n")
-    page = ask(client, "SELECT * FROM read_csv('.tmp/file.csv')")
+    page = ask(reader, "SELECT * FROM read_csv('.tmp/file.csv')")
     assert "as CSV" not in page
     assert "secret" not in page
 
 
-def test_rows_and_cells_are_limited_on_the_page_but_not_as_csv(client: TestClient) -> None:
+def test_rows_and_cells_are_limited_on_the_page_but_not_as_csv(reader: TestClient) -> None:
     query = "SELECT range, repeat('x', 1000) AS long FROM range(2000)"
-    page = read(client, f"/sql?q={quote(query)}")
+    page = read(reader, f"/sql?q={quote(query)}")
     assert "The first 500 rows; more are in the CSV" in words(page)
     assert "x" * 500 not in page
-    assert len(client.get(f"/sql?csv=1&q={quote(query)}").text.splitlines()) == 2001
+    assert len(reader.get(f"/sql?csv=1&q={quote(query)}").text.splitlines()) == 2001
 
 
-def test_a_query_that_takes_too_long_is_stopped(output: Path) -> None:
+def test_a_query_that_takes_too_long_is_stopped(news: Path) -> None:
     query = "SELECT count(*) FROM range(1000000000) a, range(1000000) b WHERE a.range * b.range % 7 = 3"
     with pytest.raises(UnavailableError, match="was stopped"):
-        run_query(open_collection(output), query, limit=10, seconds=0.5)
-    assert run_query(open_collection(output), "SELECT 1 AS one", limit=10, seconds=5).rows == [(1,)]
+        run_query(open_collection(news), query, limit=10, seconds=0.5)
+    assert run_query(open_collection(news), "SELECT 1 AS one", limit=10, seconds=5).rows == [(1,)]
