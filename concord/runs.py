@@ -15,7 +15,7 @@ from concord.doc import Doc, docs_from_rows
 from concord.pipeline.documents import Part, part_finder
 from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
 from concord.pipeline.output.collection import Collection, DocumentRow, open_collection
-from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.pipeline.output.verify import names_faults, shard_faults
@@ -160,7 +160,7 @@ class Run:
             table = self.documents.to_table(columns=["doc_id", "parts"])
         return {doc_id: number for number, doc_id in enumerate(table["doc_id"].to_pylist())}, table["parts"]
 
-    def _shard_of(self, doc_id: str) -> ShardReport | None:
+    def _shard_of(self, doc_id: str) -> CommitRecord | None:
         """Return the shard that holds a document, from the ids alone; None if none does.
 
         A local dataset uses the statistics of the parts; elsewhere one column of each is read, up to the right one.

@@ -2,9 +2,10 @@
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Tag, ValidationError
 
@@ -12,16 +13,21 @@ from concord.models.errors import ConfigError, ModelError
 from concord.models.regular_files import read_regular
 
 
-class Incidental:
-    """Marks a field that decides no result and is left out of digests: ``seconds: Annotated[float, Incidental]``."""
+@dataclass(frozen=True, slots=True)
+class Affects:
+    """Marks a field by what a change of it affects: ``seconds: Annotated[float, Affects("nothing")]``.
+
+    Attributes:
+        what: ``labels``, as of a field without a mark; only ``bytes``, by which no label changes by more than rounding;
+            or ``nothing``, which is left out of digests.
+        later_runs: whether later runs over the same collection take the value from there; some hold for one run.
+    """
+
+    what: Literal["labels", "bytes", "nothing"]
+    later_runs: bool = True
 
 
-class LabelNeutral:
-    """Marks a field that cannot change a label by more than rounding; a change of others has documents tagged again."""
-
-
-class OneRun:
-    """Marks a field that holds for one run: later runs over the same collection do not take it from there."""
+_AFFECTS_ALL = Affects("labels")
 
 
 class Config(BaseModel):
@@ -56,16 +62,18 @@ class Config(BaseModel):
             raise ModelError(f"{path}: expected JSON, got {error}") from error
 
     def deciding_values(self) -> dict[str, Any]:
-        """Return the values that decide a result, as JSON has them; fields marked as ``Incidental`` are left out."""
-        return self.values_without(Incidental)
+        """Return the values that decide a result, as JSON has them: all but those that affect nothing."""
+        return self.values_where(lambda mark: mark.what != "nothing")
 
-    def values_without(self, *marks: type) -> dict[str, Any]:
-        """Return the values of the fields that have none of these marks, as JSON has them."""
-        fields = type(self).model_fields.items()
-        marked = {name for name, field in fields if any(mark in field.metadata for mark in marks)}
-        values = self.model_dump(mode="json", exclude=marked)
+    def values_where(self, is_wanted: Callable[[Affects], bool]) -> dict[str, Any]:
+        """Return the values of the fields whose marks are wanted, as JSON has them."""
+        marks = {
+            name: next((mark for mark in field.metadata if isinstance(mark, Affects)), _AFFECTS_ALL)
+            for name, field in type(self).model_fields.items()
+        }
+        values = self.model_dump(mode="json", include={name for name, mark in marks.items() if is_wanted(mark)})
         nested = {name: value for name in values if isinstance(value := getattr(self, name), Config)}
-        return values | {name: config.values_without(*marks) for name, config in nested.items()}
+        return values | {name: config.values_where(is_wanted) for name, config in nested.items()}
 
 
 def first_fault(error: ValidationError) -> str:

@@ -65,7 +65,7 @@ def annotate(
     """
     config, folder = job.config, job.folder
     _check_output(folder)
-    folder.generations.settle()
+    folder.generations.show_newest()
     planner = Planner(job)
     plan = planner.resolve() if retry is None else planner.retry(retry)
     _make_output(folder)

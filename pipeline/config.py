@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import webencodings
 from pydantic import Field, ValidationInfo, field_validator
 
-from concord.models.config import Config, Incidental, LabelNeutral, OneRun
+from concord.models.config import Affects, Config
 from concord.models.data.outputs import PredictOptions
 
 _SUPERSETS = {"gbk": "gb18030", "iso2022_jp": "iso2022_jp_ext"}
@@ -65,7 +65,7 @@ class ReaderConfig(Config):
     """Of eml and mbox files, read what messages attach as documents of their own; pictures, sounds and films are left
     out."""
     # Records beyond this bound are dead letters, which may be tried again with another.
-    max_record_bytes: Annotated[int, Incidental] = Field(default=1 << 30, ge=1)
+    max_record_bytes: Annotated[int, Affects("nothing")] = Field(default=1 << 30, ge=1)
     """A record of more bytes, decompressed, becomes a dead letter, and is not read further."""
 
     @field_validator("encoding")
@@ -82,28 +82,28 @@ class PlanningConfig(Config):
 
     shard_bytes: int = Field(default=500_000, ge=1)
     """A shard is closed when its records reach this many bytes of input; a document is never split."""
-    rehash: Annotated[bool, Incidental, OneRun] = False
+    rehash: Annotated[bool, Affects("nothing", later_runs=False)] = False
     """Hash every input file, even those whose size and time are unchanged since they were last hashed."""
 
 
 class ParserConfig(Config):
     """The dependency parser."""
 
-    package: Annotated[str, Incidental] = "parser_en"
+    package: Annotated[str, Affects("nothing")] = "parser_en"
     """`parser_en` is the bundled compact package; `parser_multi` reads documents in English with it, and finds words in
     those of other languages; `spacy:NAME_OR_FOLDER` is a spaCy pipeline in whatever language; any other name is a
     Stanza package installed for `language`."""
     language: str = "en"
-    directory: Annotated[str | None, Incidental] = None
+    directory: Annotated[str | None, Affects("nothing")] = None
     """The folder of Stanza's packages; Stanza's default if null. Nothing is ever downloaded."""
     trees: bool = True
     """Without, heads and relations are null, and the network that finds them is not loaded."""
     tags: bool = True
     """Without, lemmas, parts of speech and features are null as well; the trees, which are made from them, must be
     left out too."""
-    batch_documents: Annotated[int, LabelNeutral] = Field(default=100, ge=1)
+    batch_documents: Annotated[int, Affects("bytes")] = Field(default=100, ge=1)
     """Documents per bulk call of the parser."""
-    device: Annotated[Literal["cpu", "cuda", "auto"], LabelNeutral, OneRun] = "cpu"
+    device: Annotated[Literal["cpu", "cuda", "auto"], Affects("bytes", later_runs=False)] = "cpu"
 
     @field_validator("tags")
     @classmethod
@@ -116,16 +116,16 @@ class ParserConfig(Config):
 class TaggerRunConfig(PredictOptions):
     """The tagger and how it is run."""
 
-    model: Annotated[str, Incidental] = "entities_multi"
+    model: Annotated[str, Affects("nothing")] = "entities_multi"
     """A folder, the name of a bundled tagger, or models:/NAME@ALIAS of the MLflow registry."""
-    device: Annotated[Literal["cpu", "cuda", "auto"], LabelNeutral, OneRun] = "cpu"
+    device: Annotated[Literal["cpu", "cuda", "auto"], Affects("bytes", later_runs=False)] = "cpu"
     threshold: float | None = Field(default=None, ge=0)
     """Uncertainty in nats above which stage two decides; the tagger's own threshold if null."""
-    terms: Annotated[str | None, Incidental] = None
+    terms: Annotated[str | None, Affects("nothing")] = None
     """A list of terms, one JSON object a line as for spaCy's EntityRuler: words that match it where the
     tagger says otherwise are decided by stage two, which reads the list's label as their draft; a tagger of one stage
     takes the list's label where it is not sure of its own."""
-    accept_parser: Annotated[bool, Incidental] = False
+    accept_parser: Annotated[bool, Affects("nothing")] = False
     """Allow a tagger that reads trees to run with another parser than the one whose trees it learned from."""
 
 
@@ -192,48 +192,48 @@ class ExecutorConfig(Config):
 class OutputConfig(Config):
     """Where the annotated collection is, and what it keeps."""
 
-    path: Annotated[str, Incidental]
+    path: Annotated[str, Affects("nothing")]
     """Its folder, or its URL (s3://, gs://, az://). It is created, or brought up to date with the input."""
     candidates: bool = False
     """Also write, as rows of entities whose source is `candidate`, the spans that must be shown so that few names are
     missed; for a tagger with such a guarantee (concord calibrate --recall), run as it was calibrated."""
-    keep_text: Annotated[bool, LabelNeutral] = False
+    keep_text: Annotated[bool, Affects("bytes")] = False
     """Store the raw text of each document in the table of documents, for when the input moves away. Texts that the
     readers of the extra archives extract are stored in any case."""
-    keep: Annotated[int, Incidental] = Field(default=1, ge=1)
+    keep: Annotated[int, Affects("nothing")] = Field(default=1, ge=1)
     """How many generations are kept, the newest included. Those with a name (concord history --tag) are kept anyway."""
-    grace_seconds: Annotated[float, Incidental] = Field(default=3600, ge=0)
+    grace_seconds: Annotated[float, Affects("nothing")] = Field(default=3600, ge=0)
     """For how long a generation is kept after the next one is finished, so that programs can finish reading it."""
 
 
 class AnnotateConfig(Config):
     """One annotation job.
 
-    A field is ``Incidental`` if it cannot change a byte of the output, or if the plan covers it: threads of the
-    executor, and the digests of parser, tagger and terms in place of their paths. Only fields that are neither that nor
-    ``LabelNeutral`` have documents tagged again. The reader is neutral, since the texts that it reads are compared. All
-    but those of ``OneRun``, which permit something or say where a run works, hold for later runs of a collection.
+    A field affects nothing if it cannot change a byte of the output, or if the plan covers it: threads of the executor,
+    and the digests of parser, tagger and terms in place of their paths. Only fields that affect labels have documents
+    tagged again. The reader affects bytes alone, since the texts that it reads are compared. Fields that permit
+    something or say where a run works do not hold for later runs of a collection.
     """
 
-    input: Annotated[str, LabelNeutral, OneRun]
+    input: Annotated[str, Affects("bytes", later_runs=False)]
     """A file, a folder, or a pattern such as archive/*.jsonl.gz; a path, or a URL such as s3://bucket/archive."""
     output: OutputConfig
     """In a job file, a plain string is its path."""
-    reader: Annotated[ReaderConfig, LabelNeutral] = ReaderConfig()
-    planning: Annotated[PlanningConfig, LabelNeutral] = PlanningConfig()
+    reader: Annotated[ReaderConfig, Affects("bytes")] = ReaderConfig()
+    planning: Annotated[PlanningConfig, Affects("bytes")] = PlanningConfig()
     parser: ParserConfig = ParserConfig()
     tagger: TaggerRunConfig = TaggerRunConfig()
-    executor: Annotated[ExecutorConfig, Incidental, OneRun] = ExecutorConfig()
-    max_dead_letters: Annotated[float, Incidental] = Field(default=0.1, ge=0, le=1)
+    executor: Annotated[ExecutorConfig, Affects("nothing", later_runs=False)] = ExecutorConfig()
+    max_dead_letters: Annotated[float, Affects("nothing")] = Field(default=0.1, ge=0, le=1)
     """Share of the records that may become dead letters; above it the run ends with exit code 3, as it does where a
     file cannot be read, or not to its end."""
-    max_removed: Annotated[float, Incidental, OneRun] = Field(default=0.5, ge=0, le=1)
+    max_removed: Annotated[float, Affects("nothing", later_runs=False)] = Field(default=0.5, ge=0, le=1)
     """Share of the existing documents that may be gone from the input; above it the run is refused."""
-    accept_input: Annotated[bool, Incidental, OneRun] = False
+    accept_input: Annotated[bool, Affects("nothing", later_runs=False)] = False
     """Accept another input than the one the collection was made from, for example after the archive was moved."""
-    limit: Annotated[int | None, LabelNeutral, OneRun] = Field(default=None, ge=1)
+    limit: Annotated[int | None, Affects("bytes", later_runs=False)] = Field(default=None, ge=1)
     """Read only this many records, for a trial run."""
-    report: Annotated[bool, Incidental] = True
+    report: Annotated[bool, Affects("nothing")] = True
     """Write _run/report.html at the end of the run."""
 
     @field_validator("output", mode="before")

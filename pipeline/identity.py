@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from concord.models.config import Config, Incidental, LabelNeutral
+from concord.models.config import Config
 from concord.pipeline.config import AnnotateConfig
 
 
@@ -22,7 +22,7 @@ class ComponentIdentity(Config):
     """SHA-256 in hex of the list of terms that a tagger is run with."""
 
 
-class Recipe(Config):
+class RowSettings(Config):
     """Everything that decides the words and labels of a text besides the text and people's corrections."""
 
     schema_version: int
@@ -34,12 +34,12 @@ class Recipe(Config):
 
     @classmethod
     def of(cls, config: AnnotateConfig, parser: ComponentIdentity, tagger: ComponentIdentity, schema: int) -> Self:
-        """Return the recipe of a run."""
+        """Return the settings of a run."""
         signatures = {"parser": component_signature(parser), "tagger": component_signature(tagger)}
         return cls(schema_version=schema, **signatures, config=row_config(config))
 
-    def difference(self, earlier: "Recipe") -> list[str]:
-        """Return in plain words what differs from an earlier recipe; nothing if the rows would be the same."""
+    def difference(self, earlier: "RowSettings") -> list[str]:
+        """Return in plain words what differs from earlier ones; nothing if the rows would be the same."""
         then, now = earlier._flat(), self._flat()
         return [
             f"{key}: was {then.get(key)!r}, is now {now.get(key)!r}"
@@ -47,7 +47,7 @@ class Recipe(Config):
             if then.get(key) != now.get(key)
         ]
 
-    def has_same_parses(self, earlier: "Recipe") -> bool:
+    def has_same_parses(self, earlier: "RowSettings") -> bool:
         """Return whether a document's parse would be the same; its columns are, in every version of the schema."""
         then, now = ((it.parser, it.config["parser"]) for it in (earlier, self))
         return then == now
@@ -93,4 +93,4 @@ def component_signature(component: ComponentIdentity) -> str:
 
 def row_config(config: AnnotateConfig) -> dict[str, Any]:
     """Return the part of a configuration that can change the labels of a text by more than rounding."""
-    return config.values_without(Incidental, LabelNeutral)
+    return config.values_where(lambda mark: mark.what == "labels")

@@ -9,12 +9,12 @@ from typing import Annotated, Final, Literal, Self
 import orjson
 from pydantic import Field, ValidationError
 
-from concord.models.config import Config, Incidental, first_fault
+from concord.models.config import Affects, Config, first_fault
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.documents import Part
 from concord.pipeline.errors import PlanError
-from concord.pipeline.identity import ComponentIdentity, Recipe
+from concord.pipeline.identity import ComponentIdentity, RowSettings
 
 _COUNTED_IN_BYTES = {"jsonl", "csv", "tsv", "text", "html", "eml", "mbox", "warc"}
 
@@ -195,7 +195,7 @@ class Source(Config):
     """SHA-256 of the bytes on disk, in hex; empty where they cannot be read."""
     records: int
     """How many records the plan takes from it."""
-    is_lost: Annotated[bool, Incidental] = False
+    is_lost: Annotated[bool, Affects("nothing")] = False
     """Whether its last record stands for the rest of the file, or all of it, which cannot be read."""
 
 
@@ -209,7 +209,7 @@ class Plan(Config):
     """Resolved: all paths absolute."""
     parser: ComponentIdentity
     tagger: ComponentIdentity
-    tagger_folder: Annotated[str, Incidental]
+    tagger_folder: Annotated[str, Affects("nothing")]
     """The folder of the tagger's bundle; the digest covers the bundle itself."""
     threads: int
     """Threads of a worker; the same for every executor."""
@@ -222,18 +222,18 @@ class Plan(Config):
     """Committed shards of earlier generations that stay untouched."""
     corrected: dict[str, str] = Field(default_factory=dict)
     """The digest of the corrections in a document's rows, by id; documents without corrections are left out."""
-    changes: Annotated[Changes, Incidental] = Changes()
+    changes: Annotated[Changes, Affects("nothing")] = Changes()
     """How the input differs from the existing output."""
-    reasons: Annotated[tuple[str, ...], Incidental] = ()
+    reasons: Annotated[tuple[str, ...], Affects("nothing")] = ()
     """Why unchanged documents are annotated again, if they are."""
-    read: Annotated[int, Incidental]
+    read: Annotated[int, Affects("nothing")]
     """Records of the whole input, as the planner counted them."""
-    ignored: Annotated[int, Incidental] = 0
+    ignored: Annotated[int, Affects("nothing")] = 0
     """Files in the input's folders whose names have no known suffix."""
-    named: Annotated[dict[str, tuple[str, ...]], Incidental] = Field(default_factory=dict, exclude=True)
+    named: Annotated[dict[str, tuple[str, ...]], Affects("nothing")] = Field(default_factory=dict, exclude=True)
     """The documents that differ, by field of Changes: their ids, ``old -> new`` for renamed ones. Filled only when the
     planner is asked to, and not part of the JSON."""
-    etags: Annotated[dict[str, str], Incidental] = Field(default_factory=dict)
+    etags: Annotated[dict[str, str], Affects("nothing")] = Field(default_factory=dict)
     """Etag or time of each input file behind a URL when it was planned; the digest covers the content."""
 
     def to_json(self) -> bytes:
@@ -267,9 +267,9 @@ class Plan(Config):
         return sha256(orjson.dumps(self.deciding_values(), option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     @property
-    def recipe(self) -> Recipe:
+    def row_settings(self) -> RowSettings:
         """Everything that decides the rows of its documents."""
-        return Recipe.of(self.config, self.parser, self.tagger, self.schema_version)
+        return RowSettings.of(self.config, self.parser, self.tagger, self.schema_version)
 
     def work(self) -> Iterator[tuple[Shard, float]]:
         """Yield each shard with its work in bytes of input; of row formats, a record has the mean size of its file."""

@@ -11,7 +11,7 @@ import orjson
 from concord.pipeline.documents import STAGES
 from concord.pipeline.errors import StoreError
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.manifest import ShardReport, sum_outcomes
+from concord.pipeline.output.manifest import CommitRecord, sum_outcomes
 from concord.pipeline.output.output_folder import STATS_NAME, GenerationStats, OutputFolder
 from concord.pipeline.output.shard_stats import past_generations
 from concord.pipeline.plan import Changes, Plan
@@ -112,7 +112,7 @@ class RunTally:
         replaced: how many workers had to be replaced, by cause.
     """
 
-    def __init__(self, plan: Plan, committed: Collection[ShardReport], on_progress: OnProgress | None = None) -> None:
+    def __init__(self, plan: Plan, committed: Collection[CommitRecord], on_progress: OnProgress | None = None) -> None:
         self.wall_seconds = 0.0
         self.replaced: Mapping[str, int] = {}
         self._plan = plan
@@ -155,7 +155,7 @@ class RunTally:
         self._in_flight[progress.shard] = progress
         self.report_progress()
 
-    def add(self, report: ShardReport, timings: Timings) -> None:
+    def add(self, report: CommitRecord, timings: Timings) -> None:
         """Count a shard that has just been committed."""
         self._added.add(report.shard)
         self._work_done += self._work[report.shard]

@@ -141,7 +141,7 @@ def _compare(left: Collection, right: Collection, *, listed: int) -> Diff:
     return Diff(
         first=left,
         second=right,
-        recipe=right.plan.recipe.difference(left.plan.recipe),
+        recipe=right.plan.row_settings.difference(left.plan.row_settings),
         documents=documents,
         entities=entities,
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from concord.models.config import Config, LabelNeutral
+from concord.models.config import Affects, Config
 from concord.models.labels import Span
 
 Precision: TypeAlias = Literal["fp32", "bf16"]
@@ -21,7 +21,7 @@ class PredictOptions(Config):
     """bf16 computes networks in bfloat16, faster on some devices; an encoder in int8 stays so, and on a CPU a tagger of
     two stages computes its encoder alone in bfloat16. Probabilities, entropies and CRFs stay in fp32. A run then
     reports the share of labels that differ from those of fp32."""
-    batch_words: Annotated[int, LabelNeutral] = Field(default=4096, ge=1)
+    batch_words: Annotated[int, Affects("bytes")] = Field(default=4096, ge=1)
     """Most words (padding included) in a batch of sentences on a CPU, unless one sentence is longer; on a GPU, sixteen
     times as many. Lower it where memory is short; there is nothing to gain by raising it."""
     samples: int | None = Field(default=None, ge=1)

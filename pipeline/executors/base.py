@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from concord.models.errors import ConcordError
 from concord.pipeline.errors import DeviceError, ShardError, StoppedError
-from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.threads import torch_threads
 from concord.pipeline.worker.build import build_worker
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 BuildWorker = Callable[[Plan], "ShardWorker"]
 BuildParseWorker = Callable[[Plan], "ParseWorker"]
-OnReport = Callable[[ShardReport, Timings], None]
+OnReport = Callable[[CommitRecord, Timings], None]
 
 
 class Executor(Protocol):

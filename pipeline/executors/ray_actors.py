@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import RayError
 
 from concord.models.errors import ConfigError
-from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.atomic_writes import store_errors, write_unsynced
 from concord.pipeline.storage.files import is_url
@@ -89,7 +89,7 @@ class ShardResult:
         resident_bytes: memory of its process; None where the system does not tell.
     """
 
-    report: ShardReport | None
+    report: CommitRecord | None
     timings: Timings
     resident_bytes: int | None
 

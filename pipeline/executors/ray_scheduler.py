@@ -37,7 +37,7 @@ from concord.pipeline.documents import STAGES
 from concord.pipeline.errors import DeviceError, ShardError
 from concord.pipeline.executors.base import OnReport, StopRequest
 from concord.pipeline.executors.ray_actors import ParseActor, ProcessPlace, ShardResult, SharedStorage
-from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.threads import WAIT_POLICY
 from concord.pipeline.worker.crash_log import PROGRESS_SECONDS, Cause, CrashLog, WorkPlace
@@ -80,7 +80,7 @@ class RunMetrics:
         """Set how many shards are not committed yet."""
         self._shards_left.set(shards)
 
-    def count_shard(self, report: ShardReport, timings: Timings) -> None:
+    def count_shard(self, report: CommitRecord, timings: Timings) -> None:
         """Count a committed shard."""
         seconds = {stage: getattr(timings, stage) for stage in STAGES}
         _add(self._shards, 1)

@@ -15,7 +15,7 @@ from concord.models.data.sentence import Sentence
 from concord.pipeline.corrections.correction import Mark
 from concord.pipeline.documents import DeadLetter, ParsedWord, join_pieces
 from concord.pipeline.errors import IntegrityError
-from concord.pipeline.output.manifest import Manifest, PartFile, ShardReport
+from concord.pipeline.output.manifest import CommitRecord, DataFile, Manifest
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import iter_batches, read_rows
 from concord.pipeline.output.schema import ERRORS, SCHEMAS
@@ -47,12 +47,12 @@ class Collection:
         """Return the paths of a table's parts, in shard order."""
         return [self.path(part) for part in self.manifest.files(table)]
 
-    def path(self, part: PartFile) -> OutputPath:
+    def path(self, part: DataFile) -> OutputPath:
         """Return the path of a part."""
         return self.root / part.path
 
     def read_rows(
-        self, report: ShardReport, table: str, columns: Sequence[str], *, start: int = 0, stop: int | None = None
+        self, report: CommitRecord, table: str, columns: Sequence[str], *, start: int = 0, stop: int | None = None
     ) -> pa.Table:
         """Read some rows of a table of a shard; see ``parquet_parts.read_rows``. A shard without a part has no rows."""
         part = report.files.get(table)
@@ -112,7 +112,7 @@ class DeadLetterFilter:
         )
 
 
-def read_dead_letters(folder: OutputFolder, reports: Iterable[ShardReport]) -> Iterator[DeadLetter]:
+def read_dead_letters(folder: OutputFolder, reports: Iterable[CommitRecord]) -> Iterator[DeadLetter]:
     """Read the dead letters of committed shards, in shard order."""
     for report in reports:
         if "errors" in report.files:
@@ -332,7 +332,7 @@ def group_words(sentence: CollectedSentence) -> list[tuple[TokenRow, ...]]:
 
 
 def _read_shard(
-    collection: Collection, report: ShardReport, wanted: Callable[[str], bool]
+    collection: Collection, report: CommitRecord, wanted: Callable[[str], bool]
 ) -> Iterator[CollectedDocument]:
     parts = {name: collection.path(part) for name, part in report.files.items()}
     sentences = _RowReader(parts["sentences"], SentenceRow)

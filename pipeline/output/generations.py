@@ -41,7 +41,7 @@ from typing import cast
 
 from concord.models.errors import ConfigError
 from concord.pipeline.errors import IntegrityError, PlanError
-from concord.pipeline.output.manifest import Manifest, PartFile, canonical_json, read_manifest
+from concord.pipeline.output.manifest import DataFile, Manifest, canonical_json, read_manifest
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.atomic_writes import (
@@ -154,7 +154,7 @@ class Generations(ABC):
         """Return the sizes in bytes of the parts of a run in progress and of the current generation, by their paths."""
 
     @abstractmethod
-    def is_settled(self) -> bool:
+    def shows_newest(self) -> bool:
         """Tell whether the newest generation is current and every name leads to it."""
 
     @abstractmethod
@@ -173,7 +173,7 @@ class Generations(ABC):
     def _publish(self, manifest: Manifest, plan: OutputPath) -> Generation: ...
 
     @abstractmethod
-    def _settle(self) -> None: ...
+    def _show_newest(self) -> None: ...
 
     @abstractmethod
     def _unnamed(self, manifest: Manifest) -> Iterator[OutputPath]: ...
@@ -205,7 +205,7 @@ class Generations(ABC):
         with store_errors(self.output, state=f"generation {manifest.generation} is not published"):
             return self._publish(manifest, plan)
 
-    def settle(self) -> None:
+    def show_newest(self) -> None:
         """Make the newest complete generation current, where a run was killed before it did.
 
         Raises:
@@ -214,7 +214,7 @@ class Generations(ABC):
         """
         self.check_whole()
         with store_errors(self.output, state="nothing is lost"):
-            self._settle()
+            self._show_newest()
 
     def unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
         """Yield the parts and leftovers, except those of newer generations, that no generation names.
@@ -394,11 +394,11 @@ class FolderGenerations(Generations):
 
         return retry_on(FileNotFoundError, attempt)
 
-    def _settle(self) -> None:
+    def _show_newest(self) -> None:
         if self.history() and not self._is_newest():
             retry_on(FileNotFoundError, self._point)
 
-    def is_settled(self) -> bool:
+    def shows_newest(self) -> bool:
         return self._is_newest() and all(link_target(link) == target for link, target in self._links.items())
 
     def _unnamed(self, manifest: Manifest) -> Iterator[Path]:
@@ -507,7 +507,7 @@ class FolderGenerations(Generations):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(staged)) from error
         crash_point("publish")
 
-    def _link_parts(self, parts: list[PartFile], root: Path) -> None:
+    def _link_parts(self, parts: list[DataFile], root: Path) -> None:
         pending, linked = sizes_below(self.pending), sizes_below(root)
         current = self._current_root()
         for part in parts:
@@ -607,11 +607,11 @@ class StoreGenerations(Generations):
         self._write_newest()
         return self.history()[-1]
 
-    def _settle(self) -> None:
-        if self.history() and not self.is_settled():
+    def _show_newest(self) -> None:
+        if self.history() and not self.shows_newest():
             self._write_newest()
 
-    def is_settled(self) -> bool:
+    def shows_newest(self) -> bool:
         generations = self.history()
         return bool(generations) and self._manifest_bytes() == generations[-1].manifest_path.read_bytes()
 
@@ -657,7 +657,7 @@ class StoreGenerations(Generations):
 
     def _write_newest(self) -> None:
         """Write the newest generation's manifest, and look again: another driver may have written an older one."""
-        while not self.is_settled():
+        while not self.shows_newest():
             content = self.history()[-1].manifest_path.read_bytes()
             write_atomically(self._manifest_path, content)
             crash_point("swap")

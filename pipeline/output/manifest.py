@@ -23,21 +23,21 @@ _Number = Annotated[int, Field(ge=0, lt=1 << 31)]
 RecordT = TypeVar("RecordT")
 
 
-def _checked_names(files: "Mapping[str, PartFile]") -> "Mapping[str, PartFile]":
+def _checked_names(files: "Mapping[str, DataFile]") -> "Mapping[str, DataFile]":
     for table, part in files.items():
         if table not in SHARD_TABLES or not part.path.startswith(f"{table}/"):
             raise ValueError(f"expected a part of {table}, got {part.path}")
     return files
 
 
-def _checked_name(part: "PartFile") -> "PartFile":
+def _checked_name(part: "DataFile") -> "DataFile":
     if not part.path.startswith("names/"):
         raise ValueError(f"expected a part of names, got {part.path}")
     return part
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PartFile:
+class DataFile:
     """A committed data file.
 
     Attributes:
@@ -55,7 +55,7 @@ class PartFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShardReport:
+class CommitRecord:
     """The outcome of a shard; the content of its commit record.
 
     Attributes:
@@ -75,7 +75,7 @@ class ShardReport:
     annotated: _Count
     unchanged: _Count
     dead_letters: _Count
-    files: Annotated[Mapping[str, PartFile], AfterValidator(_checked_names)] = field(default_factory=dict)
+    files: Annotated[Mapping[str, DataFile], AfterValidator(_checked_names)] = field(default_factory=dict)
     stats: Mapping[str, int | float] = field(default_factory=dict)
     annotated_in: tuple[tuple[_Number, _Count], ...] = ()
 
@@ -111,11 +111,11 @@ class Manifest:
     annotated: _Count
     unchanged: _Count
     dead_letters: _Count
-    shards: tuple[ShardReport, ...]
-    names: Annotated[PartFile, AfterValidator(_checked_name)] | None = None
+    shards: tuple[CommitRecord, ...]
+    names: Annotated[DataFile, AfterValidator(_checked_name)] | None = None
 
     @classmethod
-    def of(cls, plan: Plan, shards: Iterable[ShardReport], *, read: int) -> Self:
+    def of(cls, plan: Plan, shards: Iterable[CommitRecord], *, read: int) -> Self:
         """Return the manifest of a plan's shards, of which ``read`` records were planned."""
         in_order = tuple(sorted(shards, key=lambda report: report.shard))
         return cls(
@@ -127,13 +127,13 @@ class Manifest:
             shards=in_order,
         )
 
-    def files(self, table: str) -> list[PartFile]:
+    def files(self, table: str) -> list[DataFile]:
         """Return the data files of a table in shard order."""
         if table == "names":
             return [] if self.names is None else [self.names]
         return [shard.files[table] for shard in self.shards if table in shard.files]
 
-    def all_files(self) -> list[PartFile]:
+    def all_files(self) -> list[DataFile]:
         """Return the data files of all tables."""
         return [part for table in SCHEMAS for part in self.files(table)]
 
@@ -153,7 +153,7 @@ class Outcome:
     dead_letters: int
 
 
-def sum_outcomes(reports: Iterable[ShardReport], *, is_new: Callable[[ShardReport], bool]) -> Outcome:
+def sum_outcomes(reports: Iterable[CommitRecord], *, is_new: Callable[[CommitRecord], bool]) -> Outcome:
     """Add up the outcomes of shards; documents of those that are not new count as unchanged."""
     annotated = unchanged = dead_letters = 0
     for report in reports:
@@ -164,7 +164,7 @@ def sum_outcomes(reports: Iterable[ShardReport], *, is_new: Callable[[ShardRepor
     return Outcome(annotated=annotated, unchanged=unchanged, dead_letters=dead_letters)
 
 
-def check_equation(report: ShardReport | Manifest, *, where: str) -> None:
+def check_equation(report: CommitRecord | Manifest, *, where: str) -> None:
     """Raise a ReconciliationError that names ``where`` unless read = annotated + unchanged + dead letters."""
     outcomes = report.annotated + report.unchanged + report.dead_letters
     if report.read != outcomes:
@@ -174,12 +174,12 @@ def check_equation(report: ShardReport | Manifest, *, where: str) -> None:
         )
 
 
-def shard_ref(report: ShardReport) -> ShardRef:
+def shard_ref(report: CommitRecord) -> ShardRef:
     """Return the reference by which plans name this commit."""
     return ShardRef(shard=report.shard, generation=report.generation)
 
 
-def canonical_json(value: Manifest | ShardReport) -> bytes:
+def canonical_json(value: Manifest | CommitRecord) -> bytes:
     """Serialize with sorted keys and a final newline, so that equal values have equal bytes."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
 
@@ -189,12 +189,12 @@ def read_manifest(path: OutputPath) -> Manifest | None:
     return _read(path, "manifest", _MANIFEST)
 
 
-def read_commit_record(path: OutputPath) -> ShardReport | None:
+def read_commit_record(path: OutputPath) -> CommitRecord | None:
     """Read a shard's commit record; None if there is no such file, IntegrityError if it is not a commit record."""
     return _read(path, "commit record", _REPORT)
 
 
-_MANIFEST, _REPORT = TypeAdapter(Manifest), TypeAdapter(ShardReport)
+_MANIFEST, _REPORT = TypeAdapter(Manifest), TypeAdapter(CommitRecord)
 
 
 def _read(path: OutputPath, kind: str, parser: TypeAdapter[RecordT]) -> RecordT | None:

@@ -27,9 +27,9 @@ from concord.pipeline.output.generations import (
     read_plan,
 )
 from concord.pipeline.output.manifest import (
+    CommitRecord,
+    DataFile,
     Manifest,
-    PartFile,
-    ShardReport,
     canonical_json,
     check_equation,
     read_commit_record,
@@ -106,7 +106,7 @@ class OutputFolder:
         self.generations: Generations = (
             FolderGenerations(self.output) if isinstance(self.output, Path) else StoreGenerations(self.output)
         )
-        self._records: dict[tuple[int, int, str], ShardReport | None] = {}
+        self._records: dict[tuple[int, int, str], CommitRecord | None] = {}
 
     @property
     def staging(self) -> Path | None:
@@ -205,7 +205,7 @@ class OutputFolder:
             self.check_newest(generation)
             raise
 
-    def commit(self, report: ShardReport) -> ShardReport:
+    def commit(self, report: CommitRecord) -> CommitRecord:
         """Commit a shard's parts, unless another worker has already: then remove ours and return its record."""
         path = self.record_path(report.shard, generation=report.generation)
         with store_errors(path):
@@ -224,7 +224,7 @@ class OutputFolder:
                     remove(self.generations.pending / part.path)
         return winner
 
-    def find_commit(self, shard: int, *, generation: int) -> ShardReport | None:
+    def find_commit(self, shard: int, *, generation: int) -> CommitRecord | None:
         """Return a shard's commit record if its parts exist and have the right size, else None."""
         try:
             report = read_commit_record(self.record_path(shard, generation=generation))
@@ -232,7 +232,7 @@ class OutputFolder:
             return None
         return report if report is not None and self._has_parts(report) else None
 
-    def require_commit(self, shard: int, *, generation: int) -> ShardReport:
+    def require_commit(self, shard: int, *, generation: int) -> CommitRecord:
         """Return the commit record of a shard whose rows or parses are about to be reused; IntegrityError if gone."""
         report = self.find_commit(shard, generation=generation)
         if report is None:
@@ -242,7 +242,7 @@ class OutputFolder:
             )
         return report
 
-    def finished_shards(self, plan: Plan) -> dict[int, ShardReport]:
+    def finished_shards(self, plan: Plan) -> dict[int, CommitRecord]:
         """Return the records of the shards that a plan reuses, and of its own that are committed, by shard index."""
         shards = [(rows.shard, rows.generation) for rows in plan.reused]
         shards += [(shard.index, plan.generation) for shard in plan.shards]
@@ -250,7 +250,7 @@ class OutputFolder:
         generations = {generation for _, generation in shards}
         records = {number: list_folder(self.record_path(0, generation=number).parent) for number in generations}
         sizes = self.generations.part_sizes()
-        reports: dict[int, ShardReport] = {}
+        reports: dict[int, CommitRecord] = {}
         for shard, generation in shards:
             state = records[generation].get(f"{shard:05d}.json")
             with suppress(IntegrityError):
@@ -305,7 +305,7 @@ class OutputFolder:
             and manifest.plan == plan.digest
             and {report.shard: report for report in manifest.shards} == self.finished_shards(plan)
             and all(map(self._has_part, manifest.files("names")))
-            and self.generations.is_settled()
+            and self.generations.shows_newest()
             and not any(self.orphans(manifest))
         )
 
@@ -323,7 +323,7 @@ class OutputFolder:
             files = (path for path in list_files(folder, pattern) if path not in named)
             yield from (path for path in files if (generation_of(path) or 0) <= manifest.generation)
 
-    def part(self, report: ShardReport, table: str) -> OutputPath:
+    def part(self, report: CommitRecord, table: str) -> OutputPath:
         """Return where a committed shard's part of a table is."""
         return self.generations.find_part(report.files[table].path)
 
@@ -339,7 +339,7 @@ class OutputFolder:
         check_equation(manifest, where=str(self.output))
         return replace(manifest, names=self._write_names(manifest))
 
-    def _write_names(self, manifest: Manifest) -> PartFile:
+    def _write_names(self, manifest: Manifest) -> DataFile:
         """Write the table of names of a generation, unless its entities and their names are those of the current one.
 
         A lost table is written again with the same ids, but for those that a release with other rules gave.
@@ -370,23 +370,23 @@ class OutputFolder:
         crash_point("names")
         return names
 
-    def _cached_record(self, shard: int, generation: int, *, version: str) -> ShardReport | None:
+    def _cached_record(self, shard: int, generation: int, *, version: str) -> CommitRecord | None:
         """Read a record, again only if it has changed."""
         key = (shard, generation, version)
         if key not in self._records:
             self._records[key] = read_commit_record(self.record_path(shard, generation=generation))
         return self._records[key]
 
-    def _has_parts(self, report: ShardReport) -> bool:
+    def _has_parts(self, report: CommitRecord) -> bool:
         return all(map(self._has_part, report.files.values()))
 
-    def _has_part(self, part: PartFile) -> bool:
+    def _has_part(self, part: DataFile) -> bool:
         # A driver that finishes the generation may remove the name that was found, once another leads to the part:
         # hence the second look.
         return any(part_fault(self.generations.find_part(part.path), part, _size) is None for _ in range(2))
 
 
-def part_fault(path: OutputPath, part: PartFile, size_of: Callable[[OutputPath], int]) -> str | None:
+def part_fault(path: OutputPath, part: DataFile, size_of: Callable[[OutputPath], int]) -> str | None:
     """Describe what is wrong with a part's file, judged by its size; None if nothing is."""
     try:
         size = size_of(path)
@@ -397,7 +397,7 @@ def part_fault(path: OutputPath, part: PartFile, size_of: Callable[[OutputPath],
     return None if size == part.size else f"expected {part.size} bytes, found {size}"
 
 
-def _filled(parts: Iterable[PartFile]) -> list[PartFile]:
+def _filled(parts: Iterable[DataFile]) -> list[DataFile]:
     return [part for part in parts if part.rows]
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from concord.pipeline.errors import IntegrityError
-from concord.pipeline.output.manifest import PartFile
+from concord.pipeline.output.manifest import DataFile
 from concord.pipeline.storage.atomic_writes import (
     crash_point,
     move_into_place,
@@ -70,7 +70,7 @@ def read_rows(part: OutputPath, columns: Sequence[str], *, start: int = 0, stop:
 
 def write_part(
     table: pa.Table, *, root: OutputPath, staging: Path | None, name: str, shard: str, generation: int
-) -> PartFile:
+) -> DataFile:
     """Write a table as ``<name>/part-<shard>-g<generation>-<hash>.parquet`` below a folder.
 
     The bytes are written to a staged file, flushed to disk and read back before the file is renamed; a store gets them
@@ -108,7 +108,7 @@ def write_part(
                 staged.unlink(missing_ok=True)
                 raise
     crash_point("rename")
-    return PartFile(path=path, rows=table.num_rows, size=size, sha256=sha256)
+    return DataFile(path=path, rows=table.num_rows, size=size, sha256=sha256)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from concord.pipeline.documents import AnnotatedDocument
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.names.values import VALUES
 from concord.pipeline.output.generations import generation_name
-from concord.pipeline.output.manifest import Manifest, ShardReport
+from concord.pipeline.output.manifest import CommitRecord, Manifest
 from concord.pipeline.output.output_folder import GenerationStats, OutputFolder
 from concord.pipeline.output.tables import without_candidates
 
@@ -168,7 +168,7 @@ def is_changed(tokens: pa.Table) -> NDArray[np.bool_]:
     return differs & _values(tokens, "refined").astype(np.bool_)
 
 
-def total_counts(reports: Iterable[ShardReport]) -> dict[str, int]:
+def total_counts(reports: Iterable[CommitRecord]) -> dict[str, int]:
     """Return the counts of a collection, summed over its shards; one without shards has counts of 0."""
     counts: Counter[str] = Counter(dict.fromkeys(ALWAYS_COUNTED, 0))
     for report in reports:
@@ -187,13 +187,13 @@ def count_step(step: BackOffStep) -> dict[str, float]:
     return {} if step is BackOffStep.AS_PLANNED else {f"{_BACKED_OFF}{step.name.lower()}": 1}
 
 
-def entity_types(reports: Iterable[ShardReport]) -> tuple[str, ...]:
+def entity_types(reports: Iterable[CommitRecord]) -> tuple[str, ...]:
     """Return the entity types that occur in shards, sorted."""
     names = {name for report in reports for name, number in report.stats.items() if number}
     return tuple(sorted(name.removeprefix(OF_TYPE) for name in names if name.startswith(OF_TYPE)))
 
 
-def backed_off(reports: Iterable[ShardReport]) -> dict[str, BackOffStep]:
+def backed_off(reports: Iterable[CommitRecord]) -> dict[str, BackOffStep]:
     """Return the shards that had to back off, by name; their bytes may differ from those of an undisturbed run."""
     steps = {}
     for report in reports:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
-from concord.pipeline.output.manifest import Manifest, PartFile, ShardReport, check_equation, read_commit_record
+from concord.pipeline.output.manifest import CommitRecord, DataFile, Manifest, check_equation, read_commit_record
 from concord.pipeline.output.output_folder import OutputFolder, part_fault
 from concord.pipeline.output.schema import SCHEMA_VERSION, SHARD_TABLES
 from concord.pipeline.storage.files import file_sha256
@@ -52,7 +52,7 @@ def _place(path: OutputPath, output: OutputPath, root: OutputPath) -> str:
 
 
 def _faults(folder: OutputFolder, root: OutputPath, manifest: Manifest, *, deep: bool) -> Iterator[_Fault]:
-    if folder.generations.history() and not folder.generations.is_settled():
+    if folder.generations.history() and not folder.generations.shows_newest():
         yield folder.manifest_path, "it, or a table, does not lead to the newest generation; run the command again"
     yield from _plan_faults(folder, manifest)
     listing = Listing(folder.output)
@@ -89,7 +89,7 @@ def _plan_faults(folder: OutputFolder, manifest: Manifest) -> Iterator[_Fault]:
         yield folder.manifest_path, str(error)
 
 
-def _record_faults(folder: OutputFolder, report: ShardReport) -> Iterator[_Fault]:
+def _record_faults(folder: OutputFolder, report: CommitRecord) -> Iterator[_Fault]:
     path = folder.record_path(report.shard, generation=report.generation)
     try:
         if read_commit_record(path) != report:
@@ -99,7 +99,7 @@ def _record_faults(folder: OutputFolder, report: ShardReport) -> Iterator[_Fault
         yield path, str(error)
 
 
-def shard_faults(root: OutputPath, report: ShardReport, listing: Listing, *, deep: bool = True) -> Iterator[_Fault]:
+def shard_faults(root: OutputPath, report: CommitRecord, listing: Listing, *, deep: bool = True) -> Iterator[_Fault]:
     """Yield the parts of a shard that are missing or damaged, with what is wrong; ``deep`` compares their hashes."""
     expected = set(SHARD_TABLES) - {"errors"} | ({"errors"} if report.dead_letters else set())
     for name in sorted(expected - set(report.files)):
@@ -115,7 +115,7 @@ def names_faults(root: OutputPath, manifest: Manifest, listing: Listing, *, deep
     yield from _part_faults(root, [manifest.names], listing, deep=deep)
 
 
-def _part_faults(root: OutputPath, parts: Iterable[PartFile], listing: Listing, *, deep: bool) -> Iterator[_Fault]:
+def _part_faults(root: OutputPath, parts: Iterable[DataFile], listing: Listing, *, deep: bool) -> Iterator[_Fault]:
     for part in parts:
         path = root / part.path
         fault = part_fault(root / part.path, part, listing.size)

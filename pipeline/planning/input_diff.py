@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from concord.pipeline.documents import Part
 from concord.pipeline.output.collection import ExistingDeadLetter
-from concord.pipeline.output.manifest import ShardReport, shard_ref
+from concord.pipeline.output.manifest import CommitRecord, shard_ref
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.plan import RenamedDocument, ShardRef, Source
@@ -120,7 +120,7 @@ class ExistingOutput:
 
 def scan_existing(
     folder: OutputFolder,
-    reports: Sequence[ShardReport],
+    reports: Sequence[CommitRecord],
     *,
     current: Collection[ShardRef],
     parsed: Collection[ShardRef],

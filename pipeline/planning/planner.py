@@ -11,10 +11,10 @@ from concord.pipeline.corrections.correction import corrections_digest, current_
 from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.executors.ray_setup import resolve_auth_mode
-from concord.pipeline.identity import Recipe
+from concord.pipeline.identity import RowSettings
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.collection import DeadLetterFilter
-from concord.pipeline.output.manifest import Manifest, ShardReport, shard_ref
+from concord.pipeline.output.manifest import CommitRecord, Manifest, shard_ref
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.plan import Changes, Plan, ShardRef, Source
 from concord.pipeline.planning.build_plan import PlanInputs, has_same_files, make_plan, retry_plan
@@ -40,7 +40,7 @@ class Planner:
         self._job, self._config, self._folder = job, job.config, job.folder
         self._latest = job.folder.plan() if job.folder.latest_generation() is not None else None
         self._name_documents = name_documents
-        self._recipe = Recipe.of(job.config, job.parser, job.tagger.identity, SCHEMA_VERSION)
+        self._row_settings = RowSettings.of(job.config, job.parser, job.tagger.identity, SCHEMA_VERSION)
         # A store takes no line at the end of a file, so there are no corrections.
         log = read_log(log_path(job.folder.output)) if isinstance(job.folder.output, Path) else []
         self._corrections = current_corrections(log)
@@ -77,7 +77,7 @@ class Planner:
         if latest is None or manifest is None:
             raise PlanError(f"{folder.output}: the run is not finished; finish it with 'concord annotate' first")
         base = folder.plan(manifest.generation)
-        self._check_recipe(base)
+        self._check_row_settings(base)
         if not folder.is_complete(base):
             raise IntegrityError(f"{folder.output}: files are missing or cut short; 'concord annotate' restores them")
         existing = self._scan_existing([base], files=_known_files(base, None, config=base.config))
@@ -143,7 +143,7 @@ class Planner:
     def _gives_same_rows(self, finished: Plan) -> bool:
         """Tell whether the input need not even be compared with the rows, because nothing that decides them differs."""
         return (
-            not self._recipe.difference(finished.recipe)
+            not self._row_settings.difference(finished.row_settings)
             and finished.corrected == self._corrections_digests()
             and finished.config.deciding_values() == self._config.deciding_values()
             and finished.libraries == libraries_of(finished.libraries)
@@ -164,7 +164,7 @@ class Planner:
             name_documents=self._name_documents,
             corrections=self._corrections,
         )
-        reasons = [line for plan in plans for line in self._recipe.difference(plan.recipe)]
+        reasons = [line for plan in plans for line in self._row_settings.difference(plan.row_settings)]
         plan = make_plan(inputs, reasons=reasons)
         if existing is not None:
             self._check_removed(plan, existing, limit=self._config.limit)
@@ -179,7 +179,7 @@ class Planner:
 
     def _scan_existing(self, plans: Sequence[Plan], *, files: Mapping[str, Source]) -> ExistingOutput:
         """Read what these generations, the earlier first, have committed."""
-        reports: dict[ShardRef, ShardReport] = {}
+        reports: dict[ShardRef, CommitRecord] = {}
         current: dict[int, ShardRef] = {}
         parsed: set[ShardRef] = set()
         corrected: dict[ShardRef, Mapping[str, str]] = {}
@@ -193,10 +193,10 @@ class Planner:
             corrected |= dict.fromkeys(shards, plan.corrected)
             if plan.config.output.keep_text != self._config.output.keep_text:
                 other_texts |= shards.keys()
-            if not self._recipe.difference(plan.recipe):
+            if not self._row_settings.difference(plan.row_settings):
                 # Of a shard that was rewritten by a run whose plan is lost, only the later state counts.
                 current |= {shard.shard: shard for shard in shards}
-            if self._recipe.has_same_parses(plan.recipe):
+            if self._row_settings.has_same_parses(plan.row_settings):
                 parsed |= shards.keys()
         return scan_existing(
             self._folder,
@@ -212,9 +212,9 @@ class Planner:
     def _corrections_digests(self) -> dict[str, str]:
         return {doc_id: corrections_digest(corrections) for doc_id, corrections in self._corrections.items()}
 
-    def _check_recipe(self, base: Plan) -> None:
-        """Refuse to put rows of two recipes into one collection."""
-        differences = self._recipe.difference(base.recipe)
+    def _check_row_settings(self, base: Plan) -> None:
+        """Refuse to put rows of different settings into one collection."""
+        differences = self._row_settings.difference(base.row_settings)
         for name in ("input", "limit", "tagger.model", "output.keep_text"):
             before, after = (attrgetter(name)(config) for config in (base.config, self._config))
             if before != after:

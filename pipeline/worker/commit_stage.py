@@ -11,7 +11,7 @@ from concord.pipeline.documents import AnnotatedDocument, DeadLetter
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.names.language import load_languages
 from concord.pipeline.output.collection import DocumentRow, with_attempts
-from concord.pipeline.output.manifest import ShardReport, check_equation
+from concord.pipeline.output.manifest import CommitRecord, check_equation
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part, write_part
 from concord.pipeline.output.schema import SCHEMAS, Signature, signed_schema
@@ -58,7 +58,7 @@ class CommitStage:
         # The time limit of a shard begins when its worker is ready.
         load_languages()
 
-    def find_commit(self, shard: Shard) -> ShardReport | None:
+    def find_commit(self, shard: Shard) -> CommitRecord | None:
         """Return the commit record of a shard that is done already, None if it is not."""
         return self._folder.find_commit(shard.index, generation=self._generation)
 
@@ -68,7 +68,7 @@ class CommitStage:
         outcomes: Sequence[Outcome],
         *,
         step: BackOffStep = BackOffStep.AS_PLANNED,
-    ) -> ShardReport:
+    ) -> CommitRecord:
         """Write and commit a shard; the rows that it copies come before those of its outcomes.
 
         Args:
@@ -91,7 +91,7 @@ class CommitStage:
         tables, copied = self._with_copied_rows(shard, tables)
         stats = count_rows(tables, threshold=self._threshold) | count_margins(annotated, threshold=self._threshold)
         stats |= count_step(step)
-        report = ShardReport(
+        report = CommitRecord(
             shard=shard.index,
             generation=self._generation,
             read=shard.records,
@@ -140,7 +140,7 @@ class CommitStage:
         tables = {name: pa.concat_tables([piece[name] for piece in pieces]) for name in pieces[0]}
         return tables, [next(results) if isinstance(outcome, AnnotatedDocument) else outcome for outcome in outcomes]
 
-    def _commit(self, report: ShardReport, tables: dict[str, pa.Table], shard: Shard) -> ShardReport:
+    def _commit(self, report: CommitRecord, tables: dict[str, pa.Table], shard: Shard) -> CommitRecord:
         folder = self._folder
         folder.check_newest(self._generation)
         try:

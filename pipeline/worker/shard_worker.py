@@ -9,7 +9,7 @@ from concord.models.terms import TermMatcher
 from concord.pipeline.documents import AnnotatedDocument, Document, ParsedDocument
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.identity import component_signature
-from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import UNCALIBRATED, Signature
 from concord.pipeline.output.shard_stats import BackOffStep
@@ -83,7 +83,7 @@ class ShardWorker:
 
     def run(
         self, shard: Shard, *, parses: Parses | None = None, on_progress: OnShardProgress | None = None
-    ) -> tuple[ShardReport, Timings]:
+    ) -> tuple[CommitRecord, Timings]:
         """Annotate and commit one shard, unless an earlier attempt or another driver has done so.
 
         Args:
@@ -108,7 +108,7 @@ class ShardWorker:
                 raise
             return winner, Timings()
 
-    def _run(self, shard: Shard, parses: Parses | None) -> tuple[ShardReport, Timings]:
+    def _run(self, shard: Shard, parses: Parses | None) -> tuple[CommitRecord, Timings]:
         clock = StageClock()
         attempts = self._crash_log.read(shard)
         if attempts.suspects:

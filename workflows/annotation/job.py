@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from concord.models.config import Config, OneRun
+from concord.models.config import Config
 from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.config import AnnotateConfig, OutputConfig, ParserConfig, TaggerRunConfig
 from concord.pipeline.identity import ResolvedTagger
@@ -125,7 +125,7 @@ def last_config(folder: OutputFolder) -> AnnotateConfig | None:
 def with_settings_of_collection(config: AnnotateConfig, folder: OutputFolder) -> tuple[AnnotateConfig, dict[str, Any]]:
     """Return a job in which the keys that nobody gave have the values with which the collection was last annotated.
 
-    Settings marked as ``OneRun`` are not taken. A collection that does not exist yet has none.
+    Settings that hold for one run are not taken. A collection that does not exist yet has none.
 
     Returns:
         The job, and what was taken: dotted key -> value, where it is not the default.
@@ -136,7 +136,7 @@ def with_settings_of_collection(config: AnnotateConfig, folder: OutputFolder) ->
     last = last_config(folder)
     if last is None:
         return config, {}
-    earlier = flatten(last.values_without(OneRun))
+    earlier = flatten(last.values_where(lambda mark: mark.later_runs))
     given = flatten(config.model_dump(mode="json", exclude_unset=True))
     defaults = flatten(AnnotateConfig(input="", output=OutputConfig(path="")).model_dump(mode="json"))
     taken = {key: value for key, value in earlier.items() if key not in given}

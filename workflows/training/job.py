@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from concord.models.config import Config, Incidental
+from concord.models.config import Affects, Config
 from concord.models.errors import ConfigError
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.workflows.job_files import absolute, apply_overrides, corpus_paths, read_yaml
@@ -117,15 +117,15 @@ class TrainJob(Config):
     """One training: a profile of a file of conf/train with all overrides applied."""
 
     tagger: str
-    profile: Annotated[str, Incidental]
+    profile: Annotated[str, Affects("nothing")]
     data: DataConfig
     start: str | None = None
     further_types: list[str] = Field(default_factory=list)
     """Entity types to learn that the tagger to start from lacks."""
     model: dict[str, Any]
     fit: dict[str, Any] = Field(default_factory=dict)
-    register_as: Annotated[str, Incidental]
-    experiment: Annotated[str, Incidental] = "concord"
+    register_as: Annotated[str, Affects("nothing")]
+    experiment: Annotated[str, Affects("nothing")] = "concord"
 
     @model_validator(mode="after")
     def _check_start(self) -> Self:

@@ -21,7 +21,7 @@ from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig
 from concord.pipeline.executors.ray_cluster import choose_roles, run_on_ray
 from concord.pipeline.executors.ray_scheduler import RunMetrics
-from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
@@ -233,7 +233,7 @@ def test_metrics_have_names_and_tags() -> None:
     Metric.values = {}
     run_metrics = RunMetrics(counter=Metric, gauge=Metric, histogram=Metric, collection="/out")
     run_metrics.set_shards_left(2)
-    report = ShardReport(shard=0, generation=0, read=3, annotated=2, unchanged=0, dead_letters=1)
+    report = CommitRecord(shard=0, generation=0, read=3, annotated=2, unchanged=0, dead_letters=1)
     run_metrics.count_shard(report, Timings(read=0.5, parse=2.0, tag=1.0, words=7))
     run_metrics.count_replaced("memory")
     collection = ("collection", "/out")

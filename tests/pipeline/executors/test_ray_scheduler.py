@@ -20,7 +20,7 @@ from concord.pipeline.executors import ray_scheduler
 from concord.pipeline.executors.base import StopRequest
 from concord.pipeline.executors.ray_actors import ProcessPlace, ShardActor, ShardResult, SharedStorage
 from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole
-from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.crash_log import CrashLog
@@ -85,14 +85,14 @@ def run(
     nodes: tuple[str, ...] = (),
     on_progress: Any = None,
     **config: Any,
-) -> tuple[RayScheduler, list[ShardReport]]:
+) -> tuple[RayScheduler, list[CommitRecord]]:
     """Run shards; return the scheduler and the reports."""
     role = WorkerRole(
         count=actors, cpus=1, gpus=0, key="actors", actor=ShardActor, build=lambda plan: None, nodes=nodes
     )
     storage = SharedStorage.of(plan, shards)
     scheduler = RayScheduler(plan, ExecutorConfig(kind="ray", **config), [role], storage)
-    reports: list[ShardReport] = []
+    reports: list[CommitRecord] = []
     with storage.marked():
         try:
             scheduler.run(

@@ -10,7 +10,7 @@ import pytest
 from concord_testing import runs, stores
 
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError, StoreError
-from concord.pipeline.output.manifest import PartFile, ShardReport
+from concord.pipeline.output.manifest import CommitRecord, DataFile
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Plan
@@ -31,13 +31,13 @@ def plan(output: Path) -> Plan:
     return OutputFolder(output).plan()
 
 
-def part_with(output: Path, content: bytes, shard: int) -> ShardReport:
+def part_with(output: Path, content: bytes, shard: int) -> CommitRecord:
     path = f"documents/part-{shard:05d}-g0-{content.hex()[:8]}.parquet"
     pending = output / "_run" / "parts"
     (pending / "documents").mkdir(parents=True, exist_ok=True)
     (pending / path).write_bytes(content)
-    part = PartFile(path=path, rows=1, size=len(content), sha256="0" * 64)
-    return ShardReport(
+    part = DataFile(path=path, rows=1, size=len(content), sha256="0" * 64)
+    return CommitRecord(
         shard=shard, generation=0, read=1, annotated=1, unchanged=0, dead_letters=0, files={"documents": part}
     )
 

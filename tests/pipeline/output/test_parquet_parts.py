@@ -12,7 +12,7 @@ import pytest
 
 from concord.pipeline.errors import IntegrityError, StoreError
 from concord.pipeline.output import parquet_parts
-from concord.pipeline.output.manifest import PartFile
+from concord.pipeline.output.manifest import DataFile
 from concord.pipeline.output.parquet_parts import ROW_GROUP_ROWS, write_part
 from concord.pipeline.output.schema import SCHEMAS
 
@@ -30,7 +30,7 @@ def error_rows(rows: int) -> pa.Table:
     return pa.table(columns, schema=SCHEMAS["errors"])
 
 
-def write(table: pa.Table, output: Path) -> PartFile:
+def write(table: pa.Table, output: Path) -> DataFile:
     return write_part(
         table, root=output, staging=output / "_run" / "staging", name="errors", shard="00003", generation=0
     )

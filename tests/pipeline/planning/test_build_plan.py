@@ -329,20 +329,20 @@ def test_digest_ignores_what_cannot_change_the_output(folder: Path) -> None:
     )
 
     assert other.digest == plan.digest
-    assert other.recipe.difference(plan.recipe) == []
+    assert other.row_settings.difference(plan.row_settings) == []
 
 
-def test_recipe_difference_names_what_decides_the_rows(folder: Path) -> None:
+def test_difference_of_settings_names_what_decides_the_rows(folder: Path) -> None:
     plan = plan_for(folder)
     (folder / "a.txt").write_text("changed")
     cut = plan_for(folder, threads=2, planning=PlanningConfig(shard_bytes=7), limit=1)
     assert cut.digest != plan.digest
-    assert cut.recipe.difference(plan.recipe) == []
+    assert cut.row_settings.difference(plan.row_settings) == []
     other = plan_for(folder, tagger=replace(TAGGER, digest="9" * 64))
-    assert other.recipe.difference(plan.recipe) == [
+    assert other.row_settings.difference(plan.row_settings) == [
         f"tagger: was '{TAGGER.name}@{TAGGER.digest}', is now '{TAGGER.name}@{'9' * 64}'"
     ]
-    assert other.recipe.has_same_parses(plan.recipe)
+    assert other.row_settings.has_same_parses(plan.row_settings)
 
 
 ROW_CHANGES: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ import pytest
 from concord_testing import fakes, runs, stores
 
 from concord.pipeline.errors import InputError, StoreError
-from concord.pipeline.output.manifest import PartFile, ShardReport
+from concord.pipeline.output.manifest import CommitRecord, DataFile
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.report.html import write_report
@@ -112,9 +112,9 @@ def test_the_second_commit_of_a_shard_removes_its_parts(s3_url: str) -> None:
     assert [name for name in stores.contents(f"{s3_url}/out") if "part" in name] == [first.files["documents"].path]
 
 
-def report(name: str) -> ShardReport:
-    part = PartFile(path=f"documents/{name}.parquet", rows=1, size=4, sha256="0" * 64)
-    return ShardReport(
+def report(name: str) -> CommitRecord:
+    part = DataFile(path=f"documents/{name}.parquet", rows=1, size=4, sha256="0" * 64)
+    return CommitRecord(
         shard=0, generation=0, read=1, annotated=1, unchanged=0, dead_letters=0, files={"documents": part}, stats={}
     )
 

@@ -14,7 +14,7 @@ from concord_testing import fakes, runs
 
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import DeviceError, ShardError, ShortageError
-from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import Signature
 from concord.pipeline.output.shard_stats import BackOffStep, backed_off
@@ -42,7 +42,7 @@ def letters(output: Path) -> list[tuple[str, str, str]]:
     return [(row["doc_id"], row["stage"], row["error"]) for row in rows]
 
 
-def reports(output: Path) -> dict[int, ShardReport]:
+def reports(output: Path) -> dict[int, CommitRecord]:
     folder = OutputFolder(output)
     return folder.finished_shards(folder.plan())
 

@@ -25,7 +25,7 @@ from concord.models.errors import ModelError
 from concord.pipeline.annotate import annotate
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.build import build_parse_worker, build_worker
@@ -117,8 +117,8 @@ def test_output_is_the_same_when_another_worker_has_parsed(
     def build(plan: Plan) -> ShardWorker:
         worker, parser = build_worker(plan), build_parse_worker(plan)
 
-        def run_with_parses(run: Callable[..., Any], shard: Shard, **others: Any) -> tuple[ShardReport, Timings]:
-            result: tuple[ShardReport, Timings] = run(shard, parses=Parses(parser.run(shard)[0]), **others)
+        def run_with_parses(run: Callable[..., Any], shard: Shard, **others: Any) -> tuple[CommitRecord, Timings]:
+            result: tuple[CommitRecord, Timings] = run(shard, parses=Parses(parser.run(shard)[0]), **others)
             return result
 
         def parse_nothing(run: Callable[..., Any], records: Sequence[Document | ParsedDocument | DeadLetter]) -> Any:

@@ -33,7 +33,7 @@ from concord.pipeline.documents import (
 )
 from concord.pipeline.errors import StoreError
 from concord.pipeline.identity import ComponentIdentity
-from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.shard_progress import OnShardProgress, Timings
@@ -206,7 +206,7 @@ def build_worker_without_room(plan: Plan) -> ShardWorker:
     return worker
 
 
-def _find_no_space(_run: Callable[..., ShardReport], shard: Shard, *_: Any, **_named: Any) -> ShardReport:
+def _find_no_space(_run: Callable[..., CommitRecord], shard: Shard, *_: Any, **_named: Any) -> CommitRecord:
     raise StoreError(f"shard {shard.name}: no space")
 
 
@@ -232,8 +232,8 @@ class RecordWorker(ShardWorker):
     @override
     def run(
         self, shard: Shard, *, parses: Parses | None = None, on_progress: OnShardProgress | None = None
-    ) -> tuple[ShardReport, Timings]:
-        report = ShardReport(
+    ) -> tuple[CommitRecord, Timings]:
+        report = CommitRecord(
             shard=shard.index, generation=0, read=shard.records, annotated=shard.records, unchanged=0, dead_letters=0
         )
         return OutputFolder(self.output).commit(report), Timings()

@@ -18,7 +18,7 @@ from ray.util import metrics
 from concord.models.errors import ConcordError
 from concord.pipeline.executors import ray_scheduler
 from concord.pipeline.executors.ray_actors import ProcessPlace, ShardResult
-from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.plan import Shard
 from concord.pipeline.worker.shard_progress import Timings
 
@@ -61,7 +61,7 @@ class Actor:
 
     def do(self, shard: Shard) -> ShardResult:
         """Do a shard."""
-        report = ShardReport(
+        report = CommitRecord(
             shard=shard.index, generation=0, read=shard.records, annotated=shard.records, unchanged=0, dead_letters=0
         )
         return ShardResult(report=report, timings=Timings(words=1), resident_bytes=None)

@@ -10,7 +10,6 @@ import pytest
 from concord_testing import runs
 from concord_testing.command_line import concord_json
 
-from concord.models.config import Incidental, LabelNeutral, OneRun
 from concord.models.errors import ModelError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.output.collection import DeadLetterFilter
@@ -120,10 +119,10 @@ def test_a_setting_that_decides_labels_tags_everything_again_and_holds(source: P
 
 def test_every_setting_is_known_to_decide_or_not_to(source: Path) -> None:
     config = read_annotate_job(None, values={"input": str(source), "output": "out"})
-    deciding = flatten(config.values_without(Incidental, LabelNeutral)).keys()
+    deciding = flatten(config.values_where(lambda mark: mark.what == "labels")).keys()
     labels = {f"parser.{name}" for name in ("language", "trees", "tags")}
     assert deciding == labels | {"output.candidates", *(override.split("=")[0] for override in DECIDING)}
-    kept = flatten(config.values_without(OneRun)).keys()
+    kept = flatten(config.values_where(lambda mark: mark.later_runs)).keys()
     assert not kept & {"input", "limit", "max_removed", "accept_input", "planning.rehash", "tagger.device"}
     assert not [key for key in kept if key.startswith("executor.")]
 

@@ -18,7 +18,7 @@ from concord.pipeline.output.collection import (
     SentenceRow,
     TokenRow,
 )
-from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.manifest import CommitRecord
 from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.index.queries import IndexedDocument, IndexedEntity
 from concord.workflows.view.index.search_index import SLOT_BITS, select
@@ -163,7 +163,7 @@ def read_document(opened: OpenedCollection, index: sqlite3.Connection, document:
 
 def read_row(
     opened: OpenedCollection, index: sqlite3.Connection, document: IndexedDocument
-) -> tuple[ShardReport, DocumentRow]:
+) -> tuple[CommitRecord, DocumentRow]:
     """Return the shard that holds a document of the index, and its row of the table of documents.
 
     Raises:

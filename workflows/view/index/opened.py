@@ -11,7 +11,7 @@ from threading import Lock, Thread
 
 from concord.models.errors import ConcordError
 from concord.pipeline.output.collection import Collection, DocumentRow, open_collection
-from concord.pipeline.output.manifest import Manifest, ShardReport
+from concord.pipeline.output.manifest import CommitRecord, Manifest
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.source_texts import SourceTexts
@@ -35,7 +35,7 @@ class Snapshot:
 
     collection: Collection
     unfinished: bool
-    shards: Mapping[str, ShardReport]
+    shards: Mapping[str, CommitRecord]
 
     @property
     def state(self) -> str:

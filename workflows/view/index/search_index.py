@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from concord.pipeline.output.collection import Collection
-from concord.pipeline.output.manifest import ShardReport
+from concord.pipeline.output.manifest import CommitRecord
 from concord.workflows.view.index.index_rows import document_rows, entity_rows, fold, meta_rows, sentence_rows
 from concord.workflows.view.page import Window
 
@@ -216,7 +216,7 @@ def band_name(number: int) -> str:
     return f"{limits[number]} to {limits[number + 1]}"
 
 
-def shard_key(report: ShardReport) -> str:
+def shard_key(report: CommitRecord) -> str:
     """Return what a shard is known by: shards with equal keys have equal rows."""
     hashes = " ".join(f"{name}:{part.sha256}" for name, part in sorted(report.files.items()))
     return sha256(f"{report.shard} {report.generation} {hashes}".encode()).hexdigest()
@@ -240,7 +240,7 @@ def _remove(index: sqlite3.Connection, slot: int) -> None:
     index.execute("DELETE FROM shards WHERE slot = ?", (slot,))
 
 
-def _add_rows(index: sqlite3.Connection, collection: Collection, report: ShardReport, *, key: str) -> None:
+def _add_rows(index: sqlite3.Connection, collection: Collection, report: CommitRecord, *, key: str) -> None:
     """Add the documents, entities and dead letters of a shard, unless another process has."""
     cursor = index.execute("INSERT OR IGNORE INTO shards (key) VALUES (?)", (key,))
     if not cursor.rowcount:
@@ -268,7 +268,7 @@ def _add_rows(index: sqlite3.Connection, collection: Collection, report: ShardRe
     )
 
 
-def _add_words(index: sqlite3.Connection, collection: Collection, report: ShardReport, *, key: str) -> None:
+def _add_words(index: sqlite3.Connection, collection: Collection, report: CommitRecord, *, key: str) -> None:
     """Add the words of a shard, unless they are there."""
     row = index.execute("SELECT slot FROM shards WHERE key = ? AND NOT searchable", (key,)).fetchone()
     if row is None:
