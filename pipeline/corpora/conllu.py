@@ -14,13 +14,14 @@ from pathlib import Path
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.corpus_format import (
     EMPTY,
+    NO_ENTITY,
     TAG_COLUMNS,
     FaultReporter,
     GoldFormat,
+    LabelPlaces,
     SentenceRows,
     numbered_lines,
 )
-from concord.pipeline.corpora.label_places import NO_ENTITY, LabelPlaces
 
 COLUMNS = 10
 ENTITY_KEY = "NER"

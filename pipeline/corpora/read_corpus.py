@@ -10,7 +10,7 @@ from pathlib import Path
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
 from concord.models.labels import OUTSIDE
-from concord.pipeline.corpora import bracketed, conll, conllu
+from concord.pipeline.corpora import conll, conllu
 from concord.pipeline.corpora.corpus_format import (
     EMPTY,
     TAG_COLUMNS,
@@ -21,17 +21,18 @@ from concord.pipeline.corpora.corpus_format import (
     GoldFormat,
     OnFault,
     SentenceRows,
+    detect_scheme,
     numbered_lines,
     raise_fault,
+    to_bio2,
 )
-from concord.pipeline.corpora.label_schemes import detect_scheme, to_bio2
 from concord.pipeline.errors import InputError
 
 SUFFIXES: dict[str, FormatName] = {".conllu": "conllu", ".conll": "conll", "gold_conll": "conll2012"}
 _READERS: dict[FormatName, Callable[[Iterable[tuple[int, str]], GoldFormat, FaultReporter], Iterator[SentenceRows]]] = {
     "conll": conll.read_sentences,
     "conllu": conllu.read_sentences,
-    "conll2012": bracketed.read_sentences,
+    "conll2012": conll.read_conll2012,
 }
 
 

@@ -20,8 +20,7 @@ from urllib.parse import unquote
 
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corpora.conllu import COLUMNS, ENTITY_KEY, conllu_row, misc_values
-from concord.pipeline.corpora.corpus_format import numbered_lines
-from concord.pipeline.corpora.label_places import looks_like_label
+from concord.pipeline.corpora.corpus_format import looks_like_label, numbered_lines
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.items import AnnotatedPassage, AnnotatedSpan, ExportItem, percent_encode
 from concord.pipeline.output.collection import CollectedDocument, CollectedSentence, TokenRow, group_words

@@ -1,28 +1,36 @@
 """Export of an annotated collection, or of listed documents, to the formats that other tools read."""
 
+import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import orjson
+import yaml
 
 from concord.models.adapters.libraries import require_library
 from concord.models.errors import ConfigError
-from concord.pipeline.documents import DeadLetter
+from concord.models.labels import OUTSIDE
+from concord.pipeline.documents import DeadLetter, part_finder
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.brat import write_brat
 from concord.pipeline.exchange.conllu import write_conllu
 from concord.pipeline.exchange.docbin import write_docbin
-from concord.pipeline.exchange.entity_csv import write_entity_csv
-from concord.pipeline.exchange.hf_dataset import write_hf_dataset
 from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.exchange.label_studio import write_label_studio
-from concord.pipeline.output.collection import CollectedDocument, CollectedSentence, open_collection, read_collection
+from concord.pipeline.output.collection import (
+    CollectedDocument,
+    CollectedSentence,
+    join_words,
+    open_collection,
+    read_collection,
+    whole_sentences,
+)
 from concord.pipeline.output.shard_stats import entity_types
-from concord.pipeline.storage.atomic_writes import write_compressed
+from concord.pipeline.storage.atomic_writes import stage_folder, store_errors, write_compressed
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.source_texts import SourceTexts
 
@@ -256,3 +264,106 @@ def write_json_lines(
     ``.gz`` and ``.zst`` are compressed. Offsets count code points of ``text``; other fields are columns of the tables.
     """
     write_compressed(path, (orjson.dumps(record(item), option=orjson.OPT_APPEND_NEWLINE).decode() for item in items))
+
+
+_COLUMNS = (
+    *("doc_id", "source_uri", "sent_id", "start_char", "end_char", "part", "label", "name", "canonical", "value"),
+    *("confidence", "uncertainty", "source", "context"),
+)
+# Spreadsheets guess the encoding unless a file says so.
+_BYTE_ORDER_MARK = "\ufeff"
+# What spreadsheets evaluate (https://owasp.org/www-community/attacks/CSV_Injection).
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+class _Row:
+    """A file whose write returns the text, as ``csv.writer`` then does."""
+
+    def write(self, text: str) -> str:
+        return text
+
+
+def write_entity_csv(path: Path, items: Iterable[ExportItem]) -> None:
+    """Atomically write the entities, replacing any existing file; ``.gz`` and ``.zst`` are compressed.
+
+    Items need no text.
+    """
+    write_compressed(path, format_csv(_COLUMNS, _rows(items)))
+
+
+def format_csv(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> Iterator[str]:
+    """Yield a table as CSV, line by line; what a spreadsheet would take for a formula begins with an apostrophe."""
+    # Its line ends are \r\n, so that Python of every version quotes a cell with either.
+    format_row = csv.writer(_Row()).writerow
+    yield _BYTE_ORDER_MARK
+    for row in chain([columns], rows):
+        yield format_row(map(_cell, row))
+
+
+def _rows(items: Iterable[ExportItem]) -> Iterator[Iterable[Any]]:
+    for item in items:
+        row = item.document.row
+        sentences = {sentence.row.sent_id: sentence for sentence in item.document.sentences}
+        part_at = part_finder(row.parts)
+        for entity in item.document.entities:
+            numbers = (value and round_float(value) for value in (entity.confidence, entity.uncertainty))
+            context = " ".join(join_words(sentences[entity.sent_id].tokens).split())
+            place = (row.doc_id, row.source_uri, entity.sent_id, entity.start_char, entity.end_char)
+            part = part_at(entity.start_char)
+            described = "" if part is None else str(part)
+            yield (
+                *place,
+                described,
+                entity.label,
+                entity.name,
+                entity.canonical,
+                entity.value,
+                *numbers,
+                entity.source,
+                context,
+            )
+
+
+def _cell(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
+
+
+_CARD = """---
+task_categories: [token-classification]
+configs:
+- config_name: default
+  data_files: [{{split: train, path: train.jsonl}}]
+dataset_info:
+  features:
+  - {{name: doc_id, dtype: string}}
+  - {{name: sent_id, dtype: int32}}
+  - {{name: tokens, list: string}}
+  - {{name: ner_tags, list: {{class_label: {{names: {names}}}}}}}
+---
+
+The labels are those of a tagger, except where a person has corrected them.
+"""
+
+
+def write_hf_dataset(folder: Path, items: Iterable[ExportItem], *, labels: Sequence[str]) -> None:
+    """Write a new folder, which appears under its name once it is complete; ``labels`` are all types that may occur."""
+    names = [OUTSIDE, *(f"{prefix}-{label}" for label in labels for prefix in "BI")]
+    numbers = {name: number for number, name in enumerate(names)}
+    shown = yaml.safe_dump({str(number): name for name, number in numbers.items()}, default_flow_style=True)
+    with store_errors(folder), stage_folder(folder) as staged:
+        (staged / "README.md").write_text(_CARD.format(names=shown.strip()), encoding="utf-8")
+        with (staged / "train.jsonl").open("xb") as stream:
+            stream.writelines(_lines(items, numbers))
+
+
+def _lines(items: Iterable[ExportItem], numbers: Mapping[str, int]) -> Iterator[bytes]:
+    for item in items:
+        for pieces in whole_sentences(item.document):
+            words = [word for piece in pieces for word in piece.tokens]
+            row = {
+                "doc_id": item.document.row.doc_id,
+                "sent_id": pieces[0].row.sent_id,
+                "tokens": [word.word for word in words],
+                "ner_tags": [numbers[word.ner] for word in words],
+            }
+            yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)

@@ -70,7 +70,7 @@ def load_parser(config: ParserConfig) -> "Parser":
 
     if config.package != MULTILINGUAL_PACKAGE:
         return StanzaParser(config)
-    from concord.pipeline.parsing.language_parser import LanguageParser
+    from concord.pipeline.parsing.stanza_parser import LanguageParser
 
     return LanguageParser(config, english=StanzaParser(_for_english(config)), identity=parser_identity(config))
 

@@ -1,10 +1,10 @@
-"""Run the networks of Stanza 1.15 with our own batches: the output of ``stanza_plain`` at a multiple of its speed.
+"""Run the networks of Stanza 1.15 with our own batches: the output of ``PlainStanza`` at a multiple of its speed.
 
 Paragraphs and sentences of all documents are sorted by length, and features of characters and word forms come from
 tables. Long paragraphs are read in pieces side by side (``stanza_tokenizer``). Tagger and parser run on the same rows
 of words without padding (``stanza_networks``), relations are chosen for the best heads only, the tree search stops at
 the first proof of the best tree, and addresses are looked for only where one may start. Nothing of Stanza is patched;
-for any other package or version ``stanza_plain`` is used.
+for any other package or version ``PlainStanza`` is used.
 """
 
 import re
@@ -28,7 +28,7 @@ from concord.pipeline.parsing.stanza_networks import (
     TaggerNetwork,
     obstacle_to_networks,
 )
-from concord.pipeline.parsing.stanza_plain import PlainStanza, restore_lemma, stanza_document, truncate
+from concord.pipeline.parsing.stanza_pipeline import PlainStanza, restore_lemma, stanza_document, truncate
 from concord.pipeline.parsing.stanza_tokenizer import TokenizerNetwork
 from concord.pipeline.parsing.tokens import (
     BOTH_END,

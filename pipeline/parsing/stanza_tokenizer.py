@@ -1,7 +1,7 @@
 """The tokenizer of Stanza 1.15 on windows of paragraphs: characters to labels.
 
-On a CPU a tokenizer of two LSTMs reads many windows at once, the long ones in pieces side by side (``piecewise_lstm``);
-any other is run as it is. The labels are those of Stanza's own network over the same windows.
+On a CPU a tokenizer of two LSTMs reads many windows at once, the long ones in pieces side by side
+(``packed_sentences``); any other is run as it is. The labels are those of Stanza's own network over the same windows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from concord.models.data.outputs import OnBatch
-from concord.pipeline.parsing.piecewise_lstm import Pieces, PiecewiseLSTM
+from concord.pipeline.parsing.packed_sentences import Pieces, PiecewiseLSTM
 from concord.pipeline.parsing.tokens import MULTI_WORD_END, SENTENCE_END, TOKEN_END, Paragraph, window_cut
 
 # Characters. A longer paragraph is tokenized in windows; the last _WINDOW_CONTEXT characters of each are read again

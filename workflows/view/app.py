@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from concord.models.errors import ConcordError
-from concord.pipeline.exchange.entity_csv import format_csv
+from concord.pipeline.exchange.export import format_csv
 from concord.pipeline.exchange.review_queue import Quotas
 from concord.pipeline.report.html import REPORT_NAME
 from concord.pipeline.report.templates import load_template

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.models.labels import Span, encode_spans
-from concord.pipeline.corpora.label_schemes import EntityScheme, detect_scheme, to_bio2
+from concord.pipeline.corpora.corpus_format import EntityScheme, detect_scheme, to_bio2
 
 Faults = list[tuple[int, str, str | None]]
 BIOES = "use label_scheme=BIOES, which also stands for BILOU and BMES, or convert the corpus with concord prepare"

@@ -39,8 +39,8 @@ from concord.pipeline.exchange.export import (
     export_collection,
     read_ids,
     spacy_record,
+    write_hf_dataset,
 )
-from concord.pipeline.exchange.hf_dataset import write_hf_dataset
 from concord.pipeline.exchange.items import ExportItem
 from concord.pipeline.exchange.review_queue import Quotas, write_review_queue
 from concord.pipeline.output import parquet_parts

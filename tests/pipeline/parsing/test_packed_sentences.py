@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from concord.pipeline.parsing import piecewise_lstm
-from concord.pipeline.parsing.piecewise_lstm import Pieces, PiecewiseLSTM
+from concord.pipeline.parsing import packed_sentences
+from concord.pipeline.parsing.packed_sentences import Pieces, PiecewiseLSTM
 
 
 def random_lstm(*, forget_bias: float) -> torch.nn.LSTM:
@@ -32,9 +32,9 @@ def expected_states(lstm: torch.nn.LSTM, inputs: Tensor, lengths: Sequence[int])
 def test_states_are_those_of_whole_sequences(
     forget_bias: float, lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(piecewise_lstm, "_STEPS", 2)
-    monkeypatch.setattr(piecewise_lstm, "_LANES", 3)
-    monkeypatch.setattr(piecewise_lstm, "_SHORT", 10)
+    monkeypatch.setattr(packed_sentences, "_STEPS", 2)
+    monkeypatch.setattr(packed_sentences, "_LANES", 3)
+    monkeypatch.setattr(packed_sentences, "_SHORT", 10)
     lstm = random_lstm(forget_bias=forget_bias)
     inputs = torch.randn(sum(lengths), 5)
     with torch.inference_mode():
@@ -47,15 +47,15 @@ def test_pieces_that_start_in_a_wrong_state_are_read_again(
     warm_up: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again: list[int] = []
-    differing = piecewise_lstm._differing
+    differing = packed_sentences._differing
 
     def counted(start: Tensor, end: Tensor) -> NDArray[np.bool_]:
         wrong = differing(start, end)
         again.append(int(np.count_nonzero(wrong)))
         return wrong
 
-    monkeypatch.setattr(piecewise_lstm, "_differing", counted)
-    monkeypatch.setattr(piecewise_lstm, "_STEPS", 1)
+    monkeypatch.setattr(packed_sentences, "_differing", counted)
+    monkeypatch.setattr(packed_sentences, "_STEPS", 1)
     lstm = random_lstm(forget_bias=20.0)
     inputs = torch.randn(60, 5)
     with torch.inference_mode():
@@ -73,7 +73,7 @@ def test_one_piece_needs_no_second_reading() -> None:
 
 
 def test_lanes_are_as_many_as_pieces_keep_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(piecewise_lstm, "_STEPS", 2)
-    stretches, firsts = piecewise_lstm._schedule(np.array([1, 6, 3, 4]))
+    monkeypatch.setattr(packed_sentences, "_STEPS", 2)
+    stretches, firsts = packed_sentences._schedule(np.array([1, 6, 3, 4]))
     assert stretches.tolist() == [[1, 3, 2], [1, 3, 2], [1, 0, 4]]
     assert firsts.tolist() == [[0, 0, 0], [2, 2, 2], [4, 0, 0]]

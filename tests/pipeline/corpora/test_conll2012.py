@@ -1,4 +1,4 @@
-"""Corpora of shared tasks with bracketed entities; faults are reported with file and line."""
+"""CoNLL-2012, with bracketed entities; faults are reported with file and line."""
 
 from pathlib import Path
 
