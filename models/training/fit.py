@@ -224,9 +224,6 @@ _KEPT_WORDS = 2**21
 
 STATE_NAME = "state.safetensors"
 
-SCORE_NAMES = ("dev_f1", "dev_precision", "dev_recall", "draft_f1", "dev_accuracy", "draft_accuracy")
-"""The scores of an EpochResult."""
-
 Documents = Sequence[Sequence[Sentence]]
 
 
@@ -262,8 +259,8 @@ class EpochResult:
     loss: float
     """Mean over batches."""
     dev_f1: float | None = None
-    """Of strict spans, like precision and recall; None for a tagger of token labels, or without a dev corpus. All
-    scores are means over the dev corpora."""
+    """Of strict spans, like precision and recall; None for a tagger of token labels. All scores are means over the dev
+    corpora."""
     dev_precision: float | None = None
     dev_recall: float | None = None
     draft_f1: float | None = None
@@ -272,15 +269,10 @@ class EpochResult:
     """Share of correct token labels; None for a tagger of entities."""
     draft_accuracy: float | None = None
     threshold: float | None
-    """The best on the dev set, in nats, or without one that of the tagger; None for a tagger of one stage."""
+    """The best on the dev set, in nats; None for a tagger of one stage."""
     seconds: float
     dev_seconds: float
     learning_rates: Mapping[str, float]
-
-    @property
-    def scored(self) -> bool:
-        """Whether there was a dev corpus."""
-        return self.dev_f1 is not None or self.dev_accuracy is not None
 
     @property
     def measure(self) -> str:
@@ -330,7 +322,6 @@ def fit(
     config: FitConfig,
     folder: Path,
     *,
-    last_epoch: int | None = None,
     on_epoch: Callable[[EpochResult], None] | None = None,
     resume: bool = True,
     on_batch: Callable[[EpochProgress], None] | None = None,
@@ -340,8 +331,7 @@ def fit(
 
     Args:
         dev: one corpus or several; the score that chooses epoch and threshold is the mean over corpora, so that a large
-            one counts no more than a small one. Without any, the last epoch is the best one, and the threshold stays.
-        last_epoch: the epoch after which to stop, with the learning rates of a training of all epochs; None for all.
+            one counts no more than a small one.
         folder: where the state of the last epoch and the bundle of the best one are written.
         resume: continue from the state in ``folder``, if there is one; the result is that of an uninterrupted training.
         keep_last: the last epoch is the best one, whatever its score, as where dev lacks a type that is learned.
@@ -359,7 +349,7 @@ def fit(
     tagger.keep_features(first_documents(trainer.documents, _KEPT_WORDS))
     for corpus in dev:
         tagger.keep_features(corpus)
-    for epoch in range(len(history), config.epochs if last_epoch is None else last_epoch):
+    for epoch in range(len(history), config.epochs):
         if _out_of_patience(history, config.patience):
             break
         started = time.monotonic()
@@ -375,13 +365,13 @@ def fit(
             dev_seconds=time.monotonic() - trained,
             learning_rates=trainer.learning_rates(),
         )
-        if keep_last or not dev or not history or result.dev_score > max(entry.dev_score for entry in history):
+        if keep_last or not history or result.dev_score > max(entry.dev_score for entry in history):
             save_tagger(tagger, folder / BUNDLE_NAME)
         history.append(result)
         trainer.save(folder / STATE_NAME, history)
         if on_epoch is not None:
             on_epoch(result)
-    best = max(history, key=lambda entry: entry.dev_score) if dev and not keep_last else history[-1]
+    best = max(history, key=lambda entry: entry.dev_score) if not keep_last else history[-1]
     return FitResult(best=best, epochs=tuple(history), bundle=folder / BUNDLE_NAME)
 
 
@@ -420,8 +410,6 @@ def _score(tagger: Tagger, dev: Sequence[Documents]) -> tuple[dict[str, float], 
     Each is a mean over corpora. For a tagger of two stages this also sets the tagger's threshold to the best one.
     """
     tagger.eval()
-    if not dev:
-        return {}, tagger.threshold
     tables = [tagger.tabulate(corpus, PredictOptions(threshold=REFINE_ALL)) for corpus in dev]
     threshold = None
     if tagger.threshold is not None:

@@ -174,7 +174,7 @@ def training(tmp_path: Path) -> Path:
     """Return the folder of a training that has ended, to be attacked."""
     folder = tmp_path / "training"
     folder.mkdir()
-    result = {"best": {"epoch": 1, "dev_f1": 1.0, "dev_accuracy": None}, "epochs": 1, "folds": None, "refused": False}
+    result = {"best": {"epoch": 1, "dev_f1": 1.0, "dev_accuracy": None}, "epochs": 1, "refused": False}
     for name, values in (("run.json", RUN), ("job.json", {"job": JOB}), ("result.json", result)):
         (folder / name).write_text(json.dumps(values))
     assert read_training(folder).files.keys() == {"job.json", "result.json"}

@@ -84,8 +84,6 @@ def find_data(corpora: Corpora, job: TrainJob | None, tagger: ResolvedTagger) ->
 def _describe_lack(tagger: ResolvedTagger, job: TrainJob | None, roles: Sequence[Role]) -> str:
     """Say which corpora a learning needs, why there are none, which the tagger has seen, and how to go on without."""
     reason = "its training is not known" if job is None else "those of its training are left out"
-    if job is not None and job.data.folds is not None and "train" not in roles:
-        reason = "its epoch was chosen by folds of its training documents, which it has read"
     provenance = read_provenance(tagger.folder) or Provenance(parts=[])
     seen = [
         f"{ROLES[part.role]} is {', '.join(file.name for file in part.files)}"
@@ -130,7 +128,7 @@ def _unchanged(job: TrainJob, provenance: Provenance, corpora: Corpora) -> DataC
     """Return the data of a training without the corpora that are gone or have changed, which is warned of.
 
     What a training that itself continued another one has read in part is read in full. Corrections that it learned are
-    left out: those that still count are in the log of their collection. So are folds, which the tagger has read.
+    left out: those that still count are in the log of their collection.
     """
     corpora_read = [corpus for corpus in job.data.train_corpora() if Path(corpus.path).name != CORPUS_NAME]
     train = [corpus for corpus in corpora_read if is_unchanged(provenance, "train", corpus.path)]
@@ -149,7 +147,6 @@ def _unchanged(job: TrainJob, provenance: Provenance, corpora: Corpora) -> DataC
     changes = {
         "train": train,
         "dev": dev,
-        "folds": None,
         "test": [path for path in job.data.paths("test") if Path(path).exists()],
     }
     return job.data.model_copy(update=changes if keeps_weak else changes | {"terms": None, "unlabelled": None})

@@ -7,9 +7,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from concord.models.config import Affects, Config
 from concord.models.errors import ConfigError
@@ -38,11 +38,8 @@ class DataConfig(GoldFormat):
 
     train: list[str | TrainCorpus]
     """One path or pattern (such as corpora/*.train.conllu), or a list of them; read in this order."""
-    dev: str | list[str] | None = None
+    dev: str | list[str]
     """Paths or patterns. Alone decides the best epoch and the threshold, by the mean over the files' scores."""
-    folds: int | None = Field(default=None, ge=2)
-    """In place of `dev`: cut the training documents into this many parts and score each by a training on the others.
-    The means over the parts choose epoch and threshold, and then one training reads all documents."""
     test: str | list[str] | None = None
     """Paths or patterns. Scored once, with the selected model, and only reported."""
     labels: dict[str, str | None] = Field(default_factory=dict)
@@ -62,13 +59,6 @@ class DataConfig(GoldFormat):
     @classmethod
     def _list_one_path(cls, train: Any) -> Any:
         return [train] if isinstance(train, str) else train
-
-    @model_validator(mode="after")
-    def _check_what_chooses(self) -> Self:
-        if (self.dev is None) == (self.folds is None):
-            got = "neither" if self.dev is None else "both"
-            raise ValueError(f"expected either dev, a corpus, or folds, a number of parts of train; got {got}")
-        return self
 
     def paths(self, part: Literal["train", "dev", "test", "unlabelled"]) -> list[str]:
         """Return the paths of a part; none if there is no such part."""
@@ -126,15 +116,6 @@ class TrainJob(Config):
     fit: dict[str, Any] = Field(default_factory=dict)
     register_as: Annotated[str, Affects("nothing")]
     experiment: Annotated[str, Affects("nothing")] = "concord"
-
-    @model_validator(mode="after")
-    def _check_start(self) -> Self:
-        if self.start is not None and self.data.folds is not None:
-            raise ValueError(
-                "start: expected data.dev, a corpus, got data.folds; a tagger that has read the documents of all folds "
-                "cannot be scored on them"
-            )
-        return self
 
     @property
     def digest(self) -> str:

@@ -82,7 +82,6 @@ class _SavedResult(Config, extra="ignore"):
 
     best: _BestEpoch
     epochs: int
-    folds: int | None
     refused: bool
     dev: _PartScores = _PartScores()
     test: _PartScores = _PartScores()
@@ -191,16 +190,13 @@ def _result_metrics(result: _SavedResult) -> dict[str, float]:
 
 
 def _version_scores(result: _SavedResult) -> dict[str, float]:
-    """Return the scores that a registered version shows, in percent: on dev or on folds, and on test."""
+    """Return the scores that a registered version shows, in percent."""
     scores: dict[str, float] = {}
     for name, part in (("dev", result.dev), ("test", result.test)):
         if part.accuracy is not None:
             scores[f"{name}_accuracy"] = part.accuracy
         elif part.scores:
             scores[f"{name}_f1"] = part.scores["all"]["f1"]
-    if result.folds is not None:
-        of_folds = {"folds_f1": result.best.dev_f1, "folds_accuracy": result.best.dev_accuracy}
-        scores |= {name: score for name, score in of_folds.items() if score is not None}
     return scores
 
 

@@ -33,7 +33,6 @@ from concord.workflows.progress import TrainingProgress
 from concord.workflows.registry.model_versions import check_name
 from concord.workflows.registry.run_records import LiveRecord, send_or_warn
 from concord.workflows.training import tracking
-from concord.workflows.training.folds import FOLDS_NAME, FoldChoice, choose_by_folds
 from concord.workflows.training.job import ProfileConfig, TrainConfig, TrainJob
 from concord.workflows.training.tracking import (
     ENVIRONMENT_NAME,
@@ -110,21 +109,19 @@ class Training:
     def fit(self, run: LiveRecord | None) -> FitResult:
         """Train the tagger, and write the bundle of the best epoch with its provenance."""
         on_batch = TrainingProgress() if shows_progress() else None
-        choice = self._choose_by_folds(on_batch) if self.job.data.folds is not None else None
         fitted = fit(
             self.tagger,
             self.corpora["train"],
             self.dev,
             self.config,
             self.folder,
-            last_epoch=choice.epoch if choice is not None else None,
             on_epoch=lambda epoch: _report_epoch(epoch, self.config, run),
             resume=self.options.resume,
             on_batch=on_batch,
             keep_last=bool(self.unscored_types),
         )
         write_provenance(fitted.bundle, self._provenance())
-        return fitted if choice is None else replace(fitted, best=replace(fitted.best, **choice.scores))
+        return fitted
 
     def score(self, fitted: FitResult) -> TrainResult:
         """Score the bundle on dev and once on test, and write the result."""
@@ -135,7 +132,6 @@ class Training:
             folder=self.folder.absolute(),
             bundle=fitted.bundle.absolute(),
             digest=tagger_digest(fitted.bundle),
-            folds=job.data.folds,
             best=fitted.best,
             epochs=len(fitted.epochs),
             seconds=sum(epoch.seconds + epoch.dev_seconds for epoch in fitted.epochs),
@@ -169,36 +165,11 @@ class Training:
         dev = label_types(self.corpora.get("dev", ()), self.tagger.vocabulary.scheme)
         return set(self.job.further_types).union(*lacking) - dev
 
-    def _choose_by_folds(self, on_batch: TrainingProgress | None) -> FoldChoice:
-        """Choose the epoch, and for a tagger of two stages its threshold, by cross-validation."""
-        choice = choose_by_folds(
-            self._build_for_part,
-            self.corpora["train"],
-            self.config,
-            self.folder / FOLDS_NAME,
-            folds=self.job.data.folds or 0,
-            resume=self.options.resume,
-            on_batch=on_batch,
-        )
-        if choice.threshold is not None:
-            self.tagger.set_threshold(choice.threshold)
-        return choice
-
-    def _build_for_part(self, documents: Documents) -> Tagger:
-        """Build an untrained tagger that learns from a part of the documents what the training's tagger learns."""
-        # A part may lack a type, and the uncertainties that a threshold is chosen from depend on their number.
-        vocabulary = self.tagger.vocabulary
-        types = vocabulary.scheme.types(vocabulary.labels)
-        tagger = _build_tagger(self.job, self.model, documents, self.config, types)
-        return tagger.move_to(pick_device(self.options.device))
-
     def _provenance(self) -> Provenance:
         """Return what the trained tagger has seen, by itself and through what it continues from."""
         data = self.job.data
         train = describe_part("train", [*data.paths("train"), *data.paths("unlabelled")], self.corpora["train"])
         provenance = _seen_before(self.job, self.model).merged_with(train)
-        if not self.dev:
-            return provenance
         return provenance.merged_with(describe_part("dev", data.paths("dev"), self.corpora["dev"]))
 
 
@@ -354,9 +325,9 @@ def _write_resolved(job: TrainJob, model: TaggerConfig, config: FitConfig, folde
 
 def _report_epoch(epoch: EpochResult, config: FitConfig, run: LiveRecord | None) -> None:
     parts = "" if epoch.dev_f1 is None else f"P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; "
-    scores = f", dev {epoch.measure} {epoch.dev_score:.2f} ({parts}draft {epoch.draft_score:.2f})"
     info(
-        f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}{scores if epoch.scored else ''}, "
+        f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}, "
+        f"dev {epoch.measure} {epoch.dev_score:.2f} ({parts}draft {epoch.draft_score:.2f}), "
         f"{epoch.seconds + epoch.dev_seconds:.0f} s"
     )
     if run is not None:

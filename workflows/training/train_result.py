@@ -23,8 +23,7 @@ class TrainResult:
     """A trained tagger and its scores.
 
     Attributes:
-        folds: into how many parts the training documents were cut to choose the epoch; None if dev corpora chose it.
-        best: the epoch of the bundle; with folds, its scores are the means over the parts.
+        best: the epoch of the bundle.
         epochs: how many were trained.
         refused: whether it was not registered because it finds nothing on dev.
         evaluations: the scores on dev and test, for those that there are.
@@ -35,7 +34,6 @@ class TrainResult:
     folder: Path
     bundle: Path
     digest: str
-    folds: int | None
     best: EpochResult
     epochs: int
     seconds: float
@@ -49,9 +47,6 @@ class TrainResult:
         best = self.best
         threshold = "" if best.threshold is None else f", threshold {best.threshold:.2f} nats"
         chosen = f"best of {self.epochs} epochs is {best.epoch}"
-        if self.folds is not None:
-            parts = f"{self.folds} parts of the training documents"
-            chosen = f"epoch {best.epoch} by the mean over {parts}, whose scores are dev here"
         lines = [
             f"{self.tagger} ({self.profile}): {chosen}{threshold}",
             indented(_score_table(best, self.evaluations.get("test"))),

@@ -310,20 +310,3 @@ def test_features_are_kept_of_the_first_words_only(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("concord.models.training.fit._KEPT_WORDS", 17)  # a document has 8
     fit(tagger, corpus(5), [corpus(2)], FitConfig(epochs=1), tmp_path)
     assert kept == [3, 2]
-
-
-@pytest.mark.slow
-def test_without_a_dev_corpus_the_last_epoch_is_kept_and_the_threshold_stays(tmp_path: Path) -> None:
-    tagger, whole = new_tagger("doc_uanet"), new_tagger("doc_uanet")
-    for one in (tagger, whole):
-        assert isinstance(one, TwoStageTagger)
-        one.set_threshold(0.125)
-    config = fit_config(tagger)
-    result = fit(tagger, corpus(12), [], config, tmp_path / "two", last_epoch=2)
-    assert [epoch.scored for epoch in result.epochs] == [False, False]
-    assert result.best == result.epochs[-1]
-    assert result.best.threshold == load_tagger(result.bundle).threshold == 0.125
-    longer = fit(whole, corpus(12), [], config, tmp_path / "four")
-    assert [epoch.loss for epoch in result.epochs] == [epoch.loss for epoch in longer.epochs[:2]]
-    kept = load_tagger(result.bundle).state_dict()
-    assert all(torch.equal(value, kept[name]) for name, value in tagger.state_dict().items())

@@ -15,18 +15,15 @@ from concord_testing.runs import in_child
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import tagger_digest
 from concord.models.data.sentence import Sentence
-from concord.models.errors import ConfigError
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.corrections.log import append_to_log, log_path
 from concord.workflows.cli.main import main
 from concord.workflows.corpora.provenance import find_overlap, read_provenance
-from concord.workflows.corrections.rehearsal import Corpora, find_data
 from concord.workflows.registry import mlflow_client
 from concord.workflows.registry.model_versions import resolve
 from concord.workflows.registry.resolve_tagger import find_tagger
 from concord.workflows.training import calibrate, train
-from concord.workflows.training.job import DataConfig, TrainJob
 
 pytestmark = pytest.mark.slow
 
@@ -271,16 +268,6 @@ def test_a_changed_list_of_terms_is_another_learning(
     assert "contains another learning" in concord(*arguments).output
     terms.unlink()
     assert f"left out: {texts}, {terms}" in concord(*arguments).output
-
-
-def test_an_epoch_chosen_by_folds_needs_other_corpora(tiny_bundle: Path) -> None:
-    data = DataConfig(train=[str(EXAMPLES / "train.conllu")], folds=3)
-    job = TrainJob(tagger="bilstm_crf", profile="small", data=data, model={}, register_as="tiny")
-    for known, reason in ((job, "its epoch was chosen by folds of its training"), (None, "its training is not known")):
-        with pytest.raises(
-            ConfigError, match=rf"bilstm_crf: expected corpora that choose the epoch \(--dev\), got none: {reason}"
-        ):
-            find_data(Corpora(rehearse=None), known, find_tagger(str(tiny_bundle)))
 
 
 def test_changed_corpora_are_not_rehearsed(output: Path, store: Path, train_file: Path) -> None:

@@ -27,10 +27,11 @@ def test_the_files_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(folder)
     job = read_train_job(Path("train.yaml"))
     assert job.register_as == "my-labels"
-    assert (job.data.folds, job.data.dev) == (5, None)
+    assert job.data.dev == str(folder / "corpora/dev.conllu")
     assert job.model["encoder"] == {"last_layers": 4}
     for path in [
         *job.data.paths("train"),
+        *job.data.paths("dev"),
         *job.data.paths("test"),
         *read_gate(Path("promote.yaml")).data,
     ]:
@@ -57,7 +58,7 @@ def test_no_document_of_the_test_set_is_in_another(tmp_path: Path) -> None:
         for path in (tmp_path / "new" / "corpora").iterdir()
     }
     plain = {words for words in sentences["train"] if not any(word[:1].isupper() for word in words[1:])}
-    assert not sentences["test"] & (sentences["train"] | sentences["more"]) - plain
+    assert not sentences["test"] & (sentences["train"] | sentences["dev"]) - plain
 
 
 @pytest.mark.parametrize("types", ["", "DRUG,DRUG", "DRUG,DO SE", "B/DRUG"])
