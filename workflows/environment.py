@@ -1,4 +1,4 @@
-"""Describe where a run takes place: the commit of the code, the machine, the process and the versions."""
+"""Describe where a run takes place: the commit of the code, the machine and the versions."""
 
 import os
 import platform
@@ -31,28 +31,6 @@ def describe_environment() -> dict[str, object]:
         "cores": len(os.sched_getaffinity(0)),
         "versions": {name: version(name) for name in DISTRIBUTIONS},
     }
-
-
-def process_name(pid: int | None = None) -> str:
-    """Return a unique name of a process of this host, by default this one: host, number and start time."""
-    pid = pid or os.getpid()
-    return f"{socket.gethostname()}:{pid}:{_start(pid)}"
-
-
-def has_ended(process: str) -> bool:
-    """Return whether a process is known to have ended; nothing is known about processes of other hosts."""
-    host, _, rest = process.partition(":")
-    pid, _, _ = rest.partition(":")
-    return host == socket.gethostname() and pid.isdigit() and process != process_name(int(pid))
-
-
-def _start(pid: int) -> str | None:
-    """Return the clock ticks from boot to the start of a process; None if there is no such process."""
-    try:
-        # The second field is the name of the program, in brackets, and may contain anything.
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
-    except OSError:
-        return None
 
 
 def cache_folder() -> Path:

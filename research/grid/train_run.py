@@ -26,7 +26,7 @@ from concord.workflows.environment import COMMIT_TAG, code_tags
 from concord.workflows.evaluation import evaluate
 from concord.workflows.training import train
 from concord.workflows.training.job import TrainJob, read_train_job
-from concord.workflows.training.tracking import JOB_NAME
+from concord.workflows.training.train_result import JOB_NAME
 from research import breakdown
 from research.grid.config import GridConfig, Run
 from research.grid.corpus_files import SPLITS, corpus_folder, split_file

@@ -16,8 +16,6 @@ from concord.models.bundles.manifest import read_saved, tagger_digest
 from concord.models.errors import ConcordError, ModelError
 from concord.workflows.bundles import check_bundle, copy_bundle, pack_bundle
 from concord.workflows.registry.model_versions import ModelVersion, fetch
-from concord.workflows.registry.run_records import send
-from concord.workflows.training.tracking import read_training
 
 __all__ = ["tiny_bundle"]
 
@@ -148,68 +146,3 @@ def test_files_without_end_are_not_hashed(bundle: Path, tmp_path: Path, name: st
     hostile.replace(bundle / name, "sparse", tmp_path)
     with pytest.raises(ModelError, match=f"{name}: more than"):
         tagger_digest(bundle)
-
-
-RUN: dict[str, Any] = {
-    "key": "k",
-    "process": "p",
-    "started_ms": 1,
-    "ended_ms": 2,
-    "status": "FINISHED",
-    "sizes": {},
-    "tags": {},
-    "datasets": [],
-}
-JOB = {
-    "tagger": "bilstm_crf",
-    "profile": "small",
-    "data": {"train": "a", "dev": "b"},
-    "model": {},
-    "register_as": "tiny",
-}
-
-
-@pytest.fixture
-def training(tmp_path: Path) -> Path:
-    """Return the folder of a training that has ended, to be attacked."""
-    folder = tmp_path / "training"
-    folder.mkdir()
-    result = {"best": {"epoch": 1, "dev_f1": 1.0, "dev_accuracy": None}, "epochs": 1, "refused": False}
-    for name, values in (("run.json", RUN), ("job.json", {"job": JOB}), ("result.json", result)):
-        (folder / name).write_text(json.dumps(values))
-    assert read_training(folder).files.keys() == {"job.json", "result.json"}
-    return folder
-
-
-@pytest.mark.parametrize("name", ["/etc/hostname", "../secret", "evaluation/../../secret", ""])
-def test_trainings_name_files_of_their_own_alone(training: Path, name: str) -> None:
-    (training / "run.json").write_text(json.dumps({**RUN, "files": [name]}))
-    with pytest.raises(ConcordError, match=r"run\.json: files"):
-        read_training(training)
-
-
-@pytest.mark.parametrize("name", ["result.json", "curves.png", "evaluation/dev.csv", "evaluation"])
-def test_files_elsewhere_are_not_sent_to_the_tracking_store(training: Path, tmp_path: Path, name: str) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "dev.csv").write_bytes((training / "result.json").read_bytes())
-    (training / name).unlink(missing_ok=True)
-    (training / name).parent.mkdir(exist_ok=True)
-    (training / name).symlink_to(elsewhere if name == "evaluation" else elsewhere / "dev.csv")
-    with pytest.raises(ConcordError, match="got a link that leads elsewhere"):
-        send(read_training(training))
-
-
-@pytest.mark.parametrize("alias", ["champion", "previous"])
-def test_trainings_of_others_move_no_champion(training: Path, alias: str) -> None:
-    (training / "run.json").write_text(json.dumps({**RUN, "alias": alias}))
-    with pytest.raises(ConcordError, match=r"run\.json: alias"):
-        read_training(training)
-
-
-@pytest.mark.parametrize("kind", ["fifo", "link_to_device", "deep", "number", "list"])
-@pytest.mark.parametrize("name", ["run.json", "job.json", "result.json", "state.safetensors"])
-def test_files_of_trainings_that_are_none_are_named(training: Path, tmp_path: Path, name: str, kind: str) -> None:
-    hostile.replace(training / name, kind, tmp_path)
-    with pytest.raises(ConcordError, match=name.replace(".", r"\.")):
-        read_training(training)

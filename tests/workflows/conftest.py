@@ -1,18 +1,27 @@
-"""Tiny taggers, a training file, and a new tracking store for each test that needs one."""
+"""Tiny taggers, a training that is done once, and a tracking store of its own for each test that needs one."""
 
+import json
 import os
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from concord_testing.checkout import CHECKOUT
+from concord_testing.command_line import concord
 from concord_testing.tiny_taggers import tiny_bundle, token_bundle, two_stage_config, write_corpus
 
+from concord.models.bundles.checkpoint import save_tagger
+from concord.models.bundles.manifest import BUNDLE_NAME
+from concord.models.taggers.base import Tagger
+from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult
 from concord.workflows.registry import mlflow_client
 
 # Named as exported, since a linter sees no use of fixtures.
@@ -56,6 +65,89 @@ def store(tmp_path: Path, store_template: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("CONCORD_CACHE", str(tmp_path / "cache"))
     return tmp_path
+
+
+class Trained(NamedTuple):
+    """A training that was tracked: the folder of its store, what it answered, and its messages."""
+
+    store: Path
+    values: dict[str, Any]
+    messages: str
+
+
+@pytest.fixture(scope="session")
+def trained(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Train once and register models:/tiny/1, which has the alias live; tests must not change it."""
+    folder = tmp_path_factory.mktemp("trained")
+    shutil.copy(store_template, folder / "mlflow.db")
+    (folder / "tiny.yaml").write_text(TRAIN_YAML)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        settings = ("--set", "fit.epochs=8", "--set", "fit.batch_sentences=4", "--set", "data.test=null")
+        result = concord("train", "tiny.yaml", "--alias", "live", *settings, "--json")
+    assert result.exit_code == 0, result.output
+    return Trained(folder, json.loads(result.stdout), result.stderr)
+
+
+@pytest.fixture
+def trained_store(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change into a copy of the folder with the store and the training, and return it."""
+    copy_store(trained.store, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("CONCORD_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def copy_store(template: Path, folder: Path) -> None:
+    """Copy a local store with its artifacts, whose addresses are absolute in its database."""
+    shutil.copytree(template, folder, dirs_exist_ok=True)
+    columns = {"experiments": ["artifact_location"], "runs": ["artifact_uri"]}
+    columns["model_versions"] = ["source", "storage_location"]
+    with closing(sqlite3.connect(folder / "mlflow.db")) as database, database:
+        for table, names in columns.items():
+            for name in names:
+                change = f"UPDATE {table} SET {name} = replace({name}, ?, ?)"
+                database.execute(change, (template.as_uri(), folder.as_uri()))
+
+
+@pytest.fixture
+def fake_fit(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let trainings end at once, untrained, with a dev score of 50; call the fixture for another score."""
+    score = 50.0
+
+    def fit(tagger: Tagger, train: object, dev: object, config: FitConfig, folder: Path, **options: Any) -> FitResult:
+        state = folder / STATE_NAME
+        done = int(state.read_text()) if options["resume"] and state.exists() else 0
+        name = "f1" if tagger.vocabulary.scheme.has_entities else "accuracy"
+        scores = {f"dev_{name}": score, f"draft_{name}": score}
+        shown = {"dev_precision": score, "dev_recall": score} if name == "f1" else {}
+        epochs = [
+            EpochResult(
+                epoch=number,
+                loss=1.0,
+                threshold=None,
+                seconds=1.0,
+                dev_seconds=0.0,
+                learning_rates={},
+                **scores,
+                **shown,
+            )
+            for number in range(1, config.epochs + 1)
+        ]
+        save_tagger(tagger.eval(), folder / BUNDLE_NAME)
+        for epoch in epochs[done:]:
+            state.write_text(str(epoch.epoch))
+            options["on_epoch"](epoch)
+        return FitResult(best=epochs[-1], epochs=tuple(epochs), bundle=folder / BUNDLE_NAME)
+
+    def choose(value: float) -> None:
+        nonlocal score
+        score = value
+
+    monkeypatch.setattr("concord.workflows.training.train.fit", fit)
+    return choose
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any
 
-from concord.models.errors import ConcordError, ConfigError
+from concord.models.errors import ConfigError
 from concord.pipeline.annotate import annotate, dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ResolvedTagger
@@ -19,11 +19,10 @@ from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.inspection import describe_no_match, existing_dead_letters
 from concord.workflows.annotation.job import resolve_retry
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run
-from concord.workflows.annotation.tracking import read_runs
-from concord.workflows.console import Answer, counted, info, plain, table, warn
+from concord.workflows.annotation.tracking import log_run
+from concord.workflows.console import Answer, counted, info, plain, table
 from concord.workflows.progress import RunProgress
 from concord.workflows.registry.model_versions import is_reference
-from concord.workflows.registry.run_records import describe_sync, send_or_warn
 
 SHOWN_DOCUMENTS = 10
 """Of each kind of change, in a dry run."""
@@ -101,15 +100,14 @@ def _named_rows(kind: str, ids: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _run(job: ResolvedJob, *, retry: DeadLetterFilter | None = None) -> Answer:
+    registered = is_reference(job.config.tagger.model)
+    before = _generation(job) if registered else None
     with closing(RunProgress()) as progress:
         report = annotate(job, retry=retry, progress=progress)
     collection = open_collection(job.folder)
     manifest = collection.manifest
-    if is_reference(job.config.tagger.model):
-        try:
-            send_or_warn(read_runs(job.folder), report.output)
-        except (OSError, ConcordError) as error:
-            warn(f"the run is complete, but MLflow could not record it: {error}\n  {describe_sync(report.output)}")
+    if registered and _generation(job) != before:
+        log_run(report, collection)
     steps = {name: step.name.lower() for name, step in backed_off(manifest.shards).items()}
     return Answer(
         values={
@@ -121,6 +119,12 @@ def _run(job: ResolvedJob, *, retry: DeadLetterFilter | None = None) -> Answer:
         text=describe_run(report, config=job.config, collection=collection),
         exit_code=report.exit_code,
     )
+
+
+def _generation(job: ResolvedJob) -> str | None:
+    """Return the name of the current generation, which a run that changes nothing leaves."""
+    current = job.folder.generations.current()
+    return None if current is None else current.name
 
 
 def _expected_seconds(folder: OutputFolder, report: RunReport) -> float | None:

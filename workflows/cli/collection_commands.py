@@ -71,7 +71,7 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
     few names are missed, as 'concord calibrate --recall' has found. Their source is candidate.
 
     For a model from the registry (models:/...), counts, rates and the report are recorded in MLflow at the end. If it
-    does not answer then, 'concord registry sync' on the output sends them later.
+    does not answer then, the collection is complete all the same.
     """
     from concord.workflows.annotation.annotate import annotate_collection, preview
     from concord.workflows.annotation.job import resolve_job

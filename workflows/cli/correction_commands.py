@@ -7,14 +7,8 @@ import click
 
 from concord.workflows.cli.options import (
     COLLECTION,
-    CORPUS,
-    FOLDER,
+    FILE,
     OrderedGroup,
-    compute_options,
-    force_option,
-    labels_option,
-    set_option,
-    tracking_option,
     verb,
 )
 from concord.workflows.console import Answer
@@ -25,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=OrderedGroup)
 def corrections() -> None:
-    """List or import what people corrected in a collection.
+    """List, import or export what people corrected in a collection.
 
     Corrections are kept in corrections.jsonl in the folder of the collection. The next 'concord annotate' writes them
     into the tables, and annotates only documents again whose corrections have changed. See docs/corrections.md.
@@ -90,72 +84,23 @@ def import_corrections(source: Path, output: "OutputPath", **options: Any) -> An
     return import_command(source, output, **options)
 
 
-@verb(example="concord learn out/news --model entities_multi --no-rehearsal --dev examples/train/dev.conllu")
+@verb(example="concord corrections export out/news --output corrected.conllu", group=corrections, name="export")
 @click.argument("output", metavar="OUT", type=COLLECTION)
-@click.option("--model", required=True, help="What learns: models:/NAME@ALIAS, a folder, or a bundled tagger.")
-@click.option("--output", "-o", "folder", type=FOLDER, help="Folder of the run.  [default: runs/learn-<name>-<digest>]")
 @click.option(
-    "--rehearse",
-    multiple=True,
-    type=CORPUS,
-    help="A gold corpus to train on as well; may be repeated.  [default: what the tagger was trained on]",
+    "--output", "-o", "path", required=True, type=FILE, help="The corpus: .conllu, .conllu.gz or .conllu.zst."
 )
-@click.option("--no-rehearsal", is_flag=True, help="Train on the corrected documents alone.")
-@click.option(
-    "--dev",
-    multiple=True,
-    type=CORPUS,
-    help="A gold corpus that chooses the epoch; may be repeated.  [default: the tagger's own]",
-)
-@click.option("--calibrate", multiple=True, type=CORPUS, help="A gold corpus, unseen so far, to calibrate on.")
-@click.option(
-    "--test",
-    multiple=True,
-    type=CORPUS,
-    help="A gold corpus to compare both versions on.  [default: that of the tagger's training, if any]",
-)
-@labels_option
 @click.option(
     "--whole-documents", is_flag=True, help="Who corrected a sentence of a document looked at all of its sentences."
 )
-@click.option("--name", help="The model that gets the new version.  [default: that of --model]")
-@compute_options
-@tracking_option
-@force_option
-@set_option
-def learn(
-    output: "OutputPath",
-    *,
-    rehearse: tuple[str, ...],
-    no_rehearsal: bool,
-    dev: tuple[str, ...],
-    test: tuple[str, ...],
-    labels: dict[str, str | None],
-    **options: Any,
-) -> Answer:
-    """Train a tagger further on what people corrected.
+def export_corrections(output: "OutputPath", *, path: Path, whole_documents: bool) -> Answer:
+    """Write the corrected documents as a corpus for 'concord train'.
 
-    OUT is the folder of an annotated collection with corrections. Of the documents in which a correction fits, the
-    sentences with a correction are read as gold; all others are context only, since nobody may have looked at them.
-    Of a correction that was made on another text or with another tagger, only the corrected words are read. The tagger
-    rehearses what it was trained on, as far as its files are unchanged, for a few epochs at a low learning rate. It
-    also learns types of entities that it does not know yet; --labels TYPE= leaves one out.
+    Of the documents in which a correction fits, the sentences with a correction are written as gold. The labels of all
+    others are left open, since nobody may have looked at them; they are context only. Of a correction that was made on
+    another text or with another tagger, only the corrected words are known.
 
-    The new version is calibrated with --calibrate, compared with the old one with --test, and registered, unless it
-    finds nothing on dev (exit code 4). 'concord promote' decides whether it becomes the champion. The same command
-    continues an interrupted run, and does nothing once it is done. See docs/corrections.md.
+    'concord train conf/train/corrected.yaml --set start=MODEL' trains a tagger further on it. See docs/corrections.md.
     """
-    from concord.workflows.corrections.learn import LearnJob, learn_command
-    from concord.workflows.corrections.rehearsal import Corpora
-    from concord.workflows.job_files import absolute
+    from concord.workflows.corrections.corrections import export_command
 
-    if rehearse and no_rehearsal:
-        raise click.UsageError("--rehearse and --no-rehearsal exclude each other")
-    options["calibrate"] = list(map(absolute, options["calibrate"]))
-    corpora = Corpora(
-        rehearse=None if no_rehearsal else tuple(map(absolute, rehearse)),
-        dev=tuple(map(absolute, dev)),
-        test=tuple(map(absolute, test)),
-        labels=labels,
-    )
-    return learn_command(LearnJob(output=output, corpora=corpora, **options))
+    return export_command(output, path, whole_documents=whole_documents)

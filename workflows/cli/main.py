@@ -30,7 +30,7 @@ SECTIONS = {
         collections.schema,
         collections.doctor,
     ),
-    "Corrections": (collections.review, corrections.corrections, corrections.learn),
+    "Corrections": (collections.review, corrections.corrections),
     "Taggers": (
         taggers.init,
         taggers.prepare,

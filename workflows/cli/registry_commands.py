@@ -1,12 +1,11 @@
 """The verbs that promote versions of models, and the group ``concord registry``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from concord.workflows.cli.options import (
-    COLLECTION,
     EXISTING_FOLDER,
     FILE,
     FOLDER,
@@ -18,9 +17,6 @@ from concord.workflows.cli.options import (
 )
 from concord.workflows.console import Answer
 
-if TYPE_CHECKING:
-    from concord.pipeline.storage.output_paths import OutputPath
-
 
 @verb(example="concord bundle spacy:en_core_web_sm --output runs/spacy")
 @click.argument("model")
@@ -31,7 +27,7 @@ def bundle(model: str, *, output: Path) -> Answer:
     MODEL is the model of another library: spacy:NAME, an installed spaCy pipeline or the folder of one, or hf:FOLDER,
     a token-classification model of transformers. A folder, a bundled tagger, or models:/NAME@ALIAS is copied.
     """
-    from concord.workflows.registry.commands import bundle_command
+    from concord.workflows.registry.resolve_tagger import bundle_command
 
     return bundle_command(model, output)
 
@@ -90,7 +86,7 @@ def registry() -> None:
 @verb(example="concord registry list", group=registry, name="list")
 def list_models() -> Answer:
     """List the models with their versions and aliases."""
-    from concord.workflows.registry.commands import list_command
+    from concord.workflows.registry.model_versions import list_command
 
     return list_command()
 
@@ -99,7 +95,7 @@ def list_models() -> Answer:
 @click.argument("model", metavar="NAME[/VERSION|@ALIAS]")
 def show(model: str) -> Answer:
     """Show the versions of a model, or the details of one."""
-    from concord.workflows.registry.commands import show_command
+    from concord.workflows.registry.model_versions import show_command
 
     return show_command(model)
 
@@ -123,24 +119,9 @@ def history(name: str) -> Answer:
 def register(bundle: Path, *, name: str, alias: str | None) -> Answer:
     """Register a bundle as a new version of a model.
 
-    For bundles from elsewhere; 'concord train' registers what it trains. Registering the same bundle under the same
-    name again changes nothing.
+    For bundles from elsewhere, or of a training that MLflow did not answer; 'concord train' registers what it trains.
+    Registering the same bundle under the same name again changes nothing.
     """
-    from concord.workflows.registry.commands import register_command
+    from concord.workflows.registry.model_versions import register_command
 
     return register_command(bundle, name=name, alias=alias)
-
-
-@verb(example="concord registry sync runs out", group=registry)
-@click.argument("folders", nargs=-1, type=COLLECTION)
-def sync(folders: tuple["OutputPath", ...]) -> Answer:
-    """Send runs to MLflow that could not be recorded when they ended.
-
-    FOLDERS are trainings or annotated collections, or folders that hold some.  [default: runs and out]
-
-    Everything is read from what the runs have written there. What MLflow has is not sent again, so the command can be
-    run at any time.
-    """
-    from concord.workflows.training.sync import sync_command
-
-    return sync_command(folders or (Path("runs"), Path("out")))

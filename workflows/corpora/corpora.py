@@ -132,21 +132,6 @@ def require_known(documents: Documents, paths: Iterable[str]) -> None:
         )
 
 
-def learned_types(start: Tagger, found: set[str]) -> set[str]:
-    """Return what a tagger distinguishes whose training continues, with corpora that distinguish what was found.
-
-    Raises:
-        ConfigError: when the tagger does not know some of it.
-    """
-    learned = start.vocabulary.scheme.types(start.vocabulary.labels)
-    if further := found - learned:
-        raise ConfigError(
-            f"data.train: expected labels that the tagger knows ({', '.join(sorted(learned))}), got "
-            f"{', '.join(sorted(further))}; map or drop them under data.labels, as in {min(further)}: null"
-        )
-    return learned
-
-
 def check_dev_types(dev: Documents, paths: Sequence[str], known: set[str], *, scheme: LabelScheme) -> None:
     """Raise ConfigError for entity types, and warn of token labels, that a tagger cannot learn from its corpora."""
     where = ", ".join(paths)

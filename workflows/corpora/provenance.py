@@ -134,12 +134,6 @@ def find_overlap(provenance: Provenance, documents: Sequence[Sequence[Sentence]]
     return Overlap(compared=len(hashes), short=len(documents) - len(hashes), seen=seen)
 
 
-def is_unchanged(provenance: Provenance, role: Role, path: str) -> bool:
-    """Return whether a corpus is one that a bundle has seen in a role, with the same content."""
-    known = [file for part in provenance.parts if part.role == role for file in part.files]
-    return Path(path).exists() and CorpusFile.of(path) in known
-
-
 def document_hash(document: Sequence[Sentence]) -> str:
     """Hash a document's words, ignoring how they are split into sentences."""
     words = "\n".join(word for sentence in document for word in sentence.words)

@@ -24,8 +24,7 @@ from concord.pipeline.output.collection import (
 )
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, counted, table
-from concord.workflows.corrections.corrected_corpus import saw
-from concord.workflows.corrections.corrections import documents_with_texts
+from concord.workflows.corrections.corrections import documents_with_texts, saw
 
 
 class SharedSentence(NamedTuple):

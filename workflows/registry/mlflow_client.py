@@ -6,25 +6,22 @@ beside it; no server is needed. Every function that uses it raises TrackingError
 
 import logging
 import os
-import socket
 import sqlite3
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
-from concord.models.config import Config
 from concord.pipeline.errors import StoreError
 from concord.pipeline.storage.folders import exclusive
-from concord.workflows.environment import has_ended, process_name
 
 LONGEST_PARAMETER = 6000
-LONGEST_DIGEST = 36
 PARAMETERS_A_BATCH = 100
 METRICS_A_BATCH = 1000
 KEY_TAG = "concord.run"
-PROCESS_TAG = "concord.process"
+EXPERIMENT = "concord"
+"""Of trainings, registrations and annotations."""
 REFUSAL = "INVALID_PARAMETER_VALUE"
 """Error code of a request that is invalid in itself, so that sending it again would fail again."""
 _PATIENCE_SECONDS = 5.0
@@ -41,53 +38,36 @@ class TrackingError(StoreError):
         self.code = code
 
 
-class NotFoundError(TrackingError):
-    """What is asked for does not exist in the store."""
-
-
-class Dataset(Config):
-    """A file that a run reads."""
-
-    place: str
-    sha256: str
-    """In hex."""
-    role: str
-    """What it is used for, such as training or validation."""
-
-    @property
-    def name(self) -> str:
-        """Folder and name of the file."""
-        return f"{Path(self.place).parent.name}/{Path(self.place).name}"
-
-
 class Run:
-    """A run in the store, opened by ``open_run``. Logging is idempotent."""
+    """A run in the store, opened by ``open_run``."""
 
     def __init__(self, client: Any, run_id: str) -> None:
         self._client = client
         self.run_id = run_id
 
-    def log_metrics(self, metrics: Mapping[str, float], *, step: int, time_ms: int) -> None:
-        """Log the metrics of one step in a single call, since every call takes 26 ms or more.
-
-        Equal times, in milliseconds since 1970, mean the same measurement.
-        """
+    def log_metrics(self, metrics: Mapping[str, float], *, step: int) -> None:
+        """Log the metrics of one step in a single call, since every call takes 26 ms or more."""
         from mlflow.entities import Metric
 
         with mlflow_errors("metrics could not be logged"):
-            batch = [Metric(key, float(value), time_ms, step) for key, value in metrics.items()]
+            batch = [Metric(key, float(value), int(1000 * time.time()), step) for key, value in metrics.items()]
             for start in range(0, len(batch), METRICS_A_BATCH):
                 self._client.log_batch(self.run_id, metrics=batch[start : start + METRICS_A_BATCH])
 
-    def log_file(self, path: Path, *, folder: str | None = None) -> None:
-        """Store a file with the run, in the given folder of the run."""
-        with mlflow_errors(f"{path.name} could not be logged"):
-            self._client.log_artifact(self.run_id, str(path), folder)
+    def logged_steps(self, metric: str) -> set[int]:
+        """Return the steps for which the run has a metric."""
+        with mlflow_errors("the metrics could not be read"):
+            return {found.step for found in self._client.get_metric_history(self.run_id, metric)}
 
-    def close(self, status: RunStatus, *, time_ms: int | None = None) -> None:
-        """End the run at a time in milliseconds since 1970; now if None."""
+    def log_file(self, path: Path) -> None:
+        """Store a file with the run."""
+        with mlflow_errors(f"{path.name} could not be logged"):
+            self._client.log_artifact(self.run_id, str(path))
+
+    def close(self, status: RunStatus) -> None:
+        """End the run."""
         with mlflow_errors("the run could not be closed"):
-            self._client.set_terminated(self.run_id, status=status, end_time=time_ms)
+            self._client.set_terminated(self.run_id, status=status)
 
 
 def tracking_uri() -> str:
@@ -122,8 +102,7 @@ def mlflow_errors(action: str) -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        kind = NotFoundError if error.error_code == "RESOURCE_DOES_NOT_EXIST" else TrackingError
-        raise kind(f"{tracking_uri()}: {action}: {_reason(error)}", code=error.error_code) from error
+        raise TrackingError(f"{tracking_uri()}: {action}: {_reason(error)}", code=error.error_code) from error
     except (OSError, sqlite3.Error, SQLAlchemyError, ImportError) as error:  # a driver of a database may be missing
         raise TrackingError(f"{tracking_uri()}: {action}: {_reason(error)}; try again later") from error
 
@@ -150,42 +129,26 @@ def open_run(
     name: str,
     parameters: Mapping[str, object],
     tags: Mapping[str, str],
-    datasets: Sequence[Dataset] = (),
     key: str | None = None,
-    started_ms: int | None = None,
 ) -> Run:
-    """Open a new run, or an earlier one again; runs left open by dead processes of this host are closed.
+    """Open a new run, or an earlier one that was not finished.
 
     Args:
         parameters: logged as text; MLflow does not allow them to change later.
-        key: identifies the run in any store; an existing run with this key is opened again.
-        started_ms: when it started, in milliseconds since 1970; now if None.
+        key: of a run that another process may continue, such as that of a training which was interrupted.
     """
     client = open_client()
     with mlflow_errors("the run could not be opened"):
-        from mlflow.entities import RunTag
-
         experiment_id = _experiment_id(client, experiment)
-        _close_stale(client, experiment_id)
-        tags = {**tags, PROCESS_TAG: process_name(), **({KEY_TAG: key} if key is not None else {})}
-        earlier = _runs_with(client, experiment_id, key) if key else []
-        run = earlier[0] if earlier else client.create_run(experiment_id, started_ms, tags=tags, run_name=name)
-        run_id = run.info.run_id
+        unfinished = f"tags.`{KEY_TAG}` = '{key}' AND attributes.status != 'FINISHED'"
+        earlier = list(client.search_runs([experiment_id], unfinished, max_results=1)) if key else []
         if earlier:
-            client.update_run(run_id, status="RUNNING")
-            client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
-        _log_parameters(client, run_id, {key: parameters[key] for key in parameters if key not in run.data.params})
-        _log_datasets(client, run_id, datasets)
+            client.update_run(earlier[0].info.run_id, status="RUNNING")
+            return Run(client, earlier[0].info.run_id)
+        tags = {**tags, **({KEY_TAG: key} if key is not None else {})}
+        run_id = client.create_run(experiment_id, tags=tags, run_name=name).info.run_id
+        _log_parameters(client, run_id, parameters)
     return Run(client, run_id)
-
-
-def has_ended_at(time_ms: int, *, experiment: str, key: str) -> bool:
-    """Return whether the store has the run with a key, closed at this time in milliseconds since 1970."""
-    client = open_client()
-    with mlflow_errors("the run could not be looked up"):
-        found = client.get_experiment_by_name(experiment)
-        runs = [] if found is None else _runs_with(client, found.experiment_id, key)
-        return any(run.info.status != "RUNNING" and run.info.end_time == time_ms for run in runs)
 
 
 def download(source: str, folder: Path) -> Path:
@@ -205,7 +168,10 @@ def _reason(error: Exception) -> str:
 
 
 def _configure_mlflow() -> None:
-    """Set MLflow's variables before it is imported, unless the user has set them, and quiet its loggers."""
+    """Set MLflow's variables before it is imported, unless the user has set them, and quiet its loggers.
+
+    MLflow itself retries what a server does not answer, as its variables say.
+    """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     # By default, MLflow retries for four minutes until it reports that a server is down.
@@ -235,39 +201,9 @@ def _experiment_id(client: Any, name: str) -> str:
     return str(client.create_experiment(name, artifact_location=location))
 
 
-def _runs_with(client: Any, experiment_id: str, key: str) -> list[Any]:
-    return list(client.search_runs([experiment_id], f"tags.`{KEY_TAG}` = '{key}'", max_results=1))
-
-
-def _close_stale(client: Any, experiment_id: str) -> None:
-    """Close the runs of processes that were killed, which MLflow would show as running forever."""
-    open_here = f"attributes.status = 'RUNNING' and tags.`{PROCESS_TAG}` LIKE '{socket.gethostname()}:%'"
-    for run in client.search_runs([experiment_id], filter_string=open_here):
-        if has_ended(run.data.tags[PROCESS_TAG]):
-            client.set_terminated(run.info.run_id, status="KILLED")
-
-
 def _log_parameters(client: Any, run_id: str, parameters: Mapping[str, object]) -> None:
     from mlflow.entities import Param
 
     texts = [Param(key, str(value)[:LONGEST_PARAMETER]) for key, value in parameters.items()]
     for start in range(0, len(texts), PARAMETERS_A_BATCH):
         client.log_batch(run_id, params=texts[start : start + PARAMETERS_A_BATCH])
-
-
-def _log_datasets(client: Any, run_id: str, datasets: Sequence[Dataset]) -> None:
-    from mlflow.data.dataset_source_registry import resolve_dataset_source
-    from mlflow.data.meta_dataset import MetaDataset
-    from mlflow.entities import DatasetInput, InputTag
-
-    inputs = []
-    for dataset in datasets:
-        with warnings.catch_warnings():
-            # MLflow registers two sources for local files, and warns of it each time.
-            warnings.filterwarnings("ignore", message="The specified dataset source can be interpreted in multiple")
-            source = resolve_dataset_source(dataset.place)
-        described = MetaDataset(source, name=dataset.name, digest=dataset.sha256[:LONGEST_DIGEST])
-        tags = [InputTag("mlflow.data.context", dataset.role), InputTag("sha256", dataset.sha256)]
-        inputs.append(DatasetInput(described._to_mlflow_entity(), tags))
-    if inputs:
-        client.log_inputs(run_id, inputs)

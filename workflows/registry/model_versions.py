@@ -1,4 +1,4 @@
-"""Versions of models: look them up in the registry, register bundles, and cache bundles on this machine.
+"""Versions of models: ``concord registry`` lists, shows and registers them; bundles are cached on this machine.
 
 A model, version or alias that does not exist is a ModelError, a registry that cannot be reached a TrackingError.
 """
@@ -18,9 +18,10 @@ from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.storage.folders import exclusive
 from concord.workflows.bundles import BUNDLE, check_bundle
-from concord.workflows.console import info
-from concord.workflows.environment import cache_folder
+from concord.workflows.console import Answer, info, plain, table
+from concord.workflows.environment import cache_folder, code_tags
 from concord.workflows.registry.mlflow_client import (
+    EXPERIMENT,
     REFUSAL,
     TrackingError,
     download,
@@ -28,6 +29,7 @@ from concord.workflows.registry.mlflow_client import (
     has_store,
     mlflow_errors,
     open_client,
+    open_run,
     tracking_uri,
 )
 
@@ -71,6 +73,16 @@ class ModelVersion:
     def reference(self) -> str:
         """The address of this version, independent of aliases."""
         return f"models:/{self.name}/{self.version}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSummary:
+    """A registered model: how many versions it has, the newest, and the version of each alias."""
+
+    name: str
+    versions: int
+    newest: int | None
+    aliases: Mapping[str, int]
 
 
 def is_reference(model: str) -> bool:
@@ -238,6 +250,71 @@ def fetch(version: ModelVersion) -> Path:
     return target
 
 
+def list_command() -> Answer:
+    """List every model with its newest version and its aliases."""
+    models = [_summary(name) for name in model_names()] if has_store() else []
+    aliases = [", ".join(f"{alias} {version}" for alias, version in sorted(it.aliases.items())) for it in models]
+    rows = [(it.name, it.versions, it.newest, shown) for it, shown in zip(models, aliases, strict=True)]
+    text = table(rows, header=("model", "versions", "newest", "aliases"))
+    if not rows:
+        text = f"No model is registered at {tracking_uri()}; use 'concord train' or 'concord registry register'."
+    return Answer(values={"store": tracking_uri(), "models": models}, text=text)
+
+
+def show_command(model: str) -> Answer:
+    """List the versions of a model, or show the details of one.
+
+    Args:
+        model: NAME, NAME/VERSION or NAME@ALIAS, optionally with a leading ``models:/``.
+    """
+    name = model.removeprefix("models:/")
+    if "/" in name or "@" in name:
+        version = resolve(model if is_reference(model) else f"models:/{model}")
+        shown = plain(version) | {"aliases": ", ".join(version.aliases)}
+        tags = [("tag", f"{key} {value}") for key, value in shown.pop("tags").items()]
+        return Answer.of(version, text=table([*shown.items(), *tags]))
+    all_versions = versions(name)
+    rows = [
+        (
+            version.version,
+            ", ".join(version.aliases),
+            *(version.tags.get(f"{part}_f1") or version.tags.get(f"{part}_accuracy") for part in ("dev", "test")),
+            version.digest and version.digest[:12],
+            version.created,
+            version.run_id,
+        )
+        for version in all_versions
+    ]
+    header = ("version", "aliases", "dev", "test", "digest", "created", "run")
+    return Answer(values={"name": name, "versions": all_versions}, text=table(rows, header=header))
+
+
+def register_command(bundle: Path, *, name: str, alias: str | None) -> Answer:
+    """Register a bundle as a new version of a model, unless it is one of its versions already."""
+    check_name(name)
+    digest = tagger_digest(bundle)
+    known = versions(name) if name in model_names() else []
+    version = next((version for version in known if version.digest == digest), None)
+    if version is None:
+        run = open_run(
+            experiment=EXPERIMENT,
+            name=f"register {name}",
+            parameters={"bundle": bundle.absolute()},
+            tags={"concord.kind": "registration", **code_tags()},
+            key=f"{name} {digest}",
+        )
+        shown = f"registered from {bundle.absolute()}"
+        version = register(bundle, name=name, run_id=run.run_id, alias=alias, description=shown)
+        run.close("FINISHED")
+    elif alias is not None and all(alias not in newer.aliases for newer in known if newer.version > version.version):
+        set_alias(name, alias, version.version)
+    lines = [f"registered  {version.reference}", f"digest      {version.digest}"]
+    if alias is not None:
+        lines.append(f"alias       {alias}")
+    lines.append(f"try it      concord annotate examples/news --output out/try --model {version.reference}")
+    return Answer.of(version, text="\n".join(lines))
+
+
 def _register(client: Any, bundle: Path, name: str, run_id: str, shown: Mapping[str, object]) -> Any:
     from concord.workflows.serving import write_model  # imports torch
 
@@ -276,3 +353,10 @@ def _check(bundle: Path, version: ModelVersion) -> None:
             f"{version.reference}: {bundle}: expected the digest {version.digest}, got {digest}; "
             "the files are not what was registered"
         )
+
+
+def _summary(name: str) -> ModelSummary:
+    all_versions = versions(name)
+    newest = all_versions[0].version if all_versions else None
+    aliases = {alias: version.version for version in all_versions for alias in version.aliases}
+    return ModelSummary(name=name, versions=len(all_versions), newest=newest, aliases=aliases)

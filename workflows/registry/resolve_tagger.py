@@ -1,4 +1,7 @@
-"""Find the tagger that a name means: a folder, a bundled tagger, a registered version, or another library's model."""
+"""Find the tagger that a name means: a folder, a bundled tagger, a registered version, or another library's model.
+
+``concord bundle`` writes it to a folder.
+"""
 
 import difflib
 import importlib.util
@@ -19,6 +22,8 @@ from concord.models.words.encoder_config import find_encoder
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.storage.atomic_writes import write_atomically
 from concord.pipeline.storage.folders import exclusive
+from concord.workflows.bundles import copy_bundle, require_new_folder
+from concord.workflows.console import Answer
 from concord.workflows.environment import cache_folder
 from concord.workflows.registry import model_versions
 
@@ -67,6 +72,20 @@ def find_entity_tagger(model: str) -> ResolvedTagger:
             "hold entities; choose a tagger of entities"
         )
     return tagger
+
+
+def bundle_command(model: str, output: Path) -> Answer:
+    """Write the bundle of a tagger, also of one that wraps another library's model, to a new folder.
+
+    Raises:
+        ConfigError: when the folder is not empty.
+        ModelError: when there is no such tagger, or its library is not installed.
+    """
+    require_new_folder(output, "the bundle")
+    tagger = find_tagger(model)
+    copy_bundle(tagger.folder, output)
+    lines = (f"bundle   {output}", f"digest   {tagger.digest}", f"try it   concord tag TEXT --model {output}")
+    return Answer(values={"folder": output, "digest": tagger.digest}, text="\n".join(lines))
 
 
 def bundled_names() -> tuple[str, ...]:

@@ -11,10 +11,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from concord.models.bundles.manifest import read_saved
 from concord.models.config import Affects, Config
 from concord.models.errors import ConfigError
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.workflows.job_files import absolute, apply_overrides, corpus_paths, read_yaml
+from concord.workflows.registry.resolve_tagger import find_tagger
 
 
 class TrainCorpus(Config):
@@ -80,7 +82,7 @@ class ProfileConfig(Config):
     cannot be removed, so a profile that lacks a key of another cannot extend it.
     """
 
-    model: dict[str, Any]
+    model: dict[str, Any] = Field(default_factory=dict)
     """Configuration of the tagger; its class in models/taggers checks the keys."""
     fit: dict[str, Any] = Field(default_factory=dict)
     """Configuration of the training; models/training/fit.py checks the keys."""
@@ -89,16 +91,16 @@ class ProfileConfig(Config):
 class TrainConfig(Config):
     """One file of conf/train."""
 
-    tagger: str
-    """Module name of a tagger in models/taggers."""
+    tagger: str | None = None
+    """Module name of a tagger in models/taggers; null for that of `start`."""
     data: DataConfig
     start: str | None = None
-    """Folder of a bundle from which the training continues, with its weights, vocabulary and configuration; `model` is
-    not read."""
+    """A tagger from which the training continues, with its weights, vocabulary and configuration: the folder of a
+    bundle, a bundled tagger or a registered version. `model` is not read."""
     profiles: dict[str, ProfileConfig]
     """`small` trains in minutes on two cores, `paper` has the size in the paper."""
     register_as: str | None = None
-    """Name in the model registry; if null, that of the tagger."""
+    """Name in the model registry; if null, that of `start`, or else of the tagger."""
     experiment: str = "concord"
     """The MLflow experiment that the run belongs to."""
 
@@ -110,8 +112,7 @@ class TrainJob(Config):
     profile: Annotated[str, Affects("nothing")]
     data: DataConfig
     start: str | None = None
-    further_types: list[str] = Field(default_factory=list)
-    """Entity types to learn that the tagger to start from lacks."""
+    """Folder of the bundle from which the training continues."""
     model: dict[str, Any]
     fit: dict[str, Any] = Field(default_factory=dict)
     register_as: Annotated[str, Affects("nothing")]
@@ -142,8 +143,11 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
         known = ", ".join(sorted(config.profiles))
         raise ConfigError(f"{path}: expected a profile of the file ({known}), got {profile!r}")
     job = config.model_dump(exclude={"profiles"}) | config.profiles[profile].model_dump()
-    job |= {"profile": profile, "register_as": config.register_as or config.tagger}
+    job |= {"profile": profile}
     apply_overrides(job, overrides)
+    if isinstance(job["start"], str):
+        job |= _started(job, job["start"])
+    job["register_as"] = job["register_as"] or job["tagger"]
     checked = TrainJob.from_mapping(job, where=str(path))
     data = checked.data
     # Each file that matches a pattern has the weight of the pattern.
@@ -157,9 +161,22 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
     # One corpus is a plain value, however it is given, so that the job and its digest are the same.
     others = {part: paths if len(paths) > 1 else next(iter(paths), None) for part, paths in found.items()}
     files = {key: absolute(name) for key in ("vectors", "terms") if (name := getattr(data, key)) is not None}
-    start = None if checked.start is None else absolute(checked.start)
-    data = data.model_copy(update={"train": train, **others, **files})
-    return checked.model_copy(update={"data": data, "start": start})
+    return checked.model_copy(update={"data": data.model_copy(update={"train": train, **others, **files})})
+
+
+def _started(job: Mapping[str, Any], start: str) -> dict[str, Any]:
+    """Return what the tagger decides from which a training continues.
+
+    Raises:
+        ConfigError: when the job names another kind of tagger.
+        ModelError: when there is no such tagger.
+    """
+    found = find_tagger(start)
+    saved = read_saved(found.folder)
+    if job["tagger"] not in (None, saved.tagger):
+        raise ConfigError(f"start: expected a {job['tagger']}, which the job trains, got a {saved.tagger}: {start}")
+    name = job["register_as"] or found.name
+    return {"start": str(found.folder), "tagger": saved.tagger, "model": saved.config, "register_as": name}
 
 
 def _extended(profiles: Mapping[str, Any], name: str, *, where: str, extending: tuple[str, ...] = ()) -> Any:

@@ -1,235 +1,160 @@
-"""Trainings as MLflow records them: from ``run.json``, the job, the epochs and the result in the folder of each."""
+"""A training as MLflow shows it: parameters, scores of every epoch, files, and the registered version.
 
-import json
-import time
-import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+It listens to a training. A store that does not answer costs a warning, and the training goes on.
+"""
+
+import hashlib
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from types import TracebackType
 
 import torch
-from pydantic import Field, StringConstraints, field_validator
 
-from concord.models.bundles.manifest import BUNDLE_NAME
-from concord.models.config import Config
-from concord.models.errors import ConfigError
-from concord.models.regular_files import read_regular
 from concord.models.taggers.base import Tagger
-from concord.models.training.fit import STATE_NAME, EpochResult, read_history
-from concord.pipeline.errors import InputError
-from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
+from concord.models.training.fit import EpochResult
 from concord.pipeline.storage.files import file_sha256
-from concord.workflows.environment import code_tags, has_ended, process_name
+from concord.workflows.console import warn
+from concord.workflows.environment import code_tags
 from concord.workflows.job_files import flatten
-from concord.workflows.registry.mlflow_client import Dataset, RunStatus
-from concord.workflows.registry.model_versions import GUARDED_ALIASES
-from concord.workflows.registry.run_records import Metrics, Registration, RunRecord
+from concord.workflows.registry.mlflow_client import Run, TrackingError, open_run
+from concord.workflows.registry.model_versions import register
 from concord.workflows.training.job import TrainJob
-from concord.workflows.training.train_corpora import datasets
+from concord.workflows.training.train_corpora import PARTS
+from concord.workflows.training.train_result import (
+    ENVIRONMENT_NAME,
+    JOB_NAME,
+    RESOLVED_NAME,
+    RESULT_NAME,
+    RegisteredVersion,
+    TrainResult,
+)
 
-RUN_NAME = "run.json"
-JOB_NAME = "job.json"
-RESULT_NAME = "result.json"
-RESOLVED_NAME = "config.resolved.yaml"
-ENVIRONMENT_NAME = "environment.json"
-
-
-class RunState(Config):
-    """How a training that MLflow is to record runs; written when it starts and when it ends."""
-
-    key: str
-    """Identifies the run in any store."""
-    process: str
-    """The process that trains (environment.process_name)."""
-    started_ms: int
-    """Milliseconds since 1970, as ``ended_ms``."""
-    ended_ms: int | None = None
-    status: RunStatus | None = None
-    """None while it works."""
-    alias: str | None = None
-    """What the registered version gets."""
-    sizes: dict[str, int]
-    tags: dict[str, str]
-    datasets: list[Dataset]
-    files: list[Annotated[str, StringConstraints(pattern=r"^\w[\w.-]*$")]] = Field(default_factory=list)
-    """Files of the folder to store with the run, besides those of every training."""
-
-    @field_validator("alias")
-    @classmethod
-    def _leave_champions(cls, alias: str | None) -> str | None:
-        # Somebody else may have made the folder.
-        if alias in GUARDED_ALIASES:
-            raise ValueError("expected an alias that is not moved by 'concord promote' alone")
-        return alias
+FILES = (ENVIRONMENT_NAME, JOB_NAME, RESOLVED_NAME, RESULT_NAME)
 
 
-class _BestEpoch(Config, extra="ignore"):
-    epoch: int
-    dev_f1: float | None = None
-    dev_accuracy: float | None = None
+class TrackedRun:
+    """The run of a training in MLflow; a training that continues in its folder continues its run."""
 
+    def __init__(self, job: TrainJob, tagger: Tagger, folder: Path, *, alias: str | None) -> None:
+        self._job, self._folder, self._alias = job, folder.absolute(), alias
+        self._sizes = {
+            "parameters": sum(weight.numel() for weight in tagger.parameters() if weight.requires_grad),
+            "threads": torch.get_num_threads(),
+        }
+        self._run: Run | None = None
+        self._answers = True
 
-class _PartScores(Config, extra="ignore"):
-    """The accuracy of token labels, or the scores of entities by type and for ``all``, in percent."""
-
-    accuracy: float | None = None
-    scores: dict[str, dict[str, float]] = Field(default_factory=dict)
-
-
-class _SavedResult(Config, extra="ignore"):
-    """What MLflow gets of a ``TrainResult``, from its file."""
-
-    best: _BestEpoch
-    epochs: int
-    refused: bool
-    dev: _PartScores = _PartScores()
-    test: _PartScores = _PartScores()
-
-
-def start(
-    folder: Path, job: TrainJob, tagger: Tagger, *, alias: str | None, tags: Mapping[str, str], files: Iterable[str]
-) -> None:
-    """Write that a training starts, or that one which was interrupted goes on."""
-    earlier = _read_state(folder) if (folder / RUN_NAME).exists() else None
-    sizes = {
-        "parameters": sum(weight.numel() for weight in tagger.parameters() if weight.requires_grad),
-        "threads": torch.get_num_threads(),
-    }
-    state = RunState(
-        key=uuid.uuid4().hex if earlier is None else earlier.key,
-        process=process_name(),
-        started_ms=_now() if earlier is None else earlier.started_ms,
-        alias=alias,
-        sizes=sizes,
-        tags={"concord.kind": "training", "concord.job": job.digest, **code_tags(), **tags},
-        datasets=[_describe_dataset(path, role) for path, role in datasets(job)],
-        files=list(files),
-    )
-    _write_state(folder, state)
-
-
-def end(folder: Path, status: RunStatus) -> None:
-    """Write that a training has ended."""
-    _write_state(folder, _read_state(folder).model_copy(update={"status": status, "ended_ms": _now()}))
-
-
-def read_training(folder: Path) -> RunRecord:
-    """Read the record of a training.
-
-    An epoch is logged at the time that the training took up to its end, so a resumed training shows no gap.
-
-    Raises:
-        ConfigError, InputError: when a file of the folder is broken.
-    """
-    state, job = _read_state(folder), _read_job(folder)
-    epochs = read_history(folder / STATE_NAME) if (folder / STATE_NAME).exists() else []
-    metrics = list(_epoch_metrics(epochs, state.started_ms))
-    last_ms = metrics[-1].time_ms if metrics else state.started_ms
-    # A process that was killed could not write that it ended.
-    is_dead = state.status is None and has_ended(state.process)
-    registration = None
-    if state.status == "FINISHED":
-        result = _SavedResult.from_mapping(_read_json(folder / RESULT_NAME), where=str(folder / RESULT_NAME))
+    def __enter__(self) -> "TrackedRun":
+        """Open the run."""
         try:
-            metrics.append(Metrics(step=result.best.epoch, time_ms=last_ms, values=_result_metrics(result)))
-            registration = None if result.refused else _registration(result, job, state, folder)
-        except KeyError as error:
-            raise InputError(f"{folder / RESULT_NAME}: expected the result of a training, got {error!r}") from error
-    names = [ENVIRONMENT_NAME, JOB_NAME, RESOLVED_NAME, RESULT_NAME, *state.files]
-    return RunRecord(
-        folder=folder,
-        key=state.key,
-        experiment=job.experiment,
-        started_ms=state.started_ms,
-        ended_ms=last_ms if is_dead else state.ended_ms,
-        status="KILLED" if is_dead else state.status,
-        parameters=flatten({**job.model_dump(mode="json", exclude={"experiment"}), **state.sizes}),
-        tags=state.tags,
-        datasets=state.datasets,
-        metrics=metrics,
-        files={name: folder / name for name in names if (folder / name).exists()},
-        registration=registration,
-    )
+            self._opened()
+        except TrackingError as error:
+            self._give_up(error)
+        return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the run of a training that failed."""
+        if kind is None or self._run is None:
+            return
+        try:
+            self._run.close("KILLED" if issubclass(kind, KeyboardInterrupt) else "FAILED")
+        except TrackingError as unanswered:
+            warn(str(unanswered))
 
-def _epoch_metrics(epochs: Iterable[EpochResult], started_ms: int) -> Iterable[Metrics]:
-    seconds = 0.0
-    for epoch in epochs:
-        seconds += epoch.seconds + epoch.dev_seconds
+    def log_epoch(self, epoch: EpochResult) -> None:
+        """Log the scores of an epoch, unless an earlier call was not answered: each takes seconds then."""
+        if self._answers:
+            try:
+                self._log(self._opened(), epoch)
+            except TrackingError as error:
+                self._give_up(error)
+
+    def finish(self, result: TrainResult, epochs: Sequence[EpochResult]) -> TrainResult:
+        """Log all that is missing, register the bundle unless it finds nothing, and return the result with its version.
+
+        If MLflow does not answer, a warning names the command that registers the bundle later.
+        """
+        try:
+            run = self._opened()
+            logged = run.logged_steps("loss")
+            for epoch in epochs:
+                if epoch.epoch not in logged:
+                    self._log(run, epoch)
+            run.log_metrics(_result_metrics(result), step=result.best.epoch)
+            for name in FILES:
+                run.log_file(self._folder / name)
+            if not result.refused:
+                result = replace(result, version=self._register(result, run))
+            run.close("FINISHED")
+        except TrackingError as error:
+            command = ["concord", "registry", "register", str(result.bundle), "--name", self._job.register_as]
+            command += [] if self._alias is None else ["--alias", self._alias]
+            warn(
+                f"all results are on disk, but MLflow could not record them: {error}\n"
+                f"  To register the tagger later: {shlex.join(command)}"
+            )
+        return result
+
+    def _opened(self) -> Run:
+        if self._run is None:
+            job, data = self._job, self._job.data
+            paths = [path for part in PARTS for path in data.paths(part)]
+            hashes = {f"sha256 {Path(path).parent.name}/{Path(path).name}": file_sha256(path) for path in paths}
+            self._run = open_run(
+                experiment=job.experiment,
+                name=self._folder.name,
+                parameters=flatten({**job.model_dump(mode="json", exclude={"experiment"}), **self._sizes}),
+                tags={"concord.kind": "training", "concord.job": job.digest, **hashes, **code_tags()},
+                key=hashlib.sha256(f"{job.digest} {self._folder}".encode()).hexdigest(),
+            )
+        return self._run
+
+    def _give_up(self, error: TrackingError) -> None:
+        self._answers = False
+        warn(f"MLflow does not answer; the training goes on, and is recorded when it ends. {error}")
+
+    def _log(self, run: Run, epoch: EpochResult) -> None:
         numbers = {key: value for key, value in flatten(asdict(epoch)).items() if isinstance(value, int | float)}
-        yield Metrics(step=epoch.epoch, time_ms=started_ms + int(1000 * seconds), values=numbers)
+        run.log_metrics(numbers, step=epoch.epoch)
+
+    def _register(self, result: TrainResult, run: Run) -> RegisteredVersion:
+        job, scores = self._job, {name: f"{score:.2f}" for name, score in _version_scores(result).items()}
+        shown = [f"{name.replace('_f1', ' F1').replace('_', ' ')} {score}" for name, score in scores.items()]
+        data = ", ".join(Path(path).name for path in job.data.paths("train"))
+        origin = f"{job.tagger} ({job.profile}), epoch {result.best.epoch} of {result.epochs}, trained on {data}"
+        version = register(
+            result.bundle,
+            name=job.register_as,
+            run_id=run.run_id,
+            alias=self._alias,
+            description=f"{origin}: {', '.join(shown)}",
+            tags=scores,
+        )
+        return RegisteredVersion(registered=version.reference, alias=self._alias)
 
 
-def _registration(result: _SavedResult, job: TrainJob, state: RunState, folder: Path) -> Registration:
-    scores = _version_scores(result)
-    shown = [f"{name.replace('_f1', ' F1').replace('_', ' ')} {score:.2f}" for name, score in scores.items()]
-    data = ", ".join(Path(path).name for path in job.data.paths("train"))
-    epoch = f"epoch {result.best.epoch} of {result.epochs}"
-    return Registration(
-        bundle=folder / BUNDLE_NAME,
-        name=job.register_as,
-        alias=state.alias,
-        description=f"{job.tagger} ({job.profile}), {epoch}, trained on {data}: {', '.join(shown)}",
-        tags={name: f"{score:.2f}" for name, score in scores.items()},
-    )
-
-
-def _result_metrics(result: _SavedResult) -> dict[str, float]:
+def _result_metrics(result: TrainResult) -> dict[str, float]:
     """Return the scores of a result in percent, overall and by type."""
     metrics: dict[str, float] = {}
-    # The bare ``dev`` is the prefix of the epochs' metrics.
-    for prefix, part in (("best_dev", result.dev), ("test", result.test)):
-        if part.accuracy is not None:
-            metrics[f"{prefix}_accuracy"] = part.accuracy
+    for part, evaluation in result.evaluations.items():
+        # The bare ``dev`` is the prefix of the epochs' metrics.
+        prefix = "best_dev" if part == "dev" else part
+        if evaluation.accuracy is not None:
+            metrics[f"{prefix}_accuracy"] = evaluation.accuracy
             continue
-        for kind, scores in part.scores.items():
+        for kind, scores in evaluation.scores.items():
             suffix = "" if kind == "all" else f".{kind}"
-            metrics |= {f"{prefix}_{name}{suffix}": scores[name] for name in ("f1", "precision", "recall")}
+            metrics |= {f"{prefix}_{name}{suffix}": getattr(scores, name) for name in ("f1", "precision", "recall")}
     return metrics
 
 
-def _version_scores(result: _SavedResult) -> dict[str, float]:
-    """Return the scores that a registered version shows, in percent."""
-    scores: dict[str, float] = {}
-    for name, part in (("dev", result.dev), ("test", result.test)):
-        if part.accuracy is not None:
-            scores[f"{name}_accuracy"] = part.accuracy
-        elif part.scores:
-            scores[f"{name}_f1"] = part.scores["all"]["f1"]
-    return scores
-
-
-def _describe_dataset(place: str, role: str) -> Dataset:
-    return Dataset(place=place, sha256=file_sha256(Path(place)), role=role)
-
-
-def _read_job(folder: Path) -> TrainJob:
-    values = _read_json(folder / JOB_NAME)
-    if not isinstance(values.get("job"), Mapping):
-        raise InputError(f"{folder / JOB_NAME}: expected the job of a training")
-    return TrainJob.from_mapping(values["job"], where=str(folder / JOB_NAME))
-
-
-def _read_state(folder: Path) -> RunState:
-    return RunState.from_mapping(_read_json(folder / RUN_NAME), where=str(folder / RUN_NAME))
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        values = json.loads(read_regular(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: expected a file of a training: {error}") from error
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{path}: expected a mapping, got {type(values).__name__}")
-    return values
-
-
-def _write_state(folder: Path, state: RunState) -> None:
-    path = folder / RUN_NAME
-    with store_errors(path):
-        write_atomically(path, f"{state.model_dump_json(indent=1)}\n".encode(), staging=folder)
-
-
-def _now() -> int:
-    return int(time.time() * 1000)
+def _version_scores(result: TrainResult) -> dict[str, float]:
+    """Return the scores that a registered version shows, in percent, such as ``{"dev_f1": 91.2}``."""
+    return {
+        f"{part}_{'f1' if evaluation.accuracy is None else 'accuracy'}": evaluation.score
+        for part, evaluation in result.evaluations.items()
+    }

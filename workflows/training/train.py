@@ -1,13 +1,11 @@
-"""Train a tagger on gold corpora, write its bundle, score it and register it, in stages.
+"""Train a tagger on gold corpora, write its bundle and score it; MLflow may follow.
 
-Everything is on disk before MLflow gets it. An MLflow that does not answer only causes a warning.
+The files of the folder are the result. MLflow gets a copy of them, and nothing is read back from it.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -23,26 +21,26 @@ from concord.models.taggers.base import Tagger, TaggerConfig
 from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult, fit
 from concord.models.words.form_vectors import FormVectors, read_word_vectors
 from concord.models.words.representation import WordRepresentation
-from concord.workflows.console import info, plain, shows_progress
-from concord.workflows.corpora.corpora import Documents, label_types
+from concord.workflows.console import info, plain, shows_progress, warn
+from concord.workflows.corpora.corpora import Documents, short_names
 from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance
 from concord.workflows.environment import describe_environment
 from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger
 from concord.workflows.job_files import flatten
 from concord.workflows.progress import TrainingProgress
 from concord.workflows.registry.model_versions import check_name
-from concord.workflows.registry.run_records import LiveRecord, send_or_warn
-from concord.workflows.training import tracking
 from concord.workflows.training.job import ProfileConfig, TrainConfig, TrainJob
-from concord.workflows.training.tracking import (
+from concord.workflows.training.tracking import TrackedRun
+from concord.workflows.training.train_corpora import PARTS, TrainCorpora, read_train_corpora, trees_of
+from concord.workflows.training.train_result import (
     ENVIRONMENT_NAME,
     JOB_NAME,
     RESOLVED_NAME,
     RESULT_NAME,
-    read_training,
+    TrainResult,
 )
-from concord.workflows.training.train_corpora import PARTS, read_train_corpora, trees_of
-from concord.workflows.training.train_result import RegisteredVersion, TrainResult
+
+OnEpoch = Callable[[EpochResult], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,8 +52,6 @@ class TrainOptions:
         tracked: record the run in MLflow and register the bundle.
         forced: register the tagger even if it finds nothing.
         device: cpu, cuda, or auto for cuda where there is one; it changes the weights by rounding only.
-        tags: of the run in MLflow, beside those of every training.
-        files: further files of the folder that MLflow gets, if they exist by then.
     """
 
     folder: Path | None = None
@@ -64,68 +60,53 @@ class TrainOptions:
     alias: str | None = None
     forced: bool = False
     device: str = "cpu"
-    tags: Mapping[str, str] = field(default_factory=dict)
-    files: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """A training that is ready to run; its stages are called in order, while it is ``tracked``.
+    """A training that is ready to run: ``fit``, then ``score``.
 
     Attributes:
-        corpora: the documents of train, and of dev and test if there are any.
-        dev: the documents of each dev corpus.
         tagger: as the training begins with it.
     """
 
     job: TrainJob
     options: TrainOptions
     folder: Path
-    model: TaggerConfig
     config: FitConfig
-    corpora: Mapping[str, Documents]
-    dev: Sequence[Documents]
+    corpora: TrainCorpora
     tagger: Tagger
 
-    @contextmanager
-    def tracked(self) -> Iterator[LiveRecord | None]:
-        """Yield the run's record in MLflow, None if it is not wanted; ``register`` ends it, or a failure here."""
-        if not self.options.tracked:
-            yield None
-            return
-        environment = json.dumps(describe_environment(), indent=2, sort_keys=True)
-        (self.folder / ENVIRONMENT_NAME).write_text(f"{environment}\n", encoding="utf-8")
-        options = self.options
-        tracking.start(self.folder, self.job, self.tagger, alias=options.alias, tags=options.tags, files=options.files)
-        run = LiveRecord(partial(read_training, self.folder))
-        run.update()
-        try:
-            yield run
-        except BaseException as error:
-            tracking.end(self.folder, "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
-            send_or_warn([run.read()], self.folder.absolute())
-            raise
-
-    def fit(self, run: LiveRecord | None) -> FitResult:
+    def fit(self, on_epoch: OnEpoch | None = None) -> FitResult:
         """Train the tagger, and write the bundle of the best epoch with its provenance."""
-        on_batch = TrainingProgress() if shows_progress() else None
+        if unscored := self.corpora.unscored:
+            warn(
+                f"{', '.join(sorted(unscored))}: no entity of this type in {short_names(self.job.data.paths('dev'))}; "
+                "what is found there of it counts as wrong, and the last epoch is kept. Add a dev corpus that has some"
+            )
+
+        def report(epoch: EpochResult) -> None:
+            _report_epoch(epoch, self.config)
+            if on_epoch is not None:
+                on_epoch(epoch)
+
         fitted = fit(
             self.tagger,
-            self.corpora["train"],
-            self.dev,
+            self.corpora.parts["train"],
+            self.corpora.dev,
             self.config,
             self.folder,
-            on_epoch=lambda epoch: _report_epoch(epoch, self.config, run),
+            on_epoch=report,
             resume=self.options.resume,
-            on_batch=on_batch,
-            keep_last=bool(self.unscored_types),
+            on_batch=TrainingProgress() if shows_progress() else None,
+            keep_last=bool(unscored),
         )
         write_provenance(fitted.bundle, self._provenance())
         return fitted
 
     def score(self, fitted: FitResult) -> TrainResult:
         """Score the bundle on dev and once on test, and write the result."""
-        job, tagger = self.job, load_tagger(fitted.bundle)
+        job, tagger, parts = self.job, load_tagger(fitted.bundle), self.corpora.parts
         result = TrainResult(
             tagger=job.tagger,
             profile=job.profile,
@@ -137,40 +118,20 @@ class Training:
             seconds=sum(epoch.seconds + epoch.dev_seconds for epoch in fitted.epochs),
             refused=self.options.tracked and not self.options.forced and round(fitted.best.dev_score, 2) == 0,
             evaluations={
-                part: score_tagger(tagger, self.corpora[part], evaluation_job(job, fitted.bundle, job.data.paths(part)))
+                part: score_tagger(tagger, parts[part], evaluation_job(job, fitted.bundle, job.data.paths(part)))
                 for part in PARTS[1:]
-                if part in self.corpora
+                if part in parts
             },
         )
-        text = json.dumps(plain(result), indent=2, sort_keys=True)
-        (self.folder / RESULT_NAME).write_text(f"{text}\n", encoding="utf-8")
+        _write_json(self.folder / RESULT_NAME, plain(result))
         return result
-
-    def register(self, result: TrainResult) -> TrainResult:
-        """End the run, register the bundle unless it finds nothing, and return the result with its version."""
-        if not self.options.tracked:
-            return result
-        tracking.end(self.folder, "FINISHED")
-        version = send_or_warn([read_training(self.folder)], self.folder.absolute())
-        if version is None:
-            return result
-        return replace(result, version=RegisteredVersion(registered=version.reference, alias=self.options.alias))
-
-    @property
-    def unscored_types(self) -> set[str]:
-        """Types that dev has no entity of, among those that the tagger to start from lacks, or a training corpus."""
-        if self.job.start is None:
-            return set()
-        lacking = (corpus.lacks for corpus in self.job.data.train_corpora())
-        dev = label_types(self.corpora.get("dev", ()), self.tagger.vocabulary.scheme)
-        return set(self.job.further_types).union(*lacking) - dev
 
     def _provenance(self) -> Provenance:
         """Return what the trained tagger has seen, by itself and through what it continues from."""
-        data = self.job.data
-        train = describe_part("train", [*data.paths("train"), *data.paths("unlabelled")], self.corpora["train"])
-        provenance = _seen_before(self.job, self.model).merged_with(train)
-        return provenance.merged_with(describe_part("dev", data.paths("dev"), self.corpora["dev"]))
+        data, parts = self.job.data, self.corpora.parts
+        train = describe_part("train", [*data.paths("train"), *data.paths("unlabelled")], parts["train"])
+        seen = _seen_before(self.job, self.tagger.config).merged_with(train)
+        return seen.merged_with(describe_part("dev", data.paths("dev"), parts["dev"]))
 
 
 def train(job: TrainJob, options: TrainOptions) -> TrainResult:
@@ -182,14 +143,16 @@ def train(job: TrainJob, options: TrainOptions) -> TrainResult:
         InputError: when a corpus cannot be read, or those of training or dev have no sentence.
         ModelError: when the encoder is not installed.
     """
-    training = prepare(job, options)
-    with training.tracked() as run:
-        result = training.score(training.fit(run))
-    return training.register(result)
+    training = _prepare(job, options)
+    if not options.tracked:
+        return training.score(training.fit())
+    with TrackedRun(job, training.tagger, training.folder, alias=options.alias) as run:
+        fitted = training.fit(run.log_epoch)
+        return run.finish(training.score(fitted), fitted.epochs)
 
 
-def prepare(job: TrainJob, options: TrainOptions) -> Training:
-    """Read the corpora, build the tagger and mark the folder as this training's; errors as those of ``train``."""
+def _prepare(job: TrainJob, options: TrainOptions) -> Training:
+    """Read the corpora, build the tagger and mark the folder as this training's."""
     if options.tracked:
         check_name(job.register_as)
     device = pick_device(options.device)
@@ -197,12 +160,17 @@ def prepare(job: TrainJob, options: TrainOptions) -> Training:
     start = _load_start(job)
     model = start.config if start is not None else _model_config(job)
     config = FitConfig.from_mapping(job.fit, where="fit")
-    corpora, dev = read_train_corpora(job, label_scheme(model.scheme), start)
-    tagger = (start or _build_tagger(job, model, corpora["train"], config)).move_to(device)
+    corpora = read_train_corpora(job, label_scheme(model.scheme), start)
+    if start is None:
+        tagger = _build_tagger(job, model, corpora.parts["train"], config)
+    else:
+        further = corpora.types - start.vocabulary.scheme.types(start.vocabulary.labels)
+        tagger = with_types(start, further) if further else start
     _claim_folder(folder, job, resume=options.resume)
     _write_resolved(job, model, config, folder)
+    _write_json(folder / ENVIRONMENT_NAME, describe_environment())
     return Training(
-        job=job, options=options, folder=folder, model=model, config=config, corpora=corpora, dev=dev, tagger=tagger
+        job=job, options=options, folder=folder, config=config, corpora=corpora, tagger=tagger.move_to(device)
     )
 
 
@@ -225,14 +193,12 @@ def _load_start(job: TrainJob) -> Tagger | None:
     if job.start is None:
         return None
     start = load_tagger(Path(job.start))
-    if start.name != job.tagger:
-        raise ConfigError(f"start: expected a {job.tagger}, which the job trains, got a {start.name}: {job.start}")
     if start.needs_trees and (source := trees_of(job)) != start.trees:
         raise ConfigError(
             f"data: expected trees of {start.trees!r}, from which {job.start} learned, got those of {source!r}"
         )
     start.calibration = None
-    return with_types(start, job.further_types) if job.further_types else start
+    return start
 
 
 def _seen_before(job: TrainJob, model: TaggerConfig) -> Provenance:
@@ -246,9 +212,7 @@ def _seen_before(job: TrainJob, model: TaggerConfig) -> Provenance:
     return provenance or Provenance(parts=[])
 
 
-def _build_tagger(
-    job: TrainJob, model: TaggerConfig, train: Documents, config: FitConfig, types: Iterable[str] = ()
-) -> Tagger:
+def _build_tagger(job: TrainJob, model: TaggerConfig, train: Documents, config: FitConfig) -> Tagger:
     vectors = read_word_vectors(Path(job.data.vectors)) if job.data.vectors is not None else None
     vocabulary = Vocabulary.from_sentences(
         (sentence for document in train for sentence in document),
@@ -257,7 +221,6 @@ def _build_tagger(
         digits=model.digits,
         pretrained_words=vectors.words if vectors is not None else (),
         most_words=model.most_words,
-        entity_types=types,
     )
     torch.manual_seed(config.seed)
     tagger = tagger_class(job.tagger)(model, vocabulary)
@@ -290,8 +253,7 @@ def _claim_folder(folder: Path, job: TrainJob, *, resume: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be created ({error.strerror}); choose another --output") from error
-    content = {"digest": job.digest, "job": job.model_dump(mode="json")}
-    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    _write_json(path, {"digest": job.digest, "job": job.model_dump(mode="json")})
 
 
 def _differences(path: Path, job: TrainJob) -> str:
@@ -323,12 +285,14 @@ def _write_resolved(job: TrainJob, model: TaggerConfig, config: FitConfig, folde
     (folder / RESOLVED_NAME).write_text(text, encoding="utf-8")
 
 
-def _report_epoch(epoch: EpochResult, config: FitConfig, run: LiveRecord | None) -> None:
+def _report_epoch(epoch: EpochResult, config: FitConfig) -> None:
     parts = "" if epoch.dev_f1 is None else f"P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; "
     info(
         f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}, "
         f"dev {epoch.measure} {epoch.dev_score:.2f} ({parts}draft {epoch.draft_score:.2f}), "
         f"{epoch.seconds + epoch.dev_seconds:.0f} s"
     )
-    if run is not None:
-        run.update()
+
+
+def _write_json(path: Path, values: object) -> None:
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")

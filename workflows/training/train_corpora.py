@@ -1,12 +1,12 @@
 """The corpora of a training: gold and unlabelled ones, with what their labels leave open."""
 
 import random
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from concord.workflows.corpora.corpora import (
     check_dev_types,
     gold_format,
     label_types,
-    learned_types,
     mark_incomplete,
     read_corpora,
     require_known,
@@ -33,52 +32,68 @@ from concord.workflows.corpora.corpora import (
 )
 from concord.workflows.training.job import DataConfig, TrainJob
 
-PARTS: tuple[Literal["train", "dev", "test"], ...] = ("train", "dev", "test")
-ROLES = ("training", "validation", "testing")
-"""Roles of the parts in the tracking store."""
+Part: TypeAlias = Literal["train", "dev", "test"]
+PARTS: tuple[Part, ...] = ("train", "dev", "test")
 
 
-def read_train_corpora(
-    job: TrainJob, scheme: LabelScheme, start: Tagger | None
-) -> tuple[dict[str, Documents], list[Documents]]:
-    """Read train, dev and, if there is one, test; also return the documents of each dev corpus apart."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainCorpora:
+    """The documents of a training.
+
+    Attributes:
+        parts: of train, dev and, if there is one, test.
+        dev: the documents of each dev corpus.
+        types: what the tagger is to distinguish.
+        unscored: types that may occur in train without a label, and that dev has no entity of.
+    """
+
+    parts: Mapping[str, Documents]
+    dev: Sequence[Documents]
+    types: set[str]
+    unscored: set[str]
+
+
+def read_train_corpora(job: TrainJob, scheme: LabelScheme, start: Tagger | None) -> TrainCorpora:
+    """Read the corpora of a training, which continues that of ``start`` if this is given.
+
+    Raises:
+        ConfigError: when dev has entities of types that nothing teaches, or the corpora have further labels of words
+            than the tagger that learns from them.
+    """
     data, trees = job.data, tagger_class(job.tagger).needs_trees
     form = gold_format(data, scheme)
-    parts = [part for part in PARTS if part == "train" or data.paths(part)]
     read = partial(read_corpora, labels=data.labels, form=form, trees=trees)
-    files = {part: [read([path]) for path in data.paths(part)] for part in parts}
+    files = {part: [read([path]) for path in data.paths(part)] for part in PARTS if part != "test" or data.test}
     weak, term_types = read_weak_corpora(data, scheme=scheme, trees=trees)
     types = set(term_types).union(*(label_types(documents, scheme) for documents in files["train"]))
-    if start is not None:
-        types = learned_types(start, types)
+    known = set[str]() if start is None else scheme.types(start.vocabulary.labels)
+    if start is not None and types - known:
+        _report_further(types - known, known, scheme)
+    further, types = types - known, types | known
     files["train"] = [
         weighted(mark_incomplete(documents, corpus.lacks, types=types, scheme=scheme), corpus.weight)
         for documents, corpus in zip(files["train"], data.train_corpora(), strict=True)
     ]
-    corpora: dict[str, Documents] = {part: list(chain.from_iterable(documents)) for part, documents in files.items()}
+    parts: dict[str, Documents] = {part: list(chain.from_iterable(documents)) for part, documents in files.items()}
     open_weak = open_outside(weak, outside=data.outside, types=types, scheme=scheme)
-    corpora["train"] = [*corpora["train"], *open_weak]
-    require_sentences(corpora["train"], data.paths("train"))
-    for path, documents in zip(data.paths("dev"), files.get("dev", []), strict=True):
+    parts["train"] = [*parts["train"], *open_weak]
+    require_sentences(parts["train"], data.paths("train"))
+    for path, documents in zip(data.paths("dev"), files["dev"], strict=True):
         require_sentences(documents, [path])
-    scored = [*corpora.get("dev", ()), *corpora.get("test", ())]
-    require_known(scored, [*job.data.paths("dev"), *job.data.paths("test")])
-    check_dev_types(corpora.get("dev", ()), data.paths("dev"), types, scheme=scheme)
-    return corpora, files.get("dev", [])
+    require_known([*parts["dev"], *parts.get("test", ())], [*data.paths("dev"), *data.paths("test")])
+    check_dev_types(parts["dev"], data.paths("dev"), types, scheme=scheme)
+    lacking = further.union(*(corpus.lacks for corpus in data.train_corpora())) if start is not None else set()
+    unscored = lacking - label_types(parts["dev"], scheme)
+    return TrainCorpora(parts=parts, dev=files["dev"], types=types, unscored=unscored)
 
 
 def trees_of(job: TrainJob) -> str:
     """Return the source of the trees, which must be the same for all corpora."""
-    sources = {path: tree_source(path) for path, _ in datasets(job)}
+    sources = {path: tree_source(path) for part in PARTS for path in job.data.paths(part)}
     if len(set(sources.values())) > 1:
         listed = "; ".join(f"{path}: {source}" for path, source in sources.items())
         raise ConfigError(f"data: expected trees of one parser in all corpora (concord parse), got {listed}")
     return next(iter(sources.values()))
-
-
-def datasets(job: TrainJob) -> list[tuple[str, str]]:
-    """Return the corpora of a training with their role in the tracking store."""
-    return [(path, role) for part, role in zip(PARTS, ROLES, strict=True) for path in job.data.paths(part)]
 
 
 def read_weak_corpora(data: DataConfig, *, scheme: LabelScheme, trees: bool) -> tuple[Documents, frozenset[str]]:
@@ -123,6 +138,15 @@ def open_outside(
     """
     chooser, names = random.Random(0), scheme.label_set(types)
     return [[_opened(sentence, names, types, scheme, chooser, outside) for sentence in one] for one in documents]
+
+
+def _report_further(further: set[str], known: set[str], scheme: LabelScheme) -> None:
+    if not scheme.has_entities:
+        raise ConfigError(
+            f"data.train: expected labels that the tagger knows ({', '.join(sorted(known))}), got "
+            f"{', '.join(sorted(further))}; rename them under data.labels"
+        )
+    info(f"new types: {', '.join(sorted(further))}; data.labels.{min(further)}=null leaves one out")
 
 
 def _marked(sentence: Sentence, terms: TermMatcher) -> Sentence:

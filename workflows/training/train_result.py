@@ -1,4 +1,4 @@
-"""What a training has made: the bundle and its scores, as text, as metrics and as those of a registered version."""
+"""What a training has made: the files of its folder, and the bundle with its scores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,6 +7,11 @@ from pathlib import Path
 from concord.models.training.fit import EpochResult
 from concord.workflows.console import INLINE, REFUSED, indented, table
 from concord.workflows.evaluation.evaluate import Evaluation
+
+JOB_NAME = "job.json"
+RESULT_NAME = "result.json"
+RESOLVED_NAME = "config.resolved.yaml"
+ENVIRONMENT_NAME = "environment.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +30,7 @@ class TrainResult:
     Attributes:
         best: the epoch of the bundle.
         epochs: how many were trained.
-        refused: whether it was not registered because it finds nothing on dev.
+        refused: whether it is not to be registered because it finds nothing on dev.
         evaluations: the scores on dev and test, for those that there are.
     """
 
@@ -46,9 +51,8 @@ class TrainResult:
         """The answer of ``concord train``."""
         best = self.best
         threshold = "" if best.threshold is None else f", threshold {best.threshold:.2f} nats"
-        chosen = f"best of {self.epochs} epochs is {best.epoch}"
         lines = [
-            f"{self.tagger} ({self.profile}): {chosen}{threshold}",
+            f"{self.tagger} ({self.profile}): best of {self.epochs} epochs is {best.epoch}{threshold}",
             indented(_score_table(best, self.evaluations.get("test"))),
             f"bundle      {self.bundle}",
             f"registered  {self.registered}",

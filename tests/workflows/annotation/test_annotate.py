@@ -87,7 +87,6 @@ def test_a_run_with_an_unregistered_model_is_not_logged(collection: Path, tiny_b
     with store_down():
         done = concord("annotate", collection, "-o", collection.parent / "out", "-m", tiny_bundle)
     assert (done.exit_code, "Warning" in done.stderr) == (0, False), done.output
-    assert "0 runs sent" in concord("registry", "sync", collection.parent).stdout
     assert annotation_runs() == []
 
 
@@ -97,8 +96,6 @@ def test_a_run_that_wrote_to_s3_is_logged(collection: Path, s3_url: str) -> None
     (run,) = annotation_runs()
     kept = {item.path for item in MlflowClient(tracking_uri()).list_artifacts(run.info.run_id)}
     assert kept == {"report.html", "config.resolved.yaml", "stats.json"}
-    again = concord("registry", "sync", f"{s3_url}/out")
-    assert again.stdout == f"1 folder of runs in {s3_url}/out: 0 runs sent, 0 still running, 0 failed\n"
 
 
 def test_a_run_fails_when_the_store_is_down(collection: Path) -> None:
@@ -139,41 +136,9 @@ def test_a_store_that_goes_down_during_the_run_costs_one_warning(
     assert done.stdout.startswith("3 read = 3 annotated")
     warnings = [line for line in done.stderr.splitlines() if "Warning" in line]
     assert len(warnings) == 1
-    assert done.stderr.endswith(f"To send them later: concord registry sync {output}\n")
+    assert "Warning: the run is complete, but MLflow could not record it" in warnings[0]
     assert concord("verify", output).exit_code == 0
     assert annotation_runs() == []
-    for count in (1, 0):
-        sent = json.loads(concord("registry", "sync", output, "--json").stdout)["sent"]
-        assert len(sent) == count
-    assert len(annotation_runs()) == 1
-
-
-def test_runs_are_sent_later_even_when_their_generations_are_removed(
-    collection: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(runs, "send_or_warn", lambda *_: None)
-        for added in ("Ada slept.", "Charles sang.", "Zoë left."):
-            assert annotate(collection, settings=("output.grace_seconds=0",)).exit_code == 0
-            with collection.open("a") as lines:
-                lines.write(json.dumps({"text": added}) + "\n")
-    kept = {generation.number for generation in OutputFolder(collection.parent / "out").generations.history()}
-    assert kept == {2}
-    for count in (3, 0):
-        sent = json.loads(concord("registry", "sync", collection.parent, "--json").stdout)["sent"]
-        assert sent == count * [{"folder": str(collection.parent / "out"), "registered": None}]
-    logged = sorted(annotation_runs(), key=lambda run: run.info.start_time)
-    assert [run.data.metrics["read"] for run in logged] == [3, 4, 5]
-    assert {run.data.tags["concord.model"] for run in logged} == {"models:/tiny/1"}
-    assert all(run.data.metrics["counts.tokens"] > 0 for run in logged)
-    assert annotate(collection).exit_code == 0
-    assert [run.data.metrics["changes.new"] for run in annotation_runs()[:1]] == [1]
-
-
-def test_a_collection_that_was_moved_is_not_sent_again(collection: Path) -> None:
-    assert annotate(collection).exit_code == 0
-    (collection.parent / "out").rename(collection.parent / "moved")
-    assert json.loads(concord("registry", "sync", collection.parent / "moved", "--json").stdout)["sent"] == []
 
 
 def test_a_promotion_during_a_run_takes_effect_in_the_next(

@@ -30,7 +30,7 @@ SECTIONS = {
         *("annotate", "tag", "status", "verify", "history", "files", "diff"),
         *("errors", "report", "view", "export", "schema", "doctor"),
     ),
-    "Corrections": ("review", "corrections", "learn"),
+    "Corrections": ("review", "corrections"),
     "Taggers": ("init", "prepare", "train", "evaluate", "compare", "calibrate"),
     "Registry": ("bundle", "promote", "rollback", "registry"),
     "Clusters": ("submit",),
@@ -38,9 +38,9 @@ SECTIONS = {
 }
 
 GROUPS = {
-    "registry": ("list", "show", "history", "register", "sync"),
+    "registry": ("list", "show", "history", "register"),
     "errors": ("list", "retry"),
-    "corrections": ("list", "import"),
+    "corrections": ("list", "agreement", "import", "export"),
 }
 
 VERBS = [

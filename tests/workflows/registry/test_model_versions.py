@@ -14,7 +14,6 @@ from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ConfigError, ModelError
 from concord.workflows.bundles import pack_bundle
 from concord.workflows.registry import model_versions as registry
-from concord.workflows.registry.commands import register_command
 from concord.workflows.registry.mlflow_client import TrackingError, download, open_run
 from concord.workflows.registry.model_versions import (
     DIGEST_TAG,
@@ -22,6 +21,7 @@ from concord.workflows.registry.model_versions import (
     create_model,
     fetch,
     model_names,
+    register_command,
     resolve,
     versions,
 )

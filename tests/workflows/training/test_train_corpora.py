@@ -82,25 +82,26 @@ def test_words_that_nobody_labelled_are_open_to_all_that_the_tagger_knows(
     start = load_tagger(tiny_bundle)
     job = read_train_job(train_file, overrides=[f"data.train=[{tmp_path / 'gold.conll'}]", f"start={tiny_bundle}"])
     assert job.start == str(tiny_bundle)
-    corpora, _ = read_train_corpora(job, start.vocabulary.scheme, start)
-    soft = corpora["train"][0][0].soft
+    corpora = read_train_corpora(job, start.vocabulary.scheme, start)
+    soft = corpora.parts["train"][0][0].soft
     assert soft is not None
     names = [soft.names[label] for word, label in zip(soft.words, soft.labels, strict=True) if word == 2]
     assert {"O", "S-LOC", "S-ORG", "S-PER"} <= set(names)
 
 
-def test_a_training_that_continues_another_learns_no_new_labels(
-    tmp_path: Path, train_file: Path, tiny_bundle: Path
+def test_a_training_that_continues_another_has_its_kind_of_tagger_and_its_labels_of_words(
+    tmp_path: Path, train_file: Path, token_bundle: Path, tiny_bundle: Path
 ) -> None:
-    (tmp_path / "gold.conll").write_text("aspirin B-DRUG\n")
-    start = load_tagger(tiny_bundle)
-    job = read_train_job(train_file, overrides=[f"data.train=[{tmp_path / 'gold.conll'}]"])
-    with pytest.raises(ConfigError, match=r"expected labels that the tagger knows \(LOC, ORG, PER\), got DRUG"):
+    with pytest.raises(ConfigError, match=r"start: expected a bilstm_softmax, which the job trains, got a bilstm_crf"):
+        read_train_job(train_file, overrides=["tagger=bilstm_softmax", f"start={tiny_bundle}"])
+    (tmp_path / "gold.conll").write_text("aspirin DRUG\n")
+    start = load_tagger(token_bundle)
+    gold = tmp_path / "gold.conll"
+    chosen = ["tagger=null", f"start={token_bundle}", f"data.train=[{gold}]", f"data.dev={gold}", "data.test=null"]
+    job = read_train_job(train_file, overrides=chosen)
+    assert (job.tagger, job.register_as) == ("bilstm_softmax", "tiny")
+    with pytest.raises(ConfigError, match=r"expected labels that the tagger knows \(ADJ, .*\), got DRUG"):
         read_train_corpora(job, start.vocabulary.scheme, start)
-    settings = ["--set", "tagger=bilstm_softmax", "--set", f"start={tiny_bundle}", "--no-tracking"]
-    result = CliRunner().invoke(main, ["train", str(train_file), "-o", str(tmp_path / "run"), *settings])
-    assert result.exit_code == 2
-    assert "start: expected a bilstm_softmax, which the job trains, got a bilstm_crf" in result.output
 
 
 def test_corpora_to_score_on_must_be_labelled(tmp_path: Path, train_file: Path) -> None:
