@@ -1,14 +1,17 @@
 """What tests of every room share."""
 
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from concord_testing import stores
-from concord_testing.checkout import SOAK
+from concord_testing.checkout import CHECKOUT, SOAK
+from concord_testing.command_line import concord_json
 from concord_testing.durations import DurationRecorder, order_by_duration
 from concord_testing.heads import Head, ray_head
+from concord_testing.made_once import made_once
 from concord_testing.store_servers import azure_server, s3_server, store_proxy
 from hypothesis import HealthCheck, settings
 
@@ -34,6 +37,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Let the workers of xdist begin with the files that take longest."""
     if hasattr(config, "workerinput"):
         order_by_duration(items)
+
+
+@pytest.fixture(scope="session")
+def annotated_news(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder ``out`` of the sample collection, annotated by the default tagger and parser.
+
+    The answer of the command is beside it, in ``answer.json``.
+    """
+
+    def annotate(folder: Path) -> None:
+        answer = concord_json("annotate", CHECKOUT / "examples" / "news" / "news.jsonl", "-o", folder / "out")
+        (folder / "answer.json").write_text(json.dumps(answer))
+
+    return made_once(tmp_path_factory, "news", annotate) / "out"
 
 
 @pytest.fixture(scope="session")

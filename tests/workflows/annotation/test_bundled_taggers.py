@@ -30,13 +30,6 @@ def annotate_news(output: Path, model: str, *options: str) -> dict[str, object]:
     return values
 
 
-@pytest.fixture(scope="module")
-def annotated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
-    """Annotate the sample collection by entities_multi; return the output and the answer of the command."""
-    output = tmp_path_factory.mktemp("entities_multi") / "out"
-    return output, annotate_news(output, "entities_multi")
-
-
 def texts_by_id() -> dict[str, str]:
     texts = {}
     for line in NEWS.read_bytes().split(b"\n"):
@@ -49,8 +42,9 @@ def texts_by_id() -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_entities_multi_annotates_the_sample_collection(annotated: tuple[Path, dict[str, object]]) -> None:
-    output, values = annotated
+def test_entities_multi_annotates_the_sample_collection(annotated_news: Path) -> None:
+    output, values = annotated_news, json.loads((annotated_news.parent / "answer.json").read_bytes())
+    assert values["tagger"]["name"] == "entities_multi"
     assert (values["read"], values["annotated"], values["dead_letters"]) == (14, 13, 1)
     assert CliRunner().invoke(main, ["verify", str(output)]).exit_code == 0
     entities = pq.read_table(output / "entities").to_pylist()
@@ -68,11 +62,11 @@ def test_entities_multi_annotates_the_sample_collection(annotated: tuple[Path, d
 
 
 @pytest.mark.slow
-def test_labels_of_both_stages_depend_on_no_shard(annotated: tuple[Path, dict[str, object]], tmp_path: Path) -> None:
+def test_labels_of_both_stages_depend_on_no_shard(annotated_news: Path, tmp_path: Path) -> None:
     annotate_news(tmp_path, "entities_multi", "--set", "planning.shard_bytes=1024")
-    assert len(list(tmp_path.rglob("*.parquet"))) > len(list(annotated[0].rglob("*.parquet")))
+    assert len(list(tmp_path.rglob("*.parquet"))) > len(list(annotated_news.rglob("*.parquet")))
     keys = [(name, "ascending") for name in ("doc_id", "sent_id", "token_id")]
-    whole, cut = (pq.read_table(folder / "tokens").sort_by(keys) for folder in (annotated[0], tmp_path))
+    whole, cut = (pq.read_table(folder / "tokens").sort_by(keys) for folder in (annotated_news, tmp_path))
     exact = ["doc_id", "text", "head", "deprel", "draft_ner", "ner", "refined"]
     assert whole.select(exact) == cut.select(exact)
     assert cut["uncertainty"].to_pylist() == pytest.approx(whole["uncertainty"].to_pylist(), rel=0, abs=2e-6)
