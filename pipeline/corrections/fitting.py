@@ -36,8 +36,8 @@ class Overruled:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fit:
-    """What corrections mean for a document.
+class FittedCorrections:
+    """The corrections of a document that count in its text, and those that do not fit it or were replaced.
 
     Attributes:
         corrections: those that count, with the offsets of this text, in its order; no two of their results overlap.
@@ -52,7 +52,7 @@ class Fit:
 
 def fit_corrections(
     corrections: Sequence[Correction], text: str, sentences: Iterable[Sequence[Offsets]] | None = None
-) -> Fit:
+) -> FittedCorrections:
     """Fit the corrections of a document, in the order of the log, to its text.
 
     In the text on which a correction was made its offsets hold. In any other text its words are searched for, and the
@@ -65,7 +65,7 @@ def fit_corrections(
             sentence. None leaves this unchecked.
     """
     if not corrections:
-        return Fit()
+        return FittedCorrections()
     words = None if sentences is None else WordOffsets(sentences)
     digest = text_digest(text)
     # By where their results start, none of which overlap.
@@ -83,7 +83,7 @@ def fit_corrections(
         placed = _keep_canonical(placed, fitted[replaced])
         overruled += (Overruled(earlier, placed) for earlier in fitted[replaced] if earlier.new != placed.new)
         fitted[replaced] = [placed]
-    return Fit(corrections=tuple(fitted), misfits=tuple(misfits), overruled=tuple(overruled))
+    return FittedCorrections(corrections=tuple(fitted), misfits=tuple(misfits), overruled=tuple(overruled))
 
 
 def corrected_marks(marks: Iterable[Mark], corrections: Sequence[Correction]) -> list[Mark]:

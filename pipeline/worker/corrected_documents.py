@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from concord.models.data.outputs import Prediction, Source
 from concord.models.labels import OUTSIDE, Span
 from concord.pipeline.corrections.correction import Correction, Mark, group_by_document
-from concord.pipeline.corrections.fitting import Fit, Offsets, fit_corrections
+from concord.pipeline.corrections.fitting import FittedCorrections, Offsets, fit_corrections
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, join_pieces
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,9 @@ def correct_documents(outcomes: list[OutcomeT], corrections: Sequence[Correction
     ]
 
 
-def correct_document(annotated: AnnotatedDocument, corrections: Sequence[Correction]) -> tuple[AnnotatedDocument, Fit]:
+def correct_document(
+    annotated: AnnotatedDocument, corrections: Sequence[Correction]
+) -> tuple[AnnotatedDocument, FittedCorrections]:
     """Return a document with its corrections, given in the order of the log, and what became of each.
 
     An entity that overlaps a mark of a correction gives way, and its words are outside of entities. All words of such

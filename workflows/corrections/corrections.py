@@ -20,7 +20,7 @@ from concord.pipeline.corrections.correction import (
     group_by_document,
     undone_ids,
 )
-from concord.pipeline.corrections.fitting import Fit, corrected_marks, fit_corrections
+from concord.pipeline.corrections.fitting import FittedCorrections, corrected_marks, fit_corrections
 from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
@@ -129,7 +129,7 @@ def list_statuses(output: OutputPath) -> list[CorrectionStatus]:
     return list(statuses.values())
 
 
-def fit_statuses(corrections: Sequence[Correction], fit: Fit, state: str) -> dict[str, CorrectionStatus]:
+def fit_statuses(corrections: Sequence[Correction], fit: FittedCorrections, state: str) -> dict[str, CorrectionStatus]:
     """Return what became of the corrections of a document, by id, given their fit and the state of those that count."""
     statuses = _statuses(corrections, state)
     for misfit in fit.misfits:
@@ -260,7 +260,7 @@ def documents_with_texts(
 
 
 def _corrected(
-    document: CollectedDocument, text: str, fit: Fit, undone: Sequence[Correction], *, whole: bool
+    document: CollectedDocument, text: str, fit: FittedCorrections, undone: Sequence[Correction], *, whole: bool
 ) -> GoldDocument:
     """Return a document with the labels of its rows and of the corrections that fit.
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from concord.pipeline.corrections.correction import Correction, Mark, corrections_digest
 from concord.pipeline.corrections.fitting import (
     CORRECTED,
-    Fit,
+    FittedCorrections,
     Offsets,
     Place,
     corrected_marks,
@@ -42,7 +42,7 @@ class CurrentDocument:
     corrections: Sequence[Correction]
     sentences: Sequence[Sequence[Offsets]]
     starts: Sequence[int]
-    fit: Fit
+    fit: FittedCorrections
     marks: Sequence[Mark]
 
     @property
