@@ -152,7 +152,6 @@ CASES: Mapping[str, Case] = {
     "bench_pdf": Case(options="--pages 3 --rounds 1"),
     "bench_peers": Case(piece=draw_peers),
     "bench_planning": Case(options="--documents 10 20"),
-    "bench_queue": Case(options=f"{TO_FILE} --size 2 --rounds 1", constants={"POOLS": {"tiny": ("ewt_uner/dev",)}}),
     "bench_readers": Case(options="--reads 5 --documents 4 --grace-seconds 5"),
     "bench_repeats": Case(options="--length 200 --shapes a --words 24"),
     "bench_scaling": Case(piece=measure_local_run),
