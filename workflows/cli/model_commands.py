@@ -32,7 +32,7 @@ def init(folder: Path, *, types: str) -> Answer:
     and a README with the commands in order: prepare, train, evaluate, annotate, promote. They work at once, on the
     samples; replace these by your own.
     """
-    from concord.workflows.training.starter_folder import init_command
+    from concord.workflows.training.job import init_command
 
     return init_command(folder, [kind.strip() for kind in types.split(",") if kind.strip()])
 

@@ -1,12 +1,17 @@
-"""Read the job of a training: a profile of a file of conf/train, with overrides from ``--set``.
+"""The job of a training: a profile of a file of conf/train, with overrides from ``--set``.
 
 A mistake in a file or an override is a ConfigError that names the file and the key.
+
+``concord init`` makes a folder to begin with, from the files of starter/: the samples once for each entity type.
 """
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
@@ -15,8 +20,15 @@ from concord.models.bundles.manifest import read_saved
 from concord.models.config import Affects, Config
 from concord.models.errors import ConfigError
 from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.workflows.console import Answer, table
 from concord.workflows.job_files import absolute, apply_overrides, corpus_paths, read_yaml
 from concord.workflows.registry.resolve_tagger import find_tagger
+
+TYPE = re.compile(r"[^\W_][\w-]*")
+_ENDINGS = ("vex", "idor", "una", "atra", "ston", "mel", "bin", "gar", "dix", "olo")
+"""Endings of the invented names of each type."""
+# The others hold samples.
+_ONCE = {"README.md", "train.yaml", "promote.yaml"}
 
 
 class TrainCorpus(Config):
@@ -200,3 +212,53 @@ def _merged(base: Any, changes: Any) -> Any:
     if not isinstance(base, dict) or not isinstance(changes, dict):
         return changes
     return base | {key: _merged(base.get(key), value) for key, value in changes.items()}
+
+
+def init_command(folder: Path, types: Sequence[str]) -> Answer:
+    """Fill a new or empty folder.
+
+    Raises:
+        ConfigError: when the folder holds something, or a type is no name of one or is named twice.
+    """
+    _check(folder, types)
+    name = re.sub(r"[^\w-]+", "-", folder.absolute().name).strip("-") or "labels"
+    shown = {"name": name, "types": ", ".join(types), "first": types[0]}
+    for path, text in _starter_files():
+        if path not in _ONCE:
+            text = "".join(_sample(text, kind, number) for number, kind in enumerate(types))
+        else:
+            text = Template(text).substitute(shown)
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    written = sorted(path for path, _ in _starter_files())
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^(concord .*?)  # ", readme, re.MULTILINE)
+    rows = [("folder", str(folder)), ("files", ", ".join(written)), ("tagger", "doc_uanet over the bundled encoder")]
+    steps = "\n".join([f"cd {folder}", *commands])
+    return Answer(
+        values={"folder": str(folder), "files": written, "commands": commands},
+        text=f"{table(rows)}\n\nREADME.md lists the commands in order:\n\n{steps}",
+    )
+
+
+def _check(folder: Path, types: Sequence[str]) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder}: expected a new or empty folder, got one with files; choose another")
+    if not types or len(set(types)) < len(types):
+        raise ConfigError(f"--types: expected different entity types, such as DRUG,DOSE, got {','.join(types)!r}")
+    for kind in types:
+        if not TYPE.fullmatch(kind):
+            raise ConfigError(f"--types: expected names of letters, digits, - and _, such as DRUG,DOSE, got {kind!r}")
+
+
+def _starter_files() -> list[tuple[str, str]]:
+    """Return the relative path and the template of each file."""
+    starter = Path(str(files("concord.workflows.training"))) / "starter"
+    paths = sorted(path for path in starter.rglob("*") if path.is_file())
+    return [(path.relative_to(starter).as_posix(), path.read_text(encoding="utf-8")) for path in paths]
+
+
+def _sample(template: str, kind: str, number: int) -> str:
+    """Return the samples of a type, whose names end unlike those of other types."""
+    turn, place = divmod(number, len(_ENDINGS))
+    return Template(template).substitute(TYPE=kind, type=kind.lower(), end=_ENDINGS[place] * (turn + 1))

@@ -30,13 +30,13 @@ from concord.workflows.job_files import flatten
 from concord.workflows.progress import TrainingProgress
 from concord.workflows.registry.model_versions import check_name
 from concord.workflows.training.job import ProfileConfig, TrainConfig, TrainJob
-from concord.workflows.training.tracking import TrackedRun
 from concord.workflows.training.train_corpora import PARTS, TrainCorpora, read_train_corpora, trees_of
 from concord.workflows.training.train_result import (
     ENVIRONMENT_NAME,
     JOB_NAME,
     RESOLVED_NAME,
     RESULT_NAME,
+    TrackedRun,
     TrainResult,
 )
 

@@ -14,8 +14,7 @@ from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.workflows.cli.main import main
 from concord.workflows.promotion.gate import read_gate
-from concord.workflows.training.job import read_train_job
-from concord.workflows.training.starter_folder import init_command
+from concord.workflows.training.job import init_command, read_train_job
 
 
 def test_the_files_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
