@@ -197,7 +197,7 @@
   // In the queue, forms are sent and links are followed without loading a page. The next card is fetched ahead and shown
   // while what was said about this one is sent, one step after the other.
   let ahead = null;
-  let asked = null;
+  let looking = null;
   let sending = Promise.resolve();
   const load = async (address, options) => {
     const answer = await fetch(address, options);
@@ -214,10 +214,10 @@
   const lookAhead = () => {
     const next = document.getElementById("skip")?.href;
     // An earlier answer that comes later does not have what was written since.
-    const own = (asked = {});
+    const own = (looking = {});
     ahead = null;
     const keep = (page) => {
-      if (page.isCard && own === asked) ahead = { next, page };
+      if (page.isCard && own === looking) ahead = { next, page };
     };
     // Without a rank the address leads to what is open then.
     if (next?.includes("rank=")) load(next).then(keep, () => {});
