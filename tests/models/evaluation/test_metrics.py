@@ -1,7 +1,9 @@
-"""Span scores, computed by hand and with seqeval, accuracy of token labels, and names of training corpora."""
+"""Scores of entities and token labels, and the occurrences of names."""
 
+from collections import Counter
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,8 @@ from seqeval.metrics import f1_score
 from seqeval.scheme import IOB2
 
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.metrics import Scores, known_names, span_scores, token_scores
+from concord.models.evaluation.consistency import count_unlabelled, name_labels
+from concord.models.evaluation.metrics import Scores, group_counts_by_document, known_names, span_scores, token_scores
 from concord.models.labels import TOKENS
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -72,3 +75,93 @@ def test_names_of_training_corpora_are_known_in_any_case(sentence: Callable[[str
     corpus = [sentence("Lake/B-LOC Tamar/I-LOC met Ada/B-PER"), sentence("ADA/B-ORG closed")]
     assert known_names(corpus) == {("lake", "tamar"), ("ada",)}
     assert known_names([sentence("the/DET run/NOUN")], scheme=TOKENS) == {("the",), ("run",)}
+
+
+Pairs = list[tuple[list[str], list[str]]]
+
+_label_lists = st.integers(1, 12).flatmap(
+    lambda length: st.tuples(*[st.lists(st.sampled_from(LABELS), min_size=length, max_size=length)] * 2)
+)
+label_pairs = st.lists(_label_lists, min_size=1, max_size=6)
+
+
+@pytest.mark.slow
+@given(label_pairs)
+def test_groups_by_document_add_up_to_the_scores(pairs: Pairs) -> None:
+    gold, predicted = ([list(labels) for labels in side] for side in zip(*pairs, strict=True))
+    counts = group_counts_by_document(
+        [gold, []], [predicted, []], lambda _, place, span: ("all", span.label, place % 2)
+    )
+    scores = span_scores(gold, predicted)
+    for name, part in scores.items():
+        assert counts.get(name, np.zeros((2, 3)))[0].tolist() == [part.gold, part.predicted, part.correct]
+    assert all((own[1] == 0).all() for own in counts.values())
+    if "all" in counts:
+        halves = [counts[half] for half in (0, 1) if half in counts]
+        assert np.sum(halves, axis=0).tolist() == counts["all"].tolist()
+
+
+def labelled(*sentences: str) -> list[tuple[list[str], list[str]]]:
+    """Parse sentences of ``word`` or ``word|label`` separated by spaces."""
+    rows = [[(*item.split("|"), "O")[:2] for item in sentence.split()] for sentence in sentences]
+    return [([word for word, _ in row], [label for _, label in row]) for row in rows]
+
+
+def test_name_labels_counts_entities_and_other_occurrences_in_any_case() -> None:
+    document = labelled("Baxter|B-PER left", "BAXTER closes", "Baxter|B-ORG said so")
+    assert name_labels(document) == {"baxter": Counter({"PER": 1, "O": 1, "ORG": 1})}
+
+
+def test_name_labels_ignores_words_inside_a_longer_entity() -> None:
+    document = labelled("Lincoln|B-LOC sleeps", "Lincoln|B-ORG Freight|I-ORG grows")
+    assert name_labels(document) == {"lincoln": Counter({"LOC": 1}), "lincoln freight": Counter({"ORG": 1})}
+
+
+def test_name_labels_counts_a_partly_labelled_name() -> None:
+    document = labelled("Alan|B-PER Baxter|I-PER left", "Alan Baxter|B-ORG left")
+    assert name_labels(document)["alan baxter"] == Counter({"PER": 1, "O": 1})
+
+
+def test_name_labels_ignores_lower_case_words_unless_an_entity_is_in_lower_case() -> None:
+    assert name_labels(labelled("Rose|B-PER sings", "a rose grows")) == {"rose": Counter({"PER": 1})}
+    in_lower_case = name_labels(labelled("rose|B-PER sings", "a rose grows"))
+    assert in_lower_case == {"rose": Counter({"PER": 1, "O": 1})}
+
+
+def test_name_labels_counts_words_in_a_script_without_case() -> None:
+    document = labelled("\u6771\u4eac|B-LOC \u306f", "\u6771\u4eac \u306e")
+    assert name_labels(document) == {"\u6771\u4eac": Counter({"LOC": 1, "O": 1})}
+
+
+def test_name_labels_continues_an_entity_in_the_next_sentence() -> None:
+    document = labelled("the Bank|B-ORG of|I-ORG", "Tamar|I-ORG lent", "Bank of Tamar", "Bank of", "Tamar ran")
+    assert name_labels(document) == {"bank of tamar": Counter({"ORG": 1, "O": 1})}
+
+
+def test_count_unlabelled_counts_recurring_names_of_two_words_and_more() -> None:
+    document = labelled(
+        "Alan|B-PER Baxter|I-PER left", "ALAN BAXTER slept", "Alan Baxter|B-ORG sat", "Ada|B-PER Li|I-PER"
+    )
+    assert count_unlabelled(name_labels(document), values=()) == (3, 2)
+    assert count_unlabelled(name_labels(labelled("Baxter|B-PER left", "Baxter slept")), values=()) == (0, 0)
+    dates = name_labels(labelled("A|B-DATE year|I-DATE", "a|B-DATE year|I-DATE", "twice a year"))
+    assert count_unlabelled(dates, values=()) == (3, 1)
+    assert count_unlabelled(dates, values=("DATE",)) == (0, 0)
+
+
+@pytest.mark.slow
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from("aAbB"), st.sampled_from(["O", "B-X", "B-Y"])), max_size=5), max_size=4)
+)
+def test_name_labels_of_single_words_equals_plain_counting(rows: list[list[tuple[str, str]]]) -> None:
+    document = [([word for word, _ in row], [label for _, label in row]) for row in rows]
+    words = [pair for row in rows for pair in row]
+    expected: dict[str, Counter[str]] = {}
+    for name in {word.lower() for word, label in words if label != "O"}:
+        lower_case_counts = (name, "B-X") in words or (name, "B-Y") in words
+        expected[name] = Counter(
+            label.removeprefix("B-")
+            for word, label in words
+            if word.lower() == name and (label != "O" or lower_case_counts or not word.islower())
+        )
+    assert name_labels(document) == expected
