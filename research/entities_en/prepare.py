@@ -20,8 +20,14 @@ from concord.pipeline.config import ParserConfig
 from concord.pipeline.corpora.write_corpus import write_gold
 from concord.pipeline.documents import Document
 from concord.pipeline.parsing.stanza_parser import StanzaParser
-from concord.workflows.corpora.corpora import read_corpora, read_documents
-from concord.workflows.corpora.provenance import Provenance, Role, describe_part, write_provenance
+from concord.workflows.corpora.corpora import (
+    Provenance,
+    Role,
+    describe_part,
+    read_corpora,
+    read_documents,
+    write_provenance,
+)
 from research.entities_en.guideline import CORPORA, LABELS
 from research.entities_en.learning import Documents
 from research.entities_en.prepared import Prepared, flat

@@ -1,9 +1,11 @@
-"""Annotation runs: ``concord annotate``, its dry run, and ``concord errors retry``."""
+"""Annotation runs: ``concord annotate``, its dry run and its record in MLflow, and ``concord errors retry``."""
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Any
 
 from concord.models.errors import ConfigError
@@ -11,21 +13,24 @@ from concord.pipeline.annotate import annotate, dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.collection import DeadLetterFilter, open_collection
-from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.collection import Collection, DeadLetterFilter, open_collection
+from concord.pipeline.output.output_folder import CONFIG_NAME, STATS_NAME, OutputFolder
 from concord.pipeline.output.shard_stats import backed_off, collection_counts, total_counts
 from concord.pipeline.run_report import RunReport
-from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath, read_bytes
 from concord.workflows.annotation.inspection import describe_no_match, existing_dead_letters
 from concord.workflows.annotation.job import resolve_retry
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run
-from concord.workflows.annotation.tracking import log_run
-from concord.workflows.console import Answer, counted, info, plain, table
+from concord.workflows.console import Answer, counted, info, plain, table, warn
+from concord.workflows.environment import code_tags
+from concord.workflows.job_files import flatten
 from concord.workflows.progress import RunProgress
+from concord.workflows.registry.mlflow_client import EXPERIMENT, TrackingError, open_run
 from concord.workflows.registry.model_versions import is_reference
 
 SHOWN_DOCUMENTS = 10
 """Of each kind of change, in a dry run."""
+RECORDED_FILES = ("report.html", CONFIG_NAME, STATS_NAME)
 
 
 def annotate_collection(job: ResolvedJob) -> Answer:
@@ -76,6 +81,33 @@ def preview(job: ResolvedJob) -> Answer:
         values=_values(report, job.tagger) | values,
         text=f"{table(rows)}\n\nNothing was written; run without --dry-run to start.",
     )
+
+
+def log_run(report: RunReport, collection: Collection) -> None:
+    """Log a finished run with a registered model; a store that does not answer costs a warning."""
+    plan = collection.plan
+    try:
+        run = open_run(
+            experiment=EXPERIMENT,
+            name=report.output.name,
+            parameters=flatten(plan.config.model_dump(mode="json")),
+            tags={
+                "concord.kind": "annotation",
+                "concord.model": f"models:/{plan.tagger.name}/{plan.tagger.version}",
+                "concord.digest": plan.tagger.digest,
+                "concord.plan": plan.digest,
+                **code_tags(),
+            },
+        )
+        run.log_metrics(_metrics(report, collection), step=0)
+        with tempfile.TemporaryDirectory() as folder:
+            for name in RECORDED_FILES:
+                if (path := collection.folder.metadata / name).exists():
+                    (Path(folder) / name).write_bytes(read_bytes(path))
+                    run.log_file(Path(folder) / name)
+        run.close("FINISHED")
+    except (OSError, TrackingError) as error:
+        warn(f"the run is complete, but MLflow could not record it: {error}")
 
 
 def _executor(config: AnnotateConfig) -> str:
@@ -147,3 +179,15 @@ def _values(report: RunReport, tagger: ResolvedTagger) -> dict[str, Any]:
     values: dict[str, Any] = plain(report)
     del values["named"]
     return {**values, "words_per_second": report.words_per_second, "tagger": tagger.identity}
+
+
+def _metrics(report: RunReport, collection: Collection) -> dict[str, float]:
+    """Return outcome, changes and counts of a run, and the words that it annotated in a second of work."""
+    outcome = ("read", "annotated", "unchanged", "dead_letters", "shards")
+    return {
+        **{name: getattr(report, name) for name in outcome},
+        "dead_letter_share": report.dead_letters / report.read if report.read else 0.0,
+        **{f"changes.{name}": number for name, number in report.changes.model_dump().items()},
+        **{f"counts.{name}": count for name, count in total_counts(collection.manifest.shards).items()},
+        "words_per_second.run": report.words_per_second,
+    }

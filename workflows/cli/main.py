@@ -8,9 +8,7 @@ import click
 
 from concord._environment import set_environment
 from concord.workflows.cli import collection_commands as collections
-from concord.workflows.cli import correction_commands as corrections
 from concord.workflows.cli import model_commands as taggers
-from concord.workflows.cli import registry_commands as registry
 from concord.workflows.cli.options import SectionedGroup
 
 # As listed by --help: in the order of work.
@@ -30,7 +28,7 @@ SECTIONS = {
         collections.schema,
         collections.doctor,
     ),
-    "Corrections": (collections.review, corrections.corrections),
+    "Corrections": (collections.review, collections.corrections),
     "Taggers": (
         taggers.init,
         taggers.prepare,
@@ -39,7 +37,7 @@ SECTIONS = {
         taggers.compare,
         taggers.calibrate,
     ),
-    "Registry": (registry.bundle, registry.promote, registry.rollback, registry.registry),
+    "Registry": (taggers.bundle, taggers.promote, taggers.rollback, taggers.registry),
     "Clusters": (collections.submit,),
     "Research": (taggers.parse,),
 }

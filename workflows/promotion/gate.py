@@ -17,8 +17,14 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import plain, table
-from concord.workflows.corpora.corpora import Documents, read_gold_for, without_labels
-from concord.workflows.corpora.provenance import Overlap, find_overlap, read_provenance
+from concord.workflows.corpora.corpora import (
+    Documents,
+    Overlap,
+    find_overlap,
+    read_gold_for,
+    read_provenance,
+    without_labels,
+)
 from concord.workflows.evaluation.compare import CompareJob, Line, Procedure, compare, evidence
 from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger
 from concord.workflows.job_files import corpus_paths, read_yaml

@@ -28,13 +28,17 @@ from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.workflows.bundles import copy_bundle, require_new_folder
 from concord.workflows.console import INLINE, Answer, counted, plain, table, warn
-from concord.workflows.corpora.corpora import Documents, check_gold, gold_format, read_documents, short_names
-from concord.workflows.corpora.provenance import (
+from concord.workflows.corpora.corpora import (
+    Documents,
     Overlap,
     Provenance,
+    check_gold,
     describe_part,
     find_overlap,
+    gold_format,
+    read_documents,
     read_provenance,
+    short_names,
     write_provenance,
 )
 from concord.workflows.registry.resolve_tagger import find_tagger

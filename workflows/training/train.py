@@ -22,8 +22,14 @@ from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitR
 from concord.models.words.form_vectors import FormVectors, read_word_vectors
 from concord.models.words.representation import WordRepresentation
 from concord.workflows.console import info, plain, shows_progress, warn
-from concord.workflows.corpora.corpora import Documents, short_names
-from concord.workflows.corpora.provenance import Provenance, describe_part, read_provenance, write_provenance
+from concord.workflows.corpora.corpora import (
+    Documents,
+    Provenance,
+    describe_part,
+    read_provenance,
+    short_names,
+    write_provenance,
+)
 from concord.workflows.environment import describe_environment
 from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger
 from concord.workflows.job_files import flatten

@@ -11,13 +11,13 @@ from concord_testing.checkout import CHECKOUT
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ModelError
 from concord.workflows.cli.main import main
-from concord.workflows.corpora.corpora import read_corpora
-from concord.workflows.corpora.provenance import (
+from concord.workflows.corpora.corpora import (
     PROVENANCE_NAME,
     Provenance,
     describe_part,
     document_hash,
     find_overlap,
+    read_corpora,
     read_provenance,
     write_provenance,
 )

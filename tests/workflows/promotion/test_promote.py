@@ -19,8 +19,7 @@ from concord.models.bundles.registry import build_tagger
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError, ModelError
 from concord.workflows.cli.main import main
-from concord.workflows.corpora.corpora import read_corpora, without_labels
-from concord.workflows.corpora.provenance import Provenance, describe_part, write_provenance
+from concord.workflows.corpora.corpora import Provenance, describe_part, read_corpora, without_labels, write_provenance
 from concord.workflows.promotion import gate as gate_module
 from concord.workflows.promotion import promote
 from concord.workflows.promotion.gate import Condition, Findings
