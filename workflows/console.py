@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from concord.models.errors import ConcordError
-from concord.pipeline.storage.files import is_url
 
 if TYPE_CHECKING:
     from concord.pipeline.storage.output_paths import OutputPath
@@ -194,6 +193,8 @@ def short_path(path: "OutputPath") -> "OutputPath":
 
 def short_source(uri: str) -> str:
     """Shorten the path of an input file as ``short_path`` does; a URL stays unchanged."""
+    from concord.pipeline.storage.files import is_url
+
     return uri if is_url(uri) else str(short_path(Path(uri)))
 
 

@@ -1,4 +1,9 @@
-"""Gold corpora for training and evaluation: read, relabelled and checked; and the provenance that a bundle keeps."""
+"""Gold corpora for training and evaluation: read, relabelled and checked; and the provenance that a bundle keeps.
+
+The provenance names each corpus that a bundle was made from, and holds a short hash of each of its documents, so that
+data it has seen can be recognised. It lies beside the weights and does not enter the tagger's digest, which covers only
+what decides the predictions.
+"""
 
 import hashlib
 import json
