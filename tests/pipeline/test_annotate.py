@@ -26,8 +26,10 @@ from concord.pipeline.worker.shard_worker import ShardWorker
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A file of twelve documents."""
-    return runs.write_collection(tmp_path / "in.jsonl")
+    """A file of twelve documents, old enough for its hash to be kept."""
+    path = runs.write_collection(tmp_path / "in.jsonl")
+    os.utime(path, (1e9, 1e9))
+    return path
 
 
 def state_of(output: Path) -> dict[str, tuple[int, int, str]]:
@@ -47,6 +49,7 @@ def test_run_writes_the_documented_files(source: Path, tmp_path: Path) -> None:
         "attempts",
         "commits",
         "config.resolved.yaml",
+        "files.json",
         "manifest.json",
         "parts",
         "plans",

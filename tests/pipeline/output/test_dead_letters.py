@@ -31,7 +31,10 @@ SOUND = {"a": "Anna came.", "b": "Bob went.", "c": "Carla stayed."}
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     """Write a folder with dead letters of three stages in two of its four files."""
-    folder = tmp_path / "in"
+    return make_archive(tmp_path / "in")
+
+
+def make_archive(folder: Path) -> Path:
     folder.mkdir()
     write_lines(folder / "sound.jsonl", SOUND)
     lines = write_lines(folder / "mixed.jsonl", {"d": "Dora sang.", "e": "PARSERFAULT one.", "f": "TAGGERFAULT two."})
@@ -48,7 +51,8 @@ def write_lines(path: Path, texts: Mapping[str, str]) -> Path:
 
 def job(archive: Path, **changes: Any) -> AnnotateConfig:
     values = {"planning": {"shard_bytes": 30}, "max_removed": 1.0, "max_dead_letters": 1.0}
-    return runs.job(archive, archive.parent / "out", **(values | changes))
+    output = changes.pop("output", str(archive.parent / "out"))
+    return runs.job(archive, output, **(values | changes))
 
 
 class FixedParser(fakes.FakeParser):
@@ -259,21 +263,30 @@ def test_an_interrupted_retry_is_continued_by_retry_or_annotate(archive: Path) -
     assert report.annotated == 0
 
 
-@pytest.mark.parametrize("step", CRASH_STEPS[:-1])
-def test_a_retry_killed_at_any_step_ends_with_the_same_bytes(archive: Path, step: str) -> None:
-    for name in ("out", "undisturbed"):
-        runs.run_job(job(archive).model_copy(update={"output": OutputConfig(path=str(archive.parent / name))}))
-    undisturbed = job(archive).model_copy(update={"output": OutputConfig(path=str(archive.parent / "undisturbed"))})
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an archive, its collection, and that of an undisturbed retry."""
+    folder = tmp_path_factory.mktemp("finished")
+    archive = make_archive(folder / "in")
+    runs.run_job(job(archive, output=str(folder / "before")))
+    undisturbed = job(archive, output=str(runs.copy_output(folder / "before", folder / "undisturbed")))
     retry(archive, config=undisturbed, build=build_fixed_worker)
-    killed = runs.in_child(lambda: retry(archive, build=build_fixed_worker), crash_at=step)
+    return folder
+
+
+@pytest.mark.parametrize("step", CRASH_STEPS[:-1])
+def test_a_retry_killed_at_any_step_ends_with_the_same_bytes(finished: Path, tmp_path: Path, step: str) -> None:
+    archive = finished / "in"
+    config = job(archive, output=str(runs.copy_output(finished / "before", tmp_path / "out")))
+    killed = runs.in_child(lambda: retry(archive, config=config, build=build_fixed_worker), crash_at=step)
     killed.join()
     if step not in {"publish", "swap"}:
-        report = retry(archive, build=build_fixed_worker)
+        report = retry(archive, config=config, build=build_fixed_worker)
     else:
         # Only removing orphans is left to do, which the next run of either kind does.
-        report = runs.run_job(job(archive))
+        report = runs.run_job(config)
     assert set(attempts(report).values()) == {1}
-    assert runs.committed_bytes(stores.local(report.output)) == runs.committed_bytes(archive.parent / "undisturbed")
+    assert runs.committed_bytes(stores.local(report.output)) == runs.committed_bytes(finished / "undisturbed")
 
 
 def test_retry_covers_dead_letters_of_a_limited_run(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,10 @@ OTHER_TAGGER = replace(runs.TAGGER, digest="3" * 64)
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     """A folder of ten text files and a JSON Lines file of ten documents."""
-    folder = tmp_path / "in"
+    return make_archive(tmp_path / "in")
+
+
+def make_archive(folder: Path) -> Path:
     folder.mkdir()
     for number in range(10):
         (folder / f"t{number}.txt").write_text(text_of(number))
@@ -57,7 +60,8 @@ def write_lines(path: Path, texts: Mapping[str, str], **fields: object) -> None:
 
 def job(archive: Path, **changes: Any) -> AnnotateConfig:
     values = {"planning": {"shard_bytes": 300}, "max_removed": 1.0}
-    return runs.job(archive, archive.parent / "out", **(values | changes))
+    output = changes.pop("output", str(archive.parent / "out"))
+    return runs.job(archive, output, **(values | changes))
 
 
 def record_parsed_ids(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -465,25 +469,29 @@ def edit_archive(archive: Path) -> None:
     (archive / "t7.txt").rename(archive / "renamed.txt")
 
 
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an archive that was edited, its collection of before, and that of an undisturbed run since."""
+    folder = tmp_path_factory.mktemp("edited")
+    archive = make_archive(folder / "in")
+    runs.run_job(job(archive, output=str(folder / "before")))
+    edit_archive(archive)
+    undisturbed = runs.copy_output(folder / "before", folder / "undisturbed")
+    runs.run_job(job(archive, output=str(undisturbed)))
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("step", CRASH_STEPS)
 @pytest.mark.parametrize("count", [1, 4])
 def test_later_generation_killed_at_any_step_has_the_bytes_of_an_undisturbed_one(
-    archive: Path, step: str, count: int
+    edited: Path, tmp_path: Path, step: str, count: int
 ) -> None:
-    output = archive.parent / "out"
-    undisturbed = archive.parent / "undisturbed"
-    for folder in (output, undisturbed):
-        runs.run_job(runs.job(archive, folder, max_removed=1.0, planning={"shard_bytes": 300}))
-    edit_archive(archive)
-
-    def run(folder: Path) -> Callable[[], object]:
-        return lambda: runs.run_job(runs.job(archive, folder, max_removed=1.0, planning={"shard_bytes": 300}))
-
-    run(undisturbed)()
-    killed = runs.in_child(run(output), crash_at=f"{step}:{count}")
+    output, undisturbed = runs.copy_output(edited / "before", tmp_path / "out"), edited / "undisturbed"
+    config = job(edited / "in", output=str(output))
+    killed = runs.in_child(lambda: runs.run_job(config), crash_at=f"{step}:{count}")
     killed.join()
-    run(output)()
+    runs.run_job(config)
     assert runs.committed_bytes(output).keys() == runs.committed_bytes(undisturbed).keys()
     assert verify(output) == []
     tables = {path: content for path, content in runs.committed_bytes(output).items() if path.endswith(".parquet")}

@@ -163,6 +163,7 @@ def test_pages_that_share_one_long_text_are_bounded(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("concord.pipeline.readers.streams.UNPACK_RATIO", 1)
     content = pdf(lines(*["word " * 20] * 20)).replace(b"/Count 1/Kids[4 0 R]", b"/Count 9/Kids[%s]" % (b"4 0 R " * 9))
     assert fault(content).code == "unpacks_too_far"
+    monkeypatch.setattr("concord.pipeline.readers.streams.UNPACK_RATIO", 100)
     assert fault(content, max_record_bytes=100).code == "record_too_large"
 
 

@@ -98,6 +98,11 @@ def committed_bytes(output: Path) -> dict[str, bytes]:
     return {str(path.relative_to(output)): path.read_bytes() for path in paths}
 
 
+def copy_output(finished: Path, to: Path) -> Path:
+    """Copy an output folder by hard links: a run replaces files and never changes one."""
+    return Path(shutil.copytree(finished, to, symlinks=True, copy_function=os.link))
+
+
 def unfinish(output: Path) -> None:
     """Turn a finished first generation into a run that was killed before it was published."""
     [generation] = (output / "generations").iterdir()
