@@ -97,7 +97,7 @@ def _count_names(collection: Collection) -> tuple[Sequence[EntityType], bool]:
     entities: Counter[str] = Counter()
     columns = ("label", "name", "source")
     for batch in chain.from_iterable(iter_batches(part, columns) for part in collection.parts("entities")):
-        rows = pa.table(batch).filter(pc.field("source") != CANDIDATE)
+        rows = pa.Table.from_batches([batch]).filter(pc.field("source") != CANDIDATE)
         groups = rows.group_by(["label", "name"], use_threads=False).aggregate([([], "count_all")])
         for label, name, count in zip(*(column.to_pylist() for column in groups.columns), strict=True):
             names[label, name] += count
