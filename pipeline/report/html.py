@@ -10,9 +10,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.manifest import check_equation
@@ -97,10 +94,10 @@ def _count_names(collection: Collection) -> tuple[Sequence[EntityType], bool]:
     entities: Counter[str] = Counter()
     columns = ("label", "name", "source")
     for batch in chain.from_iterable(iter_batches(part, columns) for part in collection.parts("entities")):
-        rows = pa.Table.from_batches([batch]).filter(pc.field("source") != CANDIDATE)
-        groups = rows.group_by(["label", "name"], use_threads=False).aggregate([([], "count_all")])
-        for label, name, count in zip(*(column.to_pylist() for column in groups.columns), strict=True):
-            names[label, name] += count
+        rows = zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
+        found = Counter((label, name) for label, name, source in rows if source != CANDIDATE)
+        names.update(found)
+        for (label, _), count in found.items():
             entities[label] += count
         if len(names) > DISTINCT_NAMES:
             names, is_exact = Counter(dict(names.most_common(DISTINCT_NAMES // 2))), False
