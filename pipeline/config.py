@@ -181,9 +181,9 @@ class ExecutorConfig(Config):
             raise ValueError("expected a share of one GPU, up to 1, or a whole number of them")
         return gpus
 
-    @field_validator("actors", "gpus", "parse_actors", "worker_memory_bytes", "shard_seconds")
+    @field_validator("gpus", "parse_actors", "shard_seconds")
     @classmethod
-    def _check_ray_only(cls, setting: float | None, other: ValidationInfo) -> float | None:
+    def _check_ray_alone(cls, setting: float | None, other: ValidationInfo) -> float | None:
         if setting is not None and other.data.get("kind") == "local":
             raise ValueError("expected null for executor.kind local, since only Ray reads it")
         return setting

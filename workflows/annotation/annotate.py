@@ -35,6 +35,9 @@ RECORDED_FILES = ("report.html", CONFIG_NAME, STATS_NAME)
 
 def annotate_collection(job: ResolvedJob) -> Answer:
     """Annotate everything that the output does not hold yet."""
+    executor = job.config.executor
+    if executor.kind == "local" and (executor.actors or executor.worker_memory_bytes):
+        warn("executor.actors, executor.worker_memory_bytes: read only with --executor ray, and ignored now")
     answer = _run(job)
     return replace(answer, values={**answer.values, "taken": job.taken})
 

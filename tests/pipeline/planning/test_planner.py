@@ -60,8 +60,7 @@ def write_lines(path: Path, texts: Mapping[str, str], **fields: object) -> None:
 
 def job(archive: Path, **changes: Any) -> AnnotateConfig:
     values = {"planning": {"shard_bytes": 300}, "max_removed": 1.0}
-    output = changes.pop("output", str(archive.parent / "out"))
-    return runs.job(archive, output, **(values | changes))
+    return runs.job(archive, archive.parent / "out", **(values | changes))
 
 
 def record_parsed_ids(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def terms(tmp_path: Path) -> Path:
     path = tmp_path / "terms.jsonl"
-    lines = ({"label": "ORG", "pattern": "Zorbax"}, {"label": "LOC", "pattern": [{"LOWER": "london"}]})
+    lines = ({"label": "ORG", "pattern": "Zorbax"}, {"label": "LOC", "pattern": "London"})
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return path
 
