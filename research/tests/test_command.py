@@ -138,9 +138,9 @@ def test_render_names_a_broken_record(tmp_path: Path) -> None:
     assert "grid.jsonl:1: expected the record of a run, delete it to run it again" in result.stderr
 
 
-# All tests of all claims: a minute and a half alone, more beside other tests.
+# All tests of all claims take a minute and a half.
 @pytest.mark.timeout(900)
-@pytest.mark.slow
+@pytest.mark.release
 def test_pages_are_those_of_the_packed_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHECKOUT)
     page, claims = tmp_path / "results.md", tmp_path / "claims.md"

@@ -2,9 +2,9 @@
 
 import json
 import os
-import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from concord_testing.checkout import CHECKOUT
 from concord_testing.runs import in_child
 
+import concord
 from concord.workflows.cli.main import main
 
 PLUGIN = CHECKOUT / "examples" / "plugin"
@@ -26,8 +27,8 @@ TEXTS = f"<items>{''.join(f'<item>{item}</item>' for item in ITEMS)}</items>"
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return the environment of a process that has the example package installed."""
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that says that the example package is installed."""
     folder = tmp_path_factory.mktemp("installed")
     project: dict[str, Any] = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]
     about = folder / f"concord_example-{project['version']}.dist-info"
@@ -37,48 +38,56 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for group, points in project["entry-points"].items():
         lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
     (about / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    path = os.pathsep.join([str(CHECKOUT), str(PLUGIN), str(folder)])
-    store = f"sqlite:///{folder / 'mlflow.db'}"
-    return {**os.environ, "PYTHONPATH": path, "MLFLOW_TRACKING_URI": store}
+    return folder
 
 
-def concord(*arguments: object, environment: dict[str, str], exit_code: int = 0) -> dict[str, Any]:
-    command = [sys.executable, "-m", "concord", *map(str, arguments), "--json"]
-    done = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == exit_code, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+def run_command(*arguments: object, folder: Path, paths: Iterable[Path]) -> int | None:
+    """Run a command in a process that finds packages in more paths, and return its exit code."""
+    return run_work(lambda: main([str(argument) for argument in arguments]), folder=folder, paths=paths)
 
 
-@pytest.mark.slow
-def test_a_tagger_and_a_reader_of_another_package_work_together(environment: dict[str, str], tmp_path: Path) -> None:
-    concord("train", PLUGIN / "train.yaml", "--output", tmp_path / "run", environment=environment)
-    source = tmp_path / "texts.xml"
-    source.write_text(TEXTS, encoding="utf-8")
-    answer = concord(
-        *("annotate", source, "--output", tmp_path / "out", "--model", tmp_path / "run" / "bundle"),
-        *("--set", "max_dead_letters=0.5", "--set", "planning.shard_bytes=10"),
-        environment=environment,
-    )
+def run_work(work: Callable[[], object], *, folder: Path, paths: Iterable[Path]) -> int | None:
+    """Run a function in a process that finds packages in more paths, and return its exit code."""
+
+    def run() -> None:
+        os.chdir(folder)
+        sys.path += map(str, paths)
+        work()
+
+    process = in_child(run, MLFLOW_TRACKING_URI=f"sqlite:///{folder / 'mlflow.db'}")
+    process.join()
+    return process.exitcode
+
+
+@pytest.mark.slow(reason="trains a tagger of another package, and annotates with it")
+def test_a_tagger_and_a_reader_of_another_package_work_together(
+    installed: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "examples").symlink_to(CHECKOUT / "examples")
+    (tmp_path / "texts.xml").write_text(TEXTS, encoding="utf-8")
+    for arguments in (
+        ("train", PLUGIN / "train.yaml", "--output", "run"),
+        (
+            *("annotate", "texts.xml", "--output", "out", "--model", "run/bundle", "--json"),
+            *("--set", "max_dead_letters=0.5", "--set", "planning.shard_bytes=10"),
+        ),
+    ):
+        capfd.readouterr()
+        assert run_command(*arguments, folder=tmp_path, paths=[PLUGIN, installed]) == 0
+    answer = json.loads(capfd.readouterr().out)
     assert (answer["read"], answer["annotated"], answer["dead_letters"]) == (5, 3, 2)
     assert answer["tagger"]["name"] == "bigru_softmax"
-    code = (
-        f"import concord; run = concord.open({str(tmp_path / 'out')!r}); "
-        "print(run.to_pandas('documents')[['doc_id', 'meta']].values.tolist()); "
-        "print(run.to_arrow('errors').select(['doc_id', 'error', 'position']).to_pylist()); "
-        "print(run.document('a').text)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [
-        str([["a", '{"page":"1"}'], ["b", '{"page":"2"}'], ["d", '{"page":"5"}']]),
-        str(
-            [
-                {"doc_id": "b", "error": "duplicate_id", "position": 2},
-                {"doc_id": None, "error": "nested_field", "position": 3},
-            ]
-        ),
-        "Ada met Charles in London.",
+    run = concord.open(tmp_path / "out")
+    documents = run.to_pandas("documents")[["doc_id", "meta"]].to_numpy().tolist()
+    assert documents == [["a", '{"page":"1"}'], ["b", '{"page":"2"}'], ["d", '{"page":"5"}']]
+    assert run.to_arrow("errors").select(["doc_id", "error", "position"]).to_pylist() == [
+        {"doc_id": "b", "error": "duplicate_id", "position": 2},
+        {"doc_id": None, "error": "nested_field", "position": 3},
     ]
+    assert (
+        run_work(lambda: print(concord.open("out").document("a").text), folder=tmp_path, paths=[PLUGIN, installed]) == 0
+    )
+    assert capfd.readouterr().out == "Ada met Charles in London.\n"
 
 
 @pytest.mark.parametrize(
@@ -101,12 +110,5 @@ def test_a_broken_entry_point_is_named(
     job = (PLUGIN / "train.yaml").read_text().replace("bigru_softmax", "odd")
     (tmp_path / "odd.yaml").write_text(job.replace("examples/", f"{CHECKOUT}/examples/"))
 
-    def run() -> None:
-        os.chdir(tmp_path)
-        sys.path.append(str(tmp_path))
-        main(command)
-
-    process = in_child(run)
-    process.join(120)
-    assert process.exitcode == 2
+    assert run_command(*command, folder=tmp_path, paths=[tmp_path]) == 2
     assert message in capfd.readouterr().err

@@ -244,7 +244,7 @@ def test_killed_or_stopped_run_resumes_where_it_was(source: Path, tmp_path: Path
 @pytest.mark.slow
 def test_long_shards_on_ray_are_dropped_when_their_time_is_up(source: Path, tmp_path: Path, ray_address: str) -> None:
     config = ray_job(source, tmp_path / "out", drain_seconds=1.0)
-    runs.configure_fakes(source, seconds=60.0)
+    runs.configure_fakes(source, seconds=5.0)
     process = start(config, ray_address)
     # A shard in flight leaves no mark here, but the workers are up when the first has noted its progress.
     deadline = time.monotonic() + 120
@@ -371,7 +371,7 @@ def test_signal_taken_by_the_handler_of_ray_raises_the_same_error(monkeypatch: p
 
 
 def test_second_signal_to_terminate_ends_the_process_at_once() -> None:
-    with stop_request(drain_seconds=60.0) as stop:
+    with stop_request(drain_seconds=5.0) as stop:
         signal.raise_signal(signal.SIGTERM)
         stop.raise_if_overdue()
         with pytest.raises(SystemExit) as ended:
