@@ -13,6 +13,8 @@ from research.grid.config import ClaimConfig, GridConfig, Measure, RowConfig
 from research.grid.rows import RowRecords, row_records
 from research.tests.grids import record, small_grid
 
+pytestmark = pytest.mark.slow
+
 
 def grid_of(*claims: ClaimConfig) -> GridConfig:
     table = small_grid().tables["main"].model_copy(update={"seeds": (1, 2, 3)})
@@ -31,7 +33,6 @@ def row(*records: dict[str, Any]) -> RowRecords:
     return RowRecords(row=RowConfig(tagger="uanet"), records=records, floor=None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "answer"), [(2, "open: fewer than 3 seeds"), (3, "yes")])
 def test_claim_is_answered_from_three_seeds(seeds: int, answer: str) -> None:
     records = [
@@ -44,7 +45,6 @@ def test_claim_is_answered_from_three_seeds(seeds: int, answer: str) -> None:
     assert (found.p is None) == (seeds < 3)
 
 
-@pytest.mark.slow
 def test_claims_are_corrected_together_over_those_that_were_tested() -> None:
     chance = np.random.default_rng(5)
     records = []
@@ -67,7 +67,6 @@ def test_claims_are_corrected_together_over_those_that_were_tested() -> None:
     assert answers(grid_of(*one_of_many), *records)[0].answer == "undecided; yes if asked alone"
 
 
-@pytest.mark.slow
 def test_compare_uses_the_counts_of_the_measure() -> None:
     better, worse = record("wide", 1, [9] * 20), record("wide", 2, [6] * 20)
     assert compare(row(better), row(worse), measure="all")[0].mean == pytest.approx(30.0)
@@ -89,7 +88,6 @@ def test_a_claim_is_asked_for_each_of_its_tables() -> None:
     assert [found.place for found in answers(grid, *records)] == [grid.tables["main"].title, "Other"]
 
 
-@pytest.mark.slow
 def test_rows_below_the_floor_support_only_claims_about_inputs() -> None:
     records = [
         record(key, seed, [base] * 30) for key, base in (("wide", 9), ("bilstm_softmax", 2)) for seed in (1, 2, 3)

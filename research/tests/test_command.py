@@ -17,6 +17,8 @@ from research.grid.config import GridConfig, Run
 from research.grid.records import write_record
 from research.tests.grids import record, write_grid
 
+pytestmark = pytest.mark.slow
+
 
 def places(folder: Path) -> list[str]:
     return ["--results", str(folder / "grid.jsonl"), "--work", str(folder / "work")]
@@ -34,7 +36,6 @@ def test_run_names_a_table_or_grid_that_does_not_exist(tmp_path: Path, options: 
     assert (result.exit_code, message in result.stderr) == (2, True), result.output
 
 
-@pytest.mark.slow
 def test_killed_run_is_resumed_with_the_same_result(tmp_path: Path) -> None:
     conf = write_grid(tmp_path)
 

@@ -20,6 +20,8 @@ from research.entities_en.prepared import Prepared
 from research.entities_en.silver import add_silver, find_certain, is_plausible, mend
 from research.entities_en.teachers import FrozenTeacher, predict, train
 
+pytestmark = pytest.mark.slow
+
 SENTENCES = [
     Sentence(words=("Anna", "met", "Bob", "."), labels=("B-PER", "O", "B-PER", "O")),
     Sentence(words=("Geneva", "slept", "."), labels=("B-LOC", "O", "O")),

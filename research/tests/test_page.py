@@ -15,6 +15,8 @@ from research.grid.page import render_claims, render_page
 from research.grid.settings import settings_of
 from research.tests.grids import GRID, record, small_grid
 
+pytestmark = pytest.mark.slow
+
 MOST_BYTES = 15_000
 """Of the page of results, so that people read it."""
 

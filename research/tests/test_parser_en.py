@@ -18,6 +18,8 @@ from research.parser_en import raw_text, student
 from research.parser_en.conllu import Sentence, read_sentences
 from research.parser_en.pack import pack
 
+pytestmark = pytest.mark.slow
+
 TREE = """# newdoc id = a
 # newpar
 1-2\tdon't\t_\t_\t_\t_\t_\t_\t_\t_

@@ -18,10 +18,11 @@ from research.grid.settings import changes
 from research.grid.train_run import job_of, read_features, train_run, write_features
 from research.tests.grids import small_grid
 
+pytestmark = pytest.mark.slow
+
 WORDS = ("ada", "laughed", "letters", "paris", "unheardof")
 
 
-@pytest.mark.slow
 def test_every_run_of_the_grid_has_a_valid_job() -> None:
     grid = read_grid(CHECKOUT / "research/grid.yaml")
     for run in runs_of(grid, list(grid.tables)):
@@ -41,7 +42,6 @@ def test_runs_of_a_seed_come_before_those_of_the_next() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.slow
 def test_training_with_another_configuration_is_started_again(tmp_path: Path) -> None:
     grid = small_grid()
     run = runs_of(grid, ["main"])[0]
@@ -56,7 +56,6 @@ def test_training_with_another_configuration_is_started_again(tmp_path: Path) ->
     assert record["cpu_seconds"] > 0
 
 
-@pytest.mark.slow
 def test_lenient_score_of_a_crf_held_to_well_formed_labels_is_the_strict_one(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     for name in ("train", "dev"):
@@ -75,7 +74,6 @@ def test_lenient_score_of_a_crf_held_to_well_formed_labels_is_the_strict_one(tmp
     assert record["dev"]["scores"]["all"]["f1"] > 0
 
 
-@pytest.mark.slow
 def test_halves_are_scored_as_dev_and_test_and_another_corpus_in_its_place(tmp_path: Path) -> None:
     corpora = {
         "halved": CorpusConfig(folder="train", halves=True, set=("fit.epochs=1",)),

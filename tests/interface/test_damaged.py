@@ -19,6 +19,8 @@ from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.schema import SCHEMAS, TableName
 from concord.runs import Run
 
+pytestmark = pytest.mark.slow
+
 Damage = Callable[[Path], object]
 
 

@@ -17,6 +17,8 @@ import concord
 from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["Anna met Bob.\r\nBob left.", "Zoë met Łukasz.\rThey left.", "Anna left."]
 RECORDS = [{"id": f"r{number}", "text": text} for number, text in enumerate(TEXTS)]
 

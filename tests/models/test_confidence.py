@@ -35,13 +35,14 @@ from concord.models.taggers.base import Tagger
 from concord.models.training import fit_calibration as calibrating
 from concord.models.training.fit_calibration import Entities, Observed, Words
 
+pytestmark = pytest.mark.slow
+
 Build = Callable[..., Tagger]
 Documents = list[list[Sentence]]
 HALF = Isotonic(inputs=[0.0, 1.0], outputs=[0.0, 0.5])
 HOT = Calibration(tokens=Temperature(temperature=2.0), entities=Platt(slope=0.5, intercept=-1.0))
 
 
-@pytest.mark.slow
 @given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=6), st.floats(0.2, 5.0))
 def test_temperature_is_the_normalised_power(weights: list[float], temperature: float) -> None:
     probabilities = torch.tensor(weights, dtype=torch.float64) / sum(weights)
@@ -166,7 +167,6 @@ def overconfident(documents: int = 120, *, temperature: float = 2.0, seed: int =
     )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_fit_recovers_the_distortion_of_the_probabilities() -> None:
     observed = overconfident()
     fitted = calibrating.fit(observed, tokens="temperature", entities="platt")
@@ -176,7 +176,6 @@ def test_fit_recovers_the_distortion_of_the_probabilities() -> None:
     assert (fitted.entities.slope, fitted.entities.intercept) == pytest.approx((0.5, -0.5), abs=0.15)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "entities"), [("temperature", "platt"), ("isotonic", "isotonic")])
 def test_calibration_error_falls_on_unseen_documents(tokens: Any, entities: Any) -> None:
     observed, other = overconfident(), overconfident(seed=2)
@@ -194,7 +193,6 @@ def test_calibration_error_falls_on_unseen_documents(tokens: Any, entities: Any)
             assert expected_calibration_error(new, right) < 0.06
 
 
-@pytest.mark.slow
 def test_each_fold_is_calibrated_by_the_other_folds_alone() -> None:
     observed = overconfident(documents=10)
     flipped = observed.words.right ^ (observed.words.documents == 3)
@@ -217,7 +215,6 @@ def test_isotonic_fit_preserves_order() -> None:
     assert bool((np.diff(mapped[inside]) > 0).all())
 
 
-@pytest.mark.slow
 def test_methods_are_chosen_by_cross_validated_brier_score() -> None:
     observed = overconfident()
     assert calibrating.choose_tokens(observed) == "temperature"

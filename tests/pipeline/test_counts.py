@@ -22,6 +22,8 @@ from concord.pipeline.planning import build_plan
 from concord.pipeline.run_report import Progress, RunReport
 from concord.workflows.annotation.summary import describe_run
 
+pytestmark = pytest.mark.slow
+
 BROKEN = "{broken"
 
 

@@ -21,6 +21,8 @@ from concord.pipeline.readers.pdf import PdfReader
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.worker.stages import ReadStage
 
+pytestmark = pytest.mark.slow
+
 ONE, TWO = lines("Anna went on."), lines("Bob saw the cat.")
 
 

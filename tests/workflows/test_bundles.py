@@ -18,6 +18,8 @@ from concord.workflows.bundles import check_bundle, pack_bundle
 from concord.workflows.corpora.corpora import read_provenance
 from concord.workflows.registry.resolve_tagger import find_entity_tagger
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def packed(tiny_bundle: Path, tmp_path: Path) -> Path:
@@ -102,7 +104,6 @@ def _use(folder: Path) -> None:
     check_bundle(folder)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tagger.json", "calibration.json", "provenance.json", "manifest.json"])
 def test_a_value_of_another_type_is_no_bug(packed: Path, name: str) -> None:
     (packed / "calibration.json").write_text('{"tokens": {"method": "temperature", "temperature": 1.5}}')

@@ -20,6 +20,8 @@ from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.workflows.cli.main import main
 from concord.workflows.diff import diff_collections
 
+pytestmark = pytest.mark.slow
+
 # B relabels Florence, moves the boundaries of the yard, loses Tarn, gains Goole and agrees on Bern.
 BEFORE = {
     "yard": (

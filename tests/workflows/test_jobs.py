@@ -21,6 +21,8 @@ from concord.workflows.job_files import flatten, read_yaml
 from concord.workflows.promotion.gate import read_gate
 from concord.workflows.training.job import TrainJob, read_train_config, read_train_job
 
+pytestmark = pytest.mark.slow
+
 CONF = CHECKOUT / "conf"
 
 TRAIN = """\
@@ -328,7 +330,6 @@ def test_flatten_gives_dotted_keys() -> None:
     assert flatten({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "d": [1]}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -365,7 +366,6 @@ _YAML = st.dictionaries(_KEYS, _VALUES, max_size=6).map(lambda values: yaml.safe
 )
 
 
-@pytest.mark.slow
 @given(text=_YAML, read=st.sampled_from([read_annotate_job, read_train_config, read_train_job, read_gate]))
 @example(text="profiles: {small: {extends: 1}, 2: {}}", read=read_train_config)
 def test_arbitrary_yaml_never_ends_in_a_traceback(text: str, read: Callable[[Path], Any]) -> None:

@@ -30,6 +30,8 @@ from concord.workflows.registry import model_versions
 from concord.workflows.registry.mlflow_client import open_run
 from concord.workflows.serving import ENTITY_FIELDS, write_model
 
+pytestmark = pytest.mark.slow
+
 NEWS = CHECKOUT / "examples" / "news" / "news.jsonl"
 STARTS_WITHIN = 180.0
 
@@ -73,7 +75,6 @@ def _record(line: bytes) -> dict[str, Any]:
     return record
 
 
-@pytest.mark.slow
 def test_a_model_holds_data_only(model_folder: Path) -> None:
     files = {path.relative_to(model_folder).as_posix() for path in model_folder.rglob("*") if path.is_file()}
     bundle = {f"data/bundle/{name}" for name in ("tagger.json", "weights.safetensors", "manifest.json")}
@@ -84,7 +85,6 @@ def test_a_model_holds_data_only(model_folder: Path) -> None:
     assert "transformers" not in requirements
 
 
-@pytest.mark.slow
 def test_predict_returns_the_entities_of_annotate(
     served: PyFuncModel, annotated: dict[str, list[dict[str, Any]]]
 ) -> None:
@@ -96,7 +96,6 @@ def test_predict_returns_the_entities_of_annotate(
     ]
 
 
-@pytest.mark.slow
 def test_idle_threads_of_a_server_sleep() -> None:
     code = "import concord.workflows.serving, os; print(os.environ['OMP_WAIT_POLICY'])"
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
@@ -113,7 +112,6 @@ def test_idle_threads_of_a_server_sleep() -> None:
     assert imported.index("concord.pipeline.threads") < imported.index("torch")
 
 
-@pytest.mark.slow
 def test_offsets_are_code_points_of_the_unchanged_text(served: PyFuncModel) -> None:
     text = "  \U0001f389 Zoë\tflew to  Paris.\r\nŁódź and Genève wrote to Ada Lovelace. "
     (entities,) = served.predict([text])
@@ -171,7 +169,6 @@ def test_an_invalid_configuration_key_is_named(model_folder: Path) -> None:
             mlflow.pyfunc.load_model(str(model_folder), model_config=configured)
 
 
-@pytest.mark.slow
 def test_taggers_of_token_labels_or_other_trees_are_not_served(
     tiny_bundle: Path, token_bundle: Path, tmp_path: Path
 ) -> None:
@@ -242,7 +239,6 @@ def post(address: str, body: Any, *, content_type: str = "application/json") -> 
         return error.code, error.read().decode()
 
 
-@pytest.mark.slow
 def test_the_server_answers_with_the_entities_of_annotate(
     address: str, annotated: dict[str, list[dict[str, Any]]]
 ) -> None:
@@ -258,7 +254,6 @@ def test_the_server_answers_with_the_entities_of_annotate(
     assert post(address, {"inputs": ["", " "]}) == (200, {"predictions": [[], []]})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "content_type", "status", "reason"),
     [

@@ -22,6 +22,8 @@ from concord.models.errors import ConfigError, ModelError
 from concord.models.taggers.base import Tagger
 from concord.models.taggers.two_stage import TwoStageTagger
 
+pytestmark = pytest.mark.slow
+
 Build = Callable[..., Tagger]
 
 

@@ -17,6 +17,8 @@ from concord.models.data.sentence import Sentence
 from concord.models.taggers.two_stage import TwoStageTagger
 from concord.models.taggers.two_stage_networks import MemoryContents
 
+pytestmark = pytest.mark.slow
+
 Build = Callable[..., Any]
 Documents = list[list[Sentence]]
 Draw = Callable[..., Documents]
@@ -82,7 +84,6 @@ def ablated(request: pytest.FixtureRequest, build: Build) -> Any:
 
 
 # The values of the taggers without ablation switches.
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "probabilities"),
     [
@@ -107,7 +108,6 @@ def test_all_weights_of_an_ablation_get_a_gradient(ablated: Any, documents: Docu
     assert sorted(grouped) == sorted(id(weight) for weight in ablated.parameters())
 
 
-@pytest.mark.slow
 def test_ablation_is_saved_with_its_switch(ablated: Any, tmp_path: Path, random_documents: Draw) -> None:
     documents = random_documents(3, documents=3)
     save_tagger(ablated, tmp_path)

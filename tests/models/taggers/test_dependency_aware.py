@@ -17,6 +17,8 @@ from concord.models.layers.bilstm import BiLstm
 from concord.models.layers.tree_lstm import TreeLstm, grow_forest
 from concord.models.taggers.base import Tagger
 
+pytestmark = pytest.mark.slow
+
 Build = Callable[..., Any]
 SENTENCE = with_tree(Sentence(words=("Ada", "King", "met", "Ford", "in", "Paris", ".")))
 

@@ -37,6 +37,8 @@ from concord.models.taggers.one_stage import OneStageTagger
 from concord.models.words.representation import WordRepresentation
 from concord.workflows.training.job import read_train_config
 
+pytestmark = pytest.mark.slow
+
 CONF = CHECKOUT / "conf" / "train"
 COLUMNS = ("draft", "label", "probability", "margin", "uncertainty", "refined", "span")
 Documents = list[list[Sentence]]
@@ -176,7 +178,6 @@ def test_invisible_characters_decide_nothing(tagger: Tagger, hidden: str) -> Non
     assert tagger.predict_documents(marked, REFINE_ALL) == tagger.predict_documents(documents, REFINE_ALL)
 
 
-@pytest.mark.slow
 def test_prediction_is_the_same_alone_and_in_a_batch(
     tagger: Tagger, random_documents: Callable[..., Documents]
 ) -> None:
@@ -207,7 +208,6 @@ def test_sentences_are_independent_without_a_document_memory(
     assert tagger.has_scores or torch.equal(whole.label, apart.label)
 
 
-@pytest.mark.slow
 def test_saved_equals_loaded(tagger: Tagger, tmp_path: Path, random_documents: Callable[..., Documents]) -> None:
     documents = random_documents(3, documents=3)
     save_tagger(tagger, tmp_path)
@@ -262,7 +262,6 @@ def test_certain_labels_train_as_gold_labels_do(learner: Tagger, documents: Docu
         )
 
 
-@pytest.mark.slow
 def test_probabilities_train_every_parameter(learner: Tagger, documents: Documents) -> None:
     soft = [[soft_sentence(one, learner.vocabulary, probability=0.75) for one in document] for document in documents]
     mixed = encode(learner, [*documents[:1], *soft[1:]])
@@ -283,7 +282,6 @@ def test_probabilities_train_every_parameter(learner: Tagger, documents: Documen
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.slow
 def test_unknown_word_is_trained(learner: Tagger, documents: Documents) -> None:
     tables = [
         module.words.weight
@@ -302,7 +300,6 @@ def test_unknown_word_is_trained(learner: Tagger, documents: Documents) -> None:
     assert not any(torch.equal(table[UNKNOWN], start) for table, start in zip(tables, before, strict=True))
 
 
-@pytest.mark.slow
 def test_loss_falls_on_one_batch(learner: Tagger, documents: Documents) -> None:
     batch, optimizer = encode(learner, documents), torch.optim.Adam(learner.train().parameters(), lr=0.01)
     losses = []
@@ -402,7 +399,6 @@ def test_token_labels_are_predicted_unchanged(name: str, small: Build) -> None:
     assert math.isfinite(float(loss.detach()))
 
 
-@pytest.mark.slow
 def test_thousand_token_labels_are_supported(
     name: str, small: Build, random_documents: Callable[..., Documents]
 ) -> None:

@@ -17,6 +17,8 @@ from concord.models.words.encoder import load_encoder
 from concord.models.words.encoder_config import BUNDLED_NAME
 from concord.pipeline.corpora.read_corpus import read_gold
 
+pytestmark = pytest.mark.slow
+
 Draw = Callable[..., list[list[Sentence]]]
 Build = Callable[..., Any]
 REFINE_ALL = PredictOptions(threshold=-1.0)
@@ -122,7 +124,6 @@ def test_a_training_step_waits_for_nothing_and_has_the_gradients_of_the_cpu(
         assert torch.allclose(gradients[1][key].cpu(), expected, atol=1e-5), key
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["entities_multi", "entities_en_small"])
 def test_bundled_taggers_never_wait(name: str, gpu: FakeDevice) -> None:
     words = ("Ada", "Lovelace", "met", "Charles", "Babbage", "in", "London", ".", "Babbage", "lived", "there", ".")

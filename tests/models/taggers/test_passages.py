@@ -13,6 +13,8 @@ from concord.models.training.fit import CaseNoise, change_case
 from concord.models.words.encoder import load_encoder
 from concord.models.words.encoder_config import BUNDLED_NAME, EncoderConfig
 
+pytestmark = pytest.mark.slow
+
 ENCODER = {"source": BUNDLED_NAME, "passage_words": 20}
 Build = Callable[..., Any]
 Draw = Callable[..., list[list[Sentence]]]

@@ -40,6 +40,8 @@ from concord.models.training.fit_calibration import (
     sweep_threshold,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("schedule", "epoch", "step", "expected"),
@@ -121,7 +123,6 @@ class Killed(Exception):
     """Simulates a kill between two epochs."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(name: str, device: str, tmp_path: Path) -> None:
@@ -142,7 +143,6 @@ def test_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(name: st
         assert torch.equal(value, resumed.state_dict()[key]), key
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_bundle_is_the_tagger_of_the_best_epoch(name: str, tmp_path: Path) -> None:
     tagger = new_tagger(name)
@@ -156,7 +156,6 @@ def test_bundle_is_the_tagger_of_the_best_epoch(name: str, tmp_path: Path) -> No
     assert span_scores(gold, labels)["all"].f1 == pytest.approx(result.best.dev_f1)
 
 
-@pytest.mark.slow
 def test_state_of_another_training_is_rejected(tmp_path: Path) -> None:
     tagger = new_tagger("bilstm_crf")
     fit(tagger, corpus(12), [corpus(4)], fit_config(tagger, epochs=1), tmp_path)
@@ -215,7 +214,6 @@ def test_optimizers_must_match_the_parameter_groups() -> None:
         build_optimizers(tagger.parameter_groups(), {"tagger": OptimizerConfig()})
 
 
-@pytest.mark.slow
 def test_sweep_equals_prediction_at_each_threshold(tmp_path: Path) -> None:
     tagger = new_tagger("doc_uanet")
     dev = corpus(8)
@@ -227,7 +225,6 @@ def test_sweep_equals_prediction_at_each_threshold(tmp_path: Path) -> None:
         assert span_scores(gold, sequences(table.label, dev, tagger))["all"].f1 == pytest.approx(entry.score)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_best_epoch_of_token_labels_is_chosen_by_accuracy(name: str, tmp_path: Path) -> None:
     train, dev = (
@@ -295,7 +292,6 @@ def test_dev_score_and_threshold_are_means_over_corpora(tmp_path: Path) -> None:
     assert result.best.dev_f1 == pytest.approx(chosen.score)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_training_in_bf16_follows_that_in_fp32_or_is_refused(name: str, tmp_path: Path) -> None:
     try:

@@ -26,6 +26,8 @@ from concord.models.words.encoder import load_encoder
 from concord.models.words.encoder_config import BUNDLED_NAME, EncoderConfig, FormVectorConfig
 from concord.models.words.form_vectors import FormVectors
 
+pytestmark = pytest.mark.slow
+
 TEXT = "the river Seine and The River Thames saw ada King laugh in paris or in Paris ; letters home 3 ford works"
 
 
@@ -107,7 +109,6 @@ LETTERS = "abcdeéßłñžABCDEÉАбвγδ東京あ1234.-'&\u0301\u200d"
 FORMS = st.one_of(st.sampled_from(sorted(set(TEXT.split()))), st.text(LETTERS, min_size=1, max_size=15))
 
 
-@pytest.mark.slow
 @given(data=st.data())
 def test_vectors_are_equal_to_the_bit_however_forms_are_split_over_calls(
     fitted: FormVectors, forms: Callable[..., Forms], data: st.DataObject
@@ -143,7 +144,6 @@ for form, vector in zip(forms.rows, vectors.eval()(forms).numpy(), strict=True):
 """
 
 
-@pytest.mark.slow
 def test_vectors_are_equal_to_the_bit_in_another_process(
     fitted: FormVectors, forms: Callable[..., Forms], tmp_path: Path
 ) -> None:
@@ -199,7 +199,6 @@ def test_the_table_holds_the_most_frequent_forms_as_they_are_computed(
     assert [computed[form] for form in frequent] == fitted.table.tolist()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("table_forms", [0, 1, 100])
 def test_vectors_are_the_same_with_a_table_of_any_size(
     table_forms: int, config: FormVectorConfig, forms: Callable[..., Forms]
@@ -238,7 +237,6 @@ def test_more_dimensions_than_the_encoder_has_are_refused(config: FormVectorConf
         vectors.fit(TEXT.split())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("half", [False, True])
 def test_saved_vectors_have_the_same_bits(
     half: bool,
@@ -263,7 +261,6 @@ def test_saved_vectors_have_the_same_bits(
     assert load_tagger(tmp_path / "moved").predict_documents([document]) == loaded.predict_documents([document])
 
 
-@pytest.mark.slow
 def test_forms_without_case_are_read_in_lower_case(config: FormVectorConfig, forms: Callable[..., Forms]) -> None:
     vectors = FormVectors(config.model_copy(update={"cased": False}))
     vectors.fit(TEXT.split())

@@ -17,6 +17,8 @@ from concord.models.errors import EncoderMissingError
 from concord.models.words.encoder import FrozenEncoder, load_encoder
 from concord.models.words.encoder_config import EncoderConfig
 
+pytestmark = pytest.mark.slow
+
 WORDS = ("ada", "laughed", "letters", "paris", "unheardof")
 
 

@@ -48,6 +48,8 @@ from concord.pipeline.output.collection import open_collection, read_collection
 from concord.pipeline.output.verify import verify
 from concord.pipeline.worker.source_texts import SourceTexts
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from spacy.tokens import Doc
 
@@ -93,7 +95,6 @@ def read_with_stanza(path: Path) -> dict[str, Any]:
     return documents
 
 
-@pytest.mark.slow
 def test_conllu_is_read_by_stanza(output: Path, tmp_path: Path) -> None:
     report = export_collection(output, tmp_path / "a.conllu", to="conllu")
     documents = read_with_stanza(tmp_path / "a.conllu")
@@ -286,7 +287,6 @@ def read_docbin(folder: Path) -> "list[Doc]":
     return [document for path in sorted(folder.iterdir()) for document in DocBin().from_disk(path).get_docs(vocab)]
 
 
-@pytest.mark.slow
 def test_docbin_has_the_texts_trees_and_entities_of_the_tables(output: Path, tmp_path: Path) -> None:
     collection = open_collection(output)
     documents_with_texts = ExportStream(tmp_path / "bins", dead_letters=0).with_texts(
@@ -316,7 +316,6 @@ def test_docbin_has_the_texts_trees_and_entities_of_the_tables(output: Path, tmp
                 assert word.head == (words[row["head"] - 1] if row["head"] else word)
 
 
-@pytest.mark.slow
 def test_docbin_has_confidence_and_metadata(output: Path, tmp_path: Path) -> None:
     export_collection(output, tmp_path / "bins", to="docbin", ids=frozenset({"plain"}))
     (document,) = read_docbin(tmp_path / "bins")
@@ -326,7 +325,6 @@ def test_docbin_has_confidence_and_metadata(output: Path, tmp_path: Path) -> Non
     assert document.user_data["tagger"].startswith("fake_tagger")
 
 
-@pytest.mark.slow
 def test_docbin_merges_the_words_of_a_multi_word_token(output: Path, tmp_path: Path) -> None:
     export_collection(output, tmp_path / "bins", to="docbin", ids=frozenset({"mwt"}))
     (document,) = read_docbin(tmp_path / "bins")
@@ -344,7 +342,6 @@ def words_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-@pytest.mark.slow
 def test_docbin_without_trees_has_the_same_sentences(words_alone: Path, output: Path, tmp_path: Path) -> None:
     for source in (output, words_alone):
         export_collection(source, tmp_path / source.parent.name, to="docbin")
@@ -405,7 +402,6 @@ def test_csv_has_a_row_for_each_entity_with_its_sentence(output: Path, tmp_path:
     assert (report.entities, report.wordless, report.dead_letters) == (len(found), 2, 1)
 
 
-@pytest.mark.slow
 def test_csv_is_read_by_spreadsheets_and_data_frames(output: Path, tmp_path: Path) -> None:
     import duckdb
     import pandas as pd
@@ -432,7 +428,6 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path, start: str) -> None:
 # JSON Lines for spaCy and Prodigy
 
 
-@pytest.mark.slow
 def test_spacy_trains_on_the_lines_of_spacy_jsonl(output: Path, tmp_path: Path) -> None:
     import spacy
     from spacy.training import Example
@@ -470,7 +465,6 @@ def load_dataset(folder: Path, cache: Path) -> Any:
     return datasets.load_dataset(str(folder), cache_dir=str(cache))
 
 
-@pytest.mark.slow
 def test_datasets_loads_words_and_labels_with_their_names(output: Path, tmp_path: Path) -> None:
     report = export_collection(output, tmp_path / "hf", to="hf")
     dataset = load_dataset(tmp_path / "hf", tmp_path / "cache")["train"]
@@ -488,7 +482,6 @@ def test_datasets_loads_words_and_labels_with_their_names(output: Path, tmp_path
     assert [row["sent_id"] for row in dataset if row["doc_id"] == "seam"] == [0, 3]
 
 
-@pytest.mark.slow
 def test_datasets_loads_labels_that_yaml_would_take_for_something_else(output: Path, tmp_path: Path) -> None:
     labels = ("PER", "1", "no", "a: b", "#", "---\n---", "é")
     document = next(read_collection(open_collection(output)))
@@ -577,7 +570,6 @@ def test_failed_export_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["conllu", "brat"])
 def test_killed_export_leaves_nothing_under_its_name(output: Path, tmp_path: Path, form: ExportForm) -> None:
     process = in_child(lambda: export_collection(output, tmp_path / "target", to=form), crash_at="fsync")

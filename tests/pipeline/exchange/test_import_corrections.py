@@ -15,6 +15,8 @@ from concord.pipeline.exchange.import_corrections import ImportReport, import_co
 from concord.pipeline.exchange.review_queue import Quotas, write_review_queue
 from concord.pipeline.output.verify import verify
 
+pytestmark = pytest.mark.slow
+
 NAMES: dict[ExportForm, str] = {"label-studio": "out.json", "brat": "brat", "conllu": "out.conllu.gz"}
 FORMS = tuple(NAMES)
 
@@ -161,7 +163,6 @@ def test_a_file_takes_back_nothing_of_whom_a_correction_names(output: Path, tmp_
     assert changes(import_corrections(path, output, who="ada", accept_drops=True)) == []
 
 
-@pytest.mark.slow
 def test_export_after_the_next_run_has_the_corrections(tmp_path: Path) -> None:
     source = write_texts(tmp_path / "texts.jsonl", TEXTS)
     output = tmp_path / "out"

@@ -12,6 +12,8 @@ from concord.pipeline.corrections.log import log_path
 from concord.pipeline.exchange.export import ExportForm, export_collection
 from concord.pipeline.exchange.import_corrections import ImportReport, import_corrections
 
+pytestmark = pytest.mark.slow
+
 # Emoji shift the offsets of Label Studio; line breaks make fragments in brat.
 TEXTS = {
     "a": "\U0001f600 Anna Smith saw Geneva . and Bob Lee \U0001f600 did not see Paris or\nMarie\nCurie . then Rome .",

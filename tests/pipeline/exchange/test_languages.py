@@ -17,6 +17,8 @@ from concord.pipeline.corpora.read_corpus import read_corpus
 from concord.pipeline.exchange.export import export_collection
 from concord.pipeline.output.verify import verify
 
+pytestmark = pytest.mark.slow
+
 RECORDS = records()
 BUNDLES = FOLDER.parents[1] / "models" / "pretrained"
 # Croatian and Bosnian are told apart by few words: the library says 0.78 to 0.21 here.
@@ -121,7 +123,6 @@ def test_docbin_has_every_text_and_entity(output: Path, tmp_path: Path) -> None:
         assert found == entities(output, one.user_data["doc_id"])
 
 
-@pytest.mark.slow
 def test_the_bundled_models_of_english_keep_true_offsets(tmp_path: Path) -> None:
     report = concord.annotate(FOLDER / "languages.jsonl", tmp_path / "out", model="entities_en_small")
     assert [*report.errors.to_table()["error"].to_pylist()] == []

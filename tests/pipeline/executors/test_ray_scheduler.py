@@ -26,6 +26,8 @@ from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.worker.crash_log import CrashLog
 from concord.pipeline.worker.shard_progress import ShardProgress
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:

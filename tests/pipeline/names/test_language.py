@@ -9,6 +9,8 @@ import pytest
 from concord.pipeline.names import language
 from concord.pipeline.names.language import language_of
 
+pytestmark = pytest.mark.slow
+
 TEXTS = {
     "en": "The committee will meet on Thursday, and every member of it has read what the mayor wrote last week.",
     "pt": "A comissão vai reunir-se na quinta-feira, e todos os membros já leram o que a presidente escreveu.",

@@ -9,6 +9,8 @@ from concord.pipeline.output import parquet_parts
 from concord.pipeline.output.collection import TokenRow, join_words, open_collection, read_collection, words_with_spaces
 from concord.pipeline.output.schema import TOKENS
 
+pytestmark = pytest.mark.slow
+
 FinishRun = Callable[..., Path]
 
 DOCUMENTS = {"a": ("one two", "three"), "b": ("four",), "c": ("five|B-PER", "six seven|B-LOC")}

@@ -31,6 +31,8 @@ from concord.pipeline.report.html import write_report
 from concord.pipeline.storage import folders
 from concord.pipeline.worker.shard_worker import ShardWorker
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
@@ -76,7 +78,6 @@ def build_worker_for_one_shard(plan: Plan) -> ShardWorker:
     return worker
 
 
-@pytest.mark.slow
 def test_parts_of_a_run_in_progress_are_seen_by_no_reader(archive: Path) -> None:
     with pytest.raises(StoreError):
         run(archive, build=build_worker_for_one_shard)
@@ -160,7 +161,6 @@ def names(output: Path) -> list[str]:
     return sorted(path.name for path in (output / "generations").iterdir())
 
 
-@pytest.mark.slow
 def test_generations_are_kept_for_their_grace_by_number_and_by_name(archive: Path) -> None:
     output = run(archive)
     generations = OutputFolder(output).generations
@@ -182,7 +182,6 @@ def test_generations_are_kept_for_their_grace_by_number_and_by_name(archive: Pat
     assert verify(output) == []
 
 
-@pytest.mark.slow
 def test_grace_begins_when_the_next_generation_becomes_current(archive: Path) -> None:
     output = run(archive)
     change(archive)
@@ -227,7 +226,6 @@ def test_names_and_numbers_that_do_not_fit_are_refused(archive: Path) -> None:
         open_collection(output, version="v2")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", ["write", "fsync", "rename", "commit", "names", "publish", "swap"])
 def test_driver_that_was_stopped_and_overtaken_leaves_nothing_behind(archive: Path, step: str) -> None:
     output = run(archive)
@@ -274,7 +272,6 @@ def wait_until_stopped(pid: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.slow
 def test_driver_overtaken_between_its_look_and_its_swap_sets_the_link_right(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,7 +304,6 @@ def test_run_that_was_killed_after_the_wrong_swap_is_set_right(archive: Path) ->
     assert verify(output) == []
 
 
-@pytest.mark.slow
 def test_two_drivers_that_finish_at_once_remove_what_they_replace(archive: Path) -> None:
     output = run(archive, grace=0)
     for number in (1, 2, 3):
@@ -320,7 +316,6 @@ def test_two_drivers_that_finish_at_once_remove_what_they_replace(archive: Path)
         assert verify(output) == []
 
 
-@pytest.mark.slow
 def test_copy_that_followed_the_links_gets_them_back(archive: Path) -> None:
     output = run(archive)
     change(archive)
@@ -380,7 +375,6 @@ def test_folder_is_replaced_by_a_link_where_names_cannot_be_exchanged(
     assert verify(copy) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("call", faults.CALLS)
 def test_fault_while_finishing_is_an_error_of_the_store(archive: Path, call: str, error: int) -> None:

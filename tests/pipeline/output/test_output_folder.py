@@ -16,6 +16,8 @@ from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.output_paths import OutputPath
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:

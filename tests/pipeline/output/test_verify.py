@@ -11,6 +11,8 @@ from concord.pipeline.errors import PlanError
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:

@@ -12,6 +12,8 @@ from concord.models.data.visible import INVISIBLE, visible, without_line_breaks
 from concord.nlp import Nlp
 from concord.pipeline.parsing import tokens
 
+pytestmark = pytest.mark.slow
+
 FREQUENT = (
     "\u00ad\u034f\u061c\u115f\u180e\u200b\u200c\u200d\u200e\u200f\u2060\u2064\u3164\ufe0e\ufe0f\ufeff\ufff9\uffa0"
 )
@@ -50,7 +52,6 @@ def seen(nlp: Nlp, text: str) -> list[tuple[tuple[object, ...], str]]:
     return list(zip((*words, *names), places, strict=True))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("hidden", HIDDEN, ids=lambda hidden: f"U+{ord(hidden):04X}")
 def test_invisible_characters_decide_nothing(nlp: Nlp, hidden: str) -> None:
     expected = seen(nlp, PLAIN)

@@ -12,6 +12,8 @@ from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 
+pytestmark = pytest.mark.slow
+
 MULTI = ParserConfig(package="parser_multi")
 SENTENCES = {
     "pt": ["A ponte abriu em 1886.", "O arquiteto, porém, morreu antes da inauguração do viaduto."],

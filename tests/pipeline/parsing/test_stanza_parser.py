@@ -30,6 +30,8 @@ from concord.pipeline.parsing.spanning_tree import best_tree
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.parsing.tokens import is_unspaced
 
+pytestmark = pytest.mark.slow
+
 EMBEDDED = Path(parsing.__file__).parents[2] / "models" / "pretrained" / "parser_en"
 
 PROSE = [
@@ -91,7 +93,6 @@ def test_tokens_cover_odd_text(parser: StanzaParser, name: str) -> None:
         check_tree(sentence)
 
 
-@pytest.mark.slow
 @given(st.text(max_size=60))
 def test_tokens_cover_any_text(parser: StanzaParser, text: str) -> None:
     assume(not is_unspaced(text))
@@ -136,7 +137,6 @@ def test_long_token_keeps_its_whole_form_and_lemma(parser: StanzaParser) -> None
     assert word.text == word.word == word.lemma == blob
 
 
-@pytest.mark.slow
 def test_parse_does_not_depend_on_the_other_documents(parser: StanzaParser) -> None:
     documents = documents_of([*PROSE, *ODD.values(), *(prose.upper() for prose in PROSE)])
     together = parser.parse(documents)
@@ -148,7 +148,6 @@ def test_parse_does_not_depend_on_the_other_documents(parser: StanzaParser) -> N
     assert shuffled == [together[index] for index in order]
 
 
-@pytest.mark.slow
 def test_shortcuts_equal_plain_stanza_word_by_word(parser: StanzaParser, plain: StanzaParser) -> None:
     documents = documents_of([*PROSE, *ODD.values(), "\n\n".join(PROSE) * 3, *(prose.lower() for prose in PROSE)])
     outcomes = parser.parse(documents)
@@ -191,7 +190,6 @@ def test_trees_need_tags() -> None:
         ParserConfig.from_mapping({"tags": False})
 
 
-@pytest.mark.slow
 def test_another_stanza_version_is_used_without_shortcuts(
     parser: StanzaParser, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -207,7 +205,6 @@ def test_another_stanza_version_is_used_without_shortcuts(
     assert other.identity.digest != parser.identity.digest
 
 
-@pytest.mark.slow
 def test_long_sentence_is_parsed_in_pieces(parser: StanzaParser) -> None:
     text = "They saw " + ", ".join(f"harbour {number} of Geneva" for number in range(300)) + "."
     document = parse_text(parser, text)
@@ -224,7 +221,6 @@ def test_long_sentence_is_parsed_in_pieces(parser: StanzaParser) -> None:
             assert before.words[-1].text == ","
 
 
-@pytest.mark.slow
 def test_sentence_of_5000_tokens_is_whole(parser: StanzaParser) -> None:
     document = parse_text(parser, " ".join(["river", "walks", "over", "Paris", "and"] * 1000))
     check_tokens(document)
@@ -233,7 +229,6 @@ def test_sentence_of_5000_tokens_is_whole(parser: StanzaParser) -> None:
     assert any(sentence.continues for sentence in document.sentences)
 
 
-@pytest.mark.slow
 def test_a_sentence_above_the_cap_is_parsed_in_pieces(
     plain: StanzaParser, parser: StanzaParser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +242,6 @@ def test_a_sentence_above_the_cap_is_parsed_in_pieces(
     assert joined == [word.word for word in whole.words]
 
 
-@pytest.mark.slow
 def test_parse_words_returns_the_trees_of_raw_text(parser: StanzaParser) -> None:
     sentences = [sentence for text in PROSE for sentence in parse_text(parser, text).sentences]
     found = parser.parse_words([[word.word for word in sentence.words] for sentence in sentences])
@@ -258,7 +252,6 @@ def test_parse_words_returns_the_trees_of_raw_text(parser: StanzaParser) -> None
     assert parser.parse_words([]) == []
 
 
-@pytest.mark.slow
 def test_parse_words_cuts_long_sentences_like_raw_text(parser: StanzaParser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("concord.pipeline.parsing.parser.SENTENCE_CAP", 10)
     pieces = parse_text(parser, PROSE[3]).sentences
@@ -272,7 +265,6 @@ def test_parse_words_cuts_long_sentences_like_raw_text(parser: StanzaParser, mon
     assert expected.count(0) == len(pieces)
 
 
-@pytest.mark.slow
 def test_long_paragraph_is_tokenized_in_windows_without_visible_cuts(parser: StanzaParser) -> None:
     sentence = "Anna Smith lives in Paris with two cats, and she couldn't be happier. "
     document = parse_text(parser, sentence * 400)
@@ -282,7 +274,6 @@ def test_long_paragraph_is_tokenized_in_windows_without_visible_cuts(parser: Sta
     assert len(words) == 1
 
 
-@pytest.mark.slow
 def test_long_text_without_white_space_is_one_token(parser: StanzaParser) -> None:
     [sentence] = parse_text(parser, "x" * 25_000).sentences
     assert [(word.start_char, word.end_char) for word in sentence.words] == [(0, 25_000)]
@@ -339,7 +330,6 @@ def test_identity_depends_on_the_weights(tmp_path: Path) -> None:
     assert parser_identity(config).digest != digest
 
 
-@pytest.mark.slow
 def test_installed_package_is_used(parser: StanzaParser, tmp_path: Path) -> None:
     folder = tmp_path / "packages"
     shutil.copytree(EMBEDDED, folder)
@@ -421,7 +411,6 @@ def enumerated_best(scores: NDArray[np.floating]) -> float:
     return best
 
 
-@pytest.mark.slow
 @given(st.integers(2, 5), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 3.0, 30.0]))
 def test_best_tree_equals_exhaustive_search(size: int, seed: int, root_bonus: float) -> None:
     scores = np.random.default_rng(seed).normal(size=(size, size)).astype(np.float32) * 3
@@ -487,7 +476,6 @@ def test_a_deferred_module_is_imported_when_it_is_used(monkeypatch: pytest.Monke
     monkeypatch.delitem(sys.modules, name)
 
 
-@pytest.mark.slow
 def test_stanza_is_imported_without_what_it_does_not_use() -> None:
     code = (
         "import sys; from concord.pipeline.config import ParserConfig; "

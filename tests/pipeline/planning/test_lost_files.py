@@ -26,6 +26,8 @@ from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.planning.inputs import find_inputs
 from concord.pipeline.run_report import RunReport
 
+pytestmark = pytest.mark.slow
+
 
 def lines(*ids: object) -> bytes:
     chance = random.Random(str(ids[:1]))

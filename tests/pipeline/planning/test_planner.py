@@ -31,6 +31,8 @@ from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.worker.shard_worker import ShardWorker
 
+pytestmark = pytest.mark.slow
+
 TABLES = ("documents", "sentences", "tokens", "entities", "errors")
 OTHER_TAGGER = replace(runs.TAGGER, digest="3" * 64)
 
@@ -106,7 +108,6 @@ def parts(output: Path) -> dict[Path, tuple[int, bytes]]:
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for name in TABLES for path in (output / name).glob("*")}
 
 
-@pytest.mark.slow
 def test_run_whose_input_is_the_same_reads_no_part_and_each_record_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +156,6 @@ def test_run_over_an_unchanged_input_writes_nothing(archive: Path) -> None:
     assert (again.annotated, again.unchanged, again.words) == (0, 20, 0)
 
 
-@pytest.mark.slow
 def test_lines_that_move_within_their_file_are_unchanged(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = runs.run_job(job(archive))
     before = parts(runs.folder_of(first))
@@ -169,7 +169,6 @@ def test_lines_that_move_within_their_file_are_unchanged(archive: Path, monkeypa
     assert_equals_one_run(archive, report)
 
 
-@pytest.mark.slow
 def test_changed_meta_is_copied_without_annotation(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.run_job(job(archive))
     write_lines(archive / "lines.jsonl", {f"d{number}": text_of(number + 10) for number in range(10)}, year=1914)
@@ -180,7 +179,6 @@ def test_changed_meta_is_copied_without_annotation(archive: Path, monkeypatch: p
     assert_equals_one_run(archive, report)
 
 
-@pytest.mark.slow
 def test_new_tagger_reuses_the_stored_parses(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = runs.run_job(job(archive))
     (archive / "t3.txt").write_text("Carla came.")
@@ -197,7 +195,6 @@ def test_new_tagger_reuses_the_stored_parses(archive: Path, monkeypatch: pytest.
     assert verify(first.output) == []
 
 
-@pytest.mark.slow
 def test_another_list_of_terms_tags_all_documents_again(archive: Path) -> None:
     terms = archive.parent / "terms.jsonl"
     terms.write_text('{"label": "PER", "pattern": "Anna"}\n')
@@ -217,7 +214,6 @@ def test_another_list_of_terms_tags_all_documents_again(archive: Path) -> None:
         runs.run_job(job(archive, tagger={"terms": str(terms)}))
 
 
-@pytest.mark.slow
 def test_texts_are_stored_when_the_job_wants_them(archive: Path) -> None:
     first = runs.run_job(job(archive))
     rows = rows_of(runs.folder_of(first))
@@ -235,7 +231,6 @@ def test_texts_are_stored_when_the_job_wants_them(archive: Path) -> None:
     assert_equals_one_run(archive, dropped)
 
 
-@pytest.mark.slow
 def test_new_parser_parses_and_tags_everything_again(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.run_job(job(archive))
     parsed = record_parsed_ids(monkeypatch)
@@ -245,7 +240,6 @@ def test_new_parser_parses_and_tags_everything_again(archive: Path, monkeypatch:
     assert verify(report.output) == []
 
 
-@pytest.mark.slow
 def test_id_stays_with_its_document_until_that_is_removed(archive: Path) -> None:
     runs.run_job(job(archive))
     write_lines(archive / "a.jsonl", {"d1": "Another d1."})
@@ -259,7 +253,6 @@ def test_id_stays_with_its_document_until_that_is_removed(archive: Path) -> None
     assert_equals_one_run(archive, report)
 
 
-@pytest.mark.slow
 def test_document_comes_back_after_two_interrupted_runs(archive: Path) -> None:
     first = (archive / "t0.txt").read_text()
     runs.run_job(job(archive))
@@ -273,7 +266,6 @@ def test_document_comes_back_after_two_interrupted_runs(archive: Path) -> None:
     assert_equals_one_run(archive, runs.run_job(job(archive)))
 
 
-@pytest.mark.slow
 def test_id_of_a_dead_letter_is_free_once_that_is_removed(archive: Path) -> None:
     (archive / "a.jsonl").write_text('{"id": "x", "text": "PARSERFAULT"}\n')
     (archive / "b.jsonl").write_text('{"id": "x", "text": "Yes."}\n')
@@ -285,7 +277,6 @@ def test_id_of_a_dead_letter_is_free_once_that_is_removed(archive: Path) -> None
     assert_equals_one_run(archive, report)
 
 
-@pytest.mark.slow
 def test_dead_letters_are_reused_until_their_file_changes(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (archive / "t2.txt").write_text("PARSERFAULT")
     (archive / "bad.jsonl").write_text('{"id": "x"}\n{"id": "y", "text": "Yes."}\n')
@@ -302,7 +293,6 @@ def test_dead_letters_are_reused_until_their_file_changes(archive: Path, monkeyp
     assert_equals_one_run(archive, report, max_dead_letters=1.0)
 
 
-@pytest.mark.slow
 def test_small_shards_are_merged(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_plan, "MERGED_AT", 4)
     settings = {"planning": {"shard_bytes": 2000}, "max_removed": 1.0}
@@ -316,7 +306,6 @@ def test_small_shards_are_merged(archive: Path, monkeypatch: pytest.MonkeyPatch)
     assert_equals_one_run(archive, report)
 
 
-@pytest.mark.slow
 def test_run_that_would_drop_many_documents_is_refused(archive: Path) -> None:
     first = runs.run_job(job(archive))
     before = parts(runs.folder_of(first))
@@ -333,7 +322,6 @@ def test_limit_that_would_drop_documents_is_refused(archive: Path) -> None:
         runs.run_job(job(archive, limit=4))
 
 
-@pytest.mark.slow
 def test_files_of_a_newer_generation_are_no_orphans(archive: Path) -> None:
     first = runs.run_job(job(archive))
     plan = OutputFolder(first.output).plan()
@@ -354,7 +342,6 @@ def test_files_of_a_newer_generation_are_no_orphans(archive: Path) -> None:
     assert unfinished.isdisjoint(OutputFolder(first.output).orphans(manifest))
 
 
-@pytest.mark.slow
 def test_moved_archive_is_accepted_when_configured(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.run_job(job(archive))
     moved = archive.rename(archive.parent / "elsewhere")
@@ -367,7 +354,6 @@ def test_moved_archive_is_accepted_when_configured(archive: Path, monkeypatch: p
     assert_equals_one_run(moved, report)
 
 
-@pytest.mark.slow
 def test_dry_run_counts_changes_and_writes_nothing(archive: Path) -> None:
     first = runs.run_job(job(archive))
     before = {path: path.stat().st_mtime_ns for path in runs.folder_of(first).rglob("*")}
@@ -402,7 +388,6 @@ def test_dry_run_names_the_documents_of_each_kind(archive: Path) -> None:
     assert "named" not in orjson.loads(plan.to_json())
 
 
-@pytest.mark.slow
 def test_lost_part_of_a_later_generation_is_restored(archive: Path) -> None:
     runs.run_job(job(archive))
     (archive / "new.txt").write_text("Dora went.")
@@ -416,7 +401,6 @@ def test_lost_part_of_a_later_generation_is_restored(archive: Path) -> None:
     assert_equals_one_run(archive, report)
 
 
-@pytest.mark.slow
 def test_commits_of_an_interrupted_run_are_reused_when_the_input_changes_again(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,7 +417,6 @@ def test_commits_of_an_interrupted_run_are_reused_when_the_input_changes_again(
     assert_equals_one_run(archive, report)
 
 
-@pytest.mark.slow
 def test_commits_of_an_interrupted_first_run_are_reused_when_the_input_changes(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -480,7 +463,6 @@ def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", CRASH_STEPS)
 @pytest.mark.parametrize("count", [1, 4])
 def test_later_generation_killed_at_any_step_has_the_bytes_of_an_undisturbed_one(
@@ -504,7 +486,6 @@ edits = st.lists(
 )
 
 
-@pytest.mark.slow
 @given(rounds=st.lists(edits, min_size=1, max_size=4))
 def test_any_sequence_of_edits_and_runs_equals_one_run(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[Any]
@@ -541,7 +522,6 @@ def edit(archive: Path, kind: str, number: int, text: int) -> None:
             lines.write_text("".join(records[: len(records) // 2]))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at", ["planning", "work"])
 def test_driver_reuses_the_commits_of_another_that_overtakes_it(
     archive: Path, monkeypatch: pytest.MonkeyPatch, at: str

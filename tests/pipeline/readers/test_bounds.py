@@ -22,6 +22,8 @@ from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.readers.read_file import scan_file
 
+pytestmark = pytest.mark.slow
+
 LINES = b"".join(b'{"id": "d%d", "text": "Anna met Bob %d times."}\n' % (number, number) for number in range(200))
 
 
@@ -122,7 +124,6 @@ for name in sys.argv[1:]:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_AS") or sys.platform != "linux", reason="needs /proc")
 def test_small_bombs_of_every_format_need_little_memory(tmp_path: Path) -> None:
     bomb = gzip.compress(bytes(100_000_000)) * 12

@@ -23,6 +23,8 @@ from concord.pipeline.readers.read_file import read_piece, read_text_at, readers
 from concord.pipeline.readers.reader import Reader, RecordReader
 from concord.pipeline.readers.records import RecordError
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = samples()
 
 

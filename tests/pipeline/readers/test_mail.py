@@ -17,6 +17,8 @@ from concord.pipeline.plan import Piece
 from concord.pipeline.readers import attachments, read_file
 from concord.pipeline.readers.read_file import format_of, read_piece, read_text_at, scan_file
 
+pytestmark = pytest.mark.slow
+
 HEADERS = b"From: ada@a.org\nSubject: Bridge\n"
 FROM = b"From ada@a.org Fri Jul  8 12:08:34 2011\n"
 

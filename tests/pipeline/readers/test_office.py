@@ -11,6 +11,8 @@ from concord.pipeline.readers.extracting import ExtractingReader
 from concord.pipeline.readers.office import DocxReader, OdtReader, RtfReader
 from concord.pipeline.readers.records import RecordError
 
+pytestmark = pytest.mark.slow
+
 BOMB = '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
 EXTERNAL = '<!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
 MANIFEST = "META-INF/manifest.xml"

@@ -16,6 +16,8 @@ from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 from concord.pipeline.readers.read_file import read_piece
 
+pytestmark = pytest.mark.slow
+
 ODD_TEXTS = {
     "empty": "",
     "blank": " \t\r\n ",
@@ -248,7 +250,6 @@ def test_lone_surrogates_are_rejected_when_the_codec_accepts_them(tmp_path: Path
 LINES = [b'{"id": %d, "text": "%s"}\n' % (number, str(number * 7919).encode() * 9) for number in range(4000)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 @pytest.mark.parametrize("kept", [0.05, 0.5, 0.999])
 def test_truncated_stream_yields_the_lines_before_the_cut_and_one_dead_letter(

@@ -18,6 +18,8 @@ from concord.pipeline.plan import Piece
 from concord.pipeline.readers.read_file import read_piece, read_text_at, scan_file
 from concord.pipeline.readers.streams import read_whole
 
+pytestmark = pytest.mark.slow
+
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:

@@ -17,6 +17,8 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.report import html
 from concord.pipeline.report.html import write_report
 
+pytestmark = pytest.mark.slow
+
 FinishRun = Callable[..., Path]
 
 

@@ -12,6 +12,8 @@ from concord_testing.command_line import concord
 from concord.pipeline.output.shard_stats import Share
 from concord.workflows.annotation.history import has_moved
 
+pytestmark = pytest.mark.slow
+
 PERSONS, LETTERS, CONFIDENT = "PER per 1,000 words", "dead letters per document", "mean confidence"
 BROKEN = b"\xff\xfe\xff"
 

@@ -18,6 +18,8 @@ from concord.pipeline.output.shard_stats import total_counts
 from concord.workflows.annotation import inspection
 from concord.workflows.annotation.summary import describe_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -99,7 +101,6 @@ def collection(tmp_path: Path, tiny_bundle: Path) -> Path:
     return output
 
 
-@pytest.mark.slow
 def test_dead_letters_are_listed_and_retried(collection: Path) -> None:
     listed = concord("errors", "list", collection)
     assert listed.exit_code == 0, listed.output
@@ -129,7 +130,6 @@ def test_dead_letters_are_listed_and_retried(collection: Path) -> None:
     assert left_over in retried.stderr
 
 
-@pytest.mark.slow
 def test_a_filter_that_matches_nothing_says_what_there_is(collection: Path) -> None:
     kinds = "no dead letter matches; there are 2 read missing_text, 1 read text_not_string\n"
     for verb in ("list", "retry"):
@@ -141,7 +141,6 @@ def test_a_filter_that_matches_nothing_says_what_there_is(collection: Path) -> N
         assert kinds in nonsense.output
 
 
-@pytest.mark.slow
 def test_retry_refuses_settings_that_change_labels(collection: Path) -> None:
     refused = concord("errors", "retry", collection, "--set", "tagger.threshold=0.1")
     assert refused.exit_code == 2
@@ -188,7 +187,6 @@ def test_an_empty_collection_is_a_result(kind: str, tmp_path: Path) -> None:
         assert export_collection(output, tmp_path / form, to=form).documents == 0
 
 
-@pytest.mark.slow
 def test_the_command_line_reports_an_empty_collection(tiny_bundle: Path, tmp_path: Path) -> None:
     command = ("annotate", write_empty(tmp_path, "jsonl"), "-o", tmp_path / "out", "-m", tiny_bundle)
     for _ in range(2):

@@ -25,6 +25,8 @@ from concord.workflows.annotation.job import (
 )
 from concord.workflows.job_files import flatten
 
+pytestmark = pytest.mark.slow
+
 NEUTRAL = [
     "output.keep_text=true",
     "output.keep=3",
@@ -229,7 +231,6 @@ def test_a_retry_keeps_the_settings_and_may_not_change_what_is_stored(source: Pa
     assert given(source)[1] == {"max_dead_letters": 1.0, "output.keep_text": True}
 
 
-@pytest.mark.slow
 def test_the_command_line_names_the_settings_that_it_takes(source: Path) -> None:
     output = source.parent / "out"
     command = ["annotate", str(source), "--output", str(output)]

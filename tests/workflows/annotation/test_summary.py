@@ -20,12 +20,13 @@ from concord.pipeline.worker.crash_log import CrashLog
 from concord.workflows.annotation import inspection
 from concord.workflows.annotation.summary import describe_run
 
+pytestmark = pytest.mark.slow
+
 
 def summary_of(report: RunReport, config: AnnotateConfig) -> str:
     return describe_run(report, config=config, collection=open_collection(report.output))
 
 
-@pytest.mark.slow
 def test_summary_status_and_report_name_shards_that_backed_off_and_whose_workers_died(tmp_path: Path) -> None:
     # Memory does not suffice for one of the documents.
     source = runs.write_collection(tmp_path / "in.jsonl", extra=("a GREEDY", "Anna ends it."))
@@ -47,7 +48,6 @@ def test_summary_status_and_report_name_shards_that_backed_off_and_whose_workers
     assert f"<code>{name}</code> one document at a time." in report.report.read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
 def test_status_report_and_summary_speak_of_the_collection_and_of_its_last_change(tmp_path: Path) -> None:
     source = runs.write_collection(tmp_path / "in.jsonl")
     config = runs.job(source, tmp_path / "out", report=True)

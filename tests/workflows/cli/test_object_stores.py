@@ -12,6 +12,8 @@ from concord_testing import stores
 from concord.pipeline.storage.object_stores import StorePath
 from concord.workflows.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 TEXTS = {"ada.txt": b"Ada King met Charles Babbage in London.", "deep/zoe.txt": b"Someone flew to Geneva."}
 
 
@@ -33,7 +35,6 @@ def put_texts(url: str) -> str:
     return f"{url}/texts"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bucket", ["s3", "az"], indirect=True)
 def test_every_verb_accepts_the_url_of_a_collection(
     bucket: stores.DisturbedBucket, tiny_bundle: Path, tmp_path: Path
@@ -67,12 +68,10 @@ def test_every_verb_accepts_the_url_of_a_collection(
     assert [found["place"] for found in answer("verify", output, exit_code=1)["findings"]] == [part]
 
 
-@pytest.mark.slow
 def test_a_url_without_a_run_is_refused(s3_url: str) -> None:
     assert "found no plan" in answer("status", f"{s3_url}/none", exit_code=2)["error"]
 
 
-@pytest.mark.slow
 def test_doctor_refuses_a_store_that_creates_an_object_twice(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def replace(path: StorePath, content: bytes) -> bool:
         path.write(content)

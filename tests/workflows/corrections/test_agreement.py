@@ -24,6 +24,8 @@ from concord.workflows.corrections.agreement import (
     shared_sentences,
 )
 
+pytestmark = pytest.mark.slow
+
 TEXT = "Zorba Quux saw Geneva . Nobody slept ."
 DOCUMENTS = {"one": ["Zorba Quux saw Geneva|B-PER .", "Nobody slept ."]}
 
@@ -122,7 +124,6 @@ def test_entities_that_overlap_are_one_difference_and_equal_answers_one(output: 
     ]
 
 
-@pytest.mark.slow
 def test_agreement_is_the_same_once_the_tables_have_the_corrections(tmp_path: Path) -> None:
     source, output = write_texts(tmp_path / "texts.jsonl", TEXTS), tmp_path / "out"
     annotate_texts(source, output)

@@ -19,6 +19,8 @@ from concord.workflows.corrections.corrections import read_corrected
 from concord.workflows.registry.model_versions import fetch, resolve
 from concord.workflows.registry.resolve_tagger import bundled_names, find_tagger
 
+pytestmark = pytest.mark.slow
+
 TEXT = "Anna Smith saw Geneva . Bob met Acme . Rain fell ."
 DOCUMENTS = {
     "one": ["Anna|B-PER Smith|I-PER saw Geneva|B-PER .", "Bob|B-PER met Acme .", "Rain fell ."],

@@ -11,6 +11,8 @@ from concord_testing import finished_runs, viewing
 from concord_testing.viewing import links, read, words
 from starlette.testclient import TestClient
 
+pytestmark = pytest.mark.slow
+
 DOCUMENTS = {
     "strike": ("John|B-PER F.|I-PER Kennedy|I-PER met Congress|B-ORG ~.", "Kennedy|B-PER left Paris|B-LOC ~."),
     "vote": ("CONGRESS|B-ORG met in Paris|B-LOC ~, and Paris|B-LOC voted ~.",),

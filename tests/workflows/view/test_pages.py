@@ -31,6 +31,8 @@ from concord.workflows.view.index import document
 from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.server import listen
 
+pytestmark = pytest.mark.slow
+
 
 def test_documents_are_listed_with_counts_and_facets(reader: TestClient) -> None:
     page = read(reader, "/")
@@ -196,7 +198,6 @@ def test_nothing_can_be_changed(reader: TestClient, method: str) -> None:
     assert reader.request(method, "/").status_code == 405
 
 
-@pytest.mark.slow
 def test_markup_in_texts_ids_and_labels_is_only_text(tmp_path: Path) -> None:
     client = viewing.open_client(viewing.write_hostile(tmp_path / "out"), tmp_path / "cache")
     start = ("/", "/names", "/dead-letters", "/search?q=alone")
@@ -321,7 +322,6 @@ def test_a_document_of_many_pages_is_read_at_any_sentence(tmp_path: Path) -> Non
     assert 'id="s999"' in read(client, "/document?id=long&sentence=999")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "options", "shown"),
     [("view", ["--port", "0"], b"documents"), ("review", ["--size", "2", "--as", "ada"], b"Queue</h1>")],

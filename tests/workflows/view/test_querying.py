@@ -13,6 +13,8 @@ from concord.pipeline.output.collection import open_collection
 from concord.workflows.view.page import UnavailableError
 from concord.workflows.view.pages.finding import run_query
 
+pytestmark = pytest.mark.slow
+
 
 def ask(reader: TestClient, query: str) -> str:
     """Return the visible text of the answer to a query."""

@@ -18,6 +18,8 @@ from concord_testing import viewing
 from concord.models.errors import ConfigError
 from concord.workflows.view.server import serve
 
+pytestmark = pytest.mark.slow
+
 TOKEN = f"?token={viewing.TOKEN}"
 FIELDS = ("key", "generation", "seen", "back", "id")
 CHANGE = {"start": 0, "end": 6, "label": "PER"}

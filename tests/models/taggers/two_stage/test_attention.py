@@ -20,6 +20,8 @@ from concord.models.layers.attention import (
 )
 from concord.models.taggers.two_stage_networks import MemoryContents, TwoStageConfig
 
+pytestmark = pytest.mark.slow
+
 Build = Callable[..., Any]
 Documents = list[list[Sentence]]
 

@@ -14,6 +14,8 @@ from concord.models.data.sentence import Sentence
 from concord.models.decoders.distribution import entropy
 from concord.models.taggers.two_stage import TwoStageTagger
 
+pytestmark = pytest.mark.slow
+
 Build = Callable[..., TwoStageTagger]
 STRONG = {"hidden": 8, "input_dropout": 0.4, "recurrent_dropout": 0.4, "output_dropout": 0.4}
 NONE = {"hidden": 8, "input_dropout": 0.0, "recurrent_dropout": 0.0, "output_dropout": 0.0}

@@ -32,6 +32,8 @@ from concord.models.taggers.two_stage_networks import (
 from concord.models.training.fit_calibration import REFINE_ALL
 from concord.models.words.representation import WordRepresentation
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 Document = list[Sentence]
 Key = Literal["lower", "exact"]
@@ -56,7 +58,6 @@ def naive_index(documents: list[list[str]], key: Key, slots: int) -> list[list[i
     return rows
 
 
-@pytest.mark.slow
 @given(
     documents=st.lists(st.lists(WORDS, max_size=14), max_size=4),
     key=st.sampled_from(["lower", "exact"]),
@@ -69,7 +70,6 @@ def test_index_lists_the_first_other_occurrences_in_document_order(
     assert index.tolist() == naive_index(documents, key, slots)
 
 
-@pytest.mark.slow
 @given(documents=st.lists(st.lists(WORDS, max_size=14), max_size=4), slots=st.integers(1, 5))
 def test_index_excludes_the_word_itself_and_other_documents(documents: list[list[str]], slots: int) -> None:
     index = occurrence_index(number_words(documents, "lower"), slots=slots)
@@ -293,7 +293,6 @@ def outcome() -> Callable[[str], Outcome]:
     return trained
 
 
-@pytest.mark.slow
 def test_memory_resolves_types_that_drafts_can_only_guess(outcome: Callable[[str], Outcome]) -> None:
     found = outcome("doc_uanet")
     assert 0.42 < found.draft_accuracy() < 0.58
@@ -302,14 +301,12 @@ def test_memory_resolves_types_that_drafts_can_only_guess(outcome: Callable[[str
     assert bool(found.table.refined[found.ambiguous].float().mean() > 0.99)
 
 
-@pytest.mark.slow
 def test_memory_resolves_types_beside_both_streams_of_every_layer() -> None:
     found = train_and_tag("doc_uanet", seed=2, label_stream="paper")
     assert 0.42 < found.draft_accuracy() < 0.58
     assert found.accuracy() >= 0.99
 
 
-@pytest.mark.slow
 def test_memory_does_not_change_certain_words(outcome: Callable[[str], Outcome]) -> None:
     found = outcome("doc_uanet")
     assert not found.table.refined[found.cue].any()
@@ -317,7 +314,6 @@ def test_memory_does_not_change_certain_words(outcome: Callable[[str], Outcome])
     assert float(found.table.refined.float().mean()) < 0.2
 
 
-@pytest.mark.slow
 def test_types_remain_a_guess_without_a_memory(outcome: Callable[[str], Outcome]) -> None:
     found = outcome("uanet")
     assert bool(found.table.refined[found.ambiguous].float().mean() > 0.99)
@@ -383,7 +379,6 @@ def test_order_of_the_documents_does_not_matter(tagger: Any, random_documents: D
         assert left.probabilities == pytest.approx(right.probabilities, abs=2e-6)
 
 
-@pytest.mark.slow
 def test_skipping_stage_two_is_lossless(tagger: Any, random_documents: Draw) -> None:
     """With one sentence per batch the forced pass computes the same sums, so the results are equal bit by bit."""
     documents = random_documents(4, documents=4)
@@ -456,7 +451,6 @@ def test_stage_two_does_not_run_when_every_word_is_certain(
     assert [module for module, _ in calls] == [tagger.draft_network.representation]
 
 
-@pytest.mark.slow
 def test_batch_size_changes_labels_only_at_near_ties(tagger: Any, random_documents: Draw) -> None:
     documents = random_documents(6, documents=6)
     threshold = middle_threshold(tagger, documents)
