@@ -58,9 +58,9 @@ def submit_job(
     # Only what was set: an explicit default would count as the user's choice.
     values = config.model_dump(mode="json", exclude_unset=True)
     job: bytes = yaml.safe_dump(values, sort_keys=True, allow_unicode=True).encode()
-    metadata = {_DIGEST: hashlib.sha256(job).hexdigest()}
+    digest = hashlib.sha256(job).hexdigest()
     with _connected(address) as client, tempfile.TemporaryDirectory() as folder:
-        running = [] if submission_id is not None else _running(client, metadata)
+        running = [] if submission_id is not None else _running(client, digest)
         if running:
             submission_id = running[0]
             info(f"{submission_id}: the same job has not ended; nothing to send")
@@ -69,7 +69,7 @@ def submit_job(
                 submission_id=submission_id or f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}",
                 entrypoint=f"exec {shlex.quote(python)} -m concord annotate {JOB_NAME}",
                 runtime_env={"working_dir": str(pack(job, config, Path(folder))), "env_vars": _variables()},
-                metadata=metadata,
+                metadata={_DIGEST: digest},
             )
             info(f"{submission_id}: sent to {address}")
         if wait:
@@ -143,12 +143,12 @@ def _connected(address: str) -> Iterator[JobSubmissionClient]:
         raise ConcordError(f"{address}: the job server refused this: {str(error).strip().splitlines()[-1]}") from error
 
 
-def _running(client: JobSubmissionClient, metadata: dict[str, str]) -> list[str]:
+def _running(client: JobSubmissionClient, digest: str) -> list[str]:
     """Return the ids of submissions of the same job that have not ended."""
     return [
         job.submission_id
         for job in client.list_jobs()
-        if job.submission_id and not job.status.is_terminal() and (job.metadata or {}).get(_DIGEST) == metadata[_DIGEST]
+        if job.submission_id and not job.status.is_terminal() and (job.metadata or {}).get(_DIGEST) == digest
     ]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.errors import ConfigError
 from concord.models.evaluation import significance
-from concord.models.evaluation.metrics import group_counts_by_document, known_names
+from concord.models.evaluation.metrics import group_counts_by_document
 from concord.models.evaluation.significance import Difference, UnitCounts
 from concord.models.labels import BIO, LabelScheme
 from concord.models.taggers.base import Tagger
@@ -25,7 +25,7 @@ from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import Answer, counted, table
 from concord.workflows.corpora import corpora
-from concord.workflows.evaluation.evaluate import Group, GroupFinder, Kind, group_finder
+from concord.workflows.evaluation.evaluate import Group, GroupFinder, Kind, group_finder, read_known_names
 
 Verdict = Literal["better", "worse", "undecided"]
 DocumentLabels = Sequence[Sequence[Sequence[str]]]
@@ -150,10 +150,7 @@ def compare(job: CompareJob) -> Comparison:
     labels = {**job.labels, **dict.fromkeys(left_out)}
     for tagger in taggers:
         corpora.check_gold(tagger, sentences, job.data, labels=labels)
-    known = None
-    if job.train:
-        train = corpora.read_corpora(job.train, labels=job.labels, form=form)
-        known = known_names((sentence for document in train for sentence in document), scheme=scheme)
+    known = read_known_names(job.train, labels=job.labels, form=form, scheme=scheme)
     first, second = (_label(tagger, sentences, labels) for tagger in taggers)
     return Comparison(
         documents=documents,

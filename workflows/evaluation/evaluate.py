@@ -147,11 +147,8 @@ def score_predictions(
 ) -> Evaluation:
     """Return what ``score_tagger`` does, from existing predictions."""
     scheme, words = tagger.vocabulary.scheme, sum(len(sentence.words) for sentence in chain.from_iterable(documents))
-    known = None
-    if job.train:
-        form = job.form if scheme.has_entities else gold_format(job.form, scheme)
-        known = known_names(chain.from_iterable(read_corpora(job.train, labels=job.labels, form=form)), scheme=scheme)
-    groups = group_finder(documents, known)
+    form = job.form if scheme.has_entities else gold_format(job.form, scheme)
+    groups = group_finder(documents, read_known_names(job.train, labels=job.labels, form=form, scheme=scheme))
 
     def scored(labels: Iterable[Iterable[Sequence[str]]], groups: GroupFinder) -> dict[Kind, dict[str, Scores]]:
         renamed = [[rename(sentence, job.labels, scheme=scheme) for sentence in document] for document in labels]
@@ -173,6 +170,15 @@ def score_predictions(
         seconds=seconds,
         words_per_second=words / seconds,
     )
+
+
+def read_known_names(
+    train: Sequence[str], *, labels: Mapping[str, str | None], form: GoldFormat, scheme: LabelScheme
+) -> frozenset[tuple[str, ...]] | None:
+    """Return the names in training corpora, by which a name counts as seen; None if there are none."""
+    if not train:
+        return None
+    return known_names(chain.from_iterable(read_corpora(train, labels=labels, form=form)), scheme=scheme)
 
 
 def group_finder(documents: Documents, known: frozenset[tuple[str, ...]] | None) -> GroupFinder:
