@@ -1,4 +1,4 @@
-"""One Chromium and one collection for all tests of ``concord view``."""
+"""Chromium and one collection for all tests of ``concord view``."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,9 +13,12 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.report.html import write_report
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Start Chromium once for all tests."""
+    """Start Chromium for the tests of a file.
+
+    Playwright keeps an event loop running in this thread, so that other files must find it stopped.
+    """
     path = viewing.chromium()
     if path is None:
         pytest.skip("no Chromium found: install it with 'apt-get install chromium', or see .ci/run")
