@@ -90,12 +90,12 @@ class Diff:
     """The differences between two annotated collections, A and B.
 
     Attributes:
-        recipe: the differences between the parsers, taggers and settings, one a line.
+        settings: the differences between the parsers, taggers and settings, one a line.
     """
 
     first: Collection
     second: Collection
-    recipe: Sequence[str]
+    settings: Sequence[str]
     documents: Documents
     entities: EntityDifferences
 
@@ -141,7 +141,7 @@ def _compare(left: Collection, right: Collection, *, listed: int) -> Diff:
     return Diff(
         first=left,
         second=right,
-        recipe=right.plan.row_settings.difference(left.plan.row_settings),
+        settings=right.plan.row_settings.difference(left.plan.row_settings),
         documents=documents,
         entities=entities,
     )
@@ -229,7 +229,7 @@ def _values(diff: Diff) -> Mapping[str, Any]:
         "verdict": diff.verdict,
         "first": _side_values(diff.first),
         "second": _side_values(diff.second),
-        "recipe": diff.recipe,
+        "settings": diff.settings,
         "documents": {**_counts(documents.counts), "listed": documents.listed},
         "entities": {
             **_counts({kind: entities.count(kind) for kind in KINDS}),
@@ -291,7 +291,7 @@ def _describe_sides(diff: Diff) -> str:
         )
         for name, side in (("A", diff.first), ("B", diff.second))
     ]
-    return "\n".join([table(rows, header=("", "output", "tagger", "parser", "dead letters")), *diff.recipe])
+    return "\n".join([table(rows, header=("", "output", "tagger", "parser", "dead letters")), *diff.settings])
 
 
 def _describe_counts(what: str, kinds: Mapping[str, int], listed: Mapping[str, Sequence[str]]) -> str:

@@ -89,7 +89,7 @@ def test_diff_reports_every_kind_of_difference_by_certainty(sides: tuple[Path, P
         (None, "ORG", 1),
         ("LOC", "LOC", 1),
     ]
-    (line,) = values["recipe"]
+    (line,) = values["settings"]
     assert line.startswith("tagger: was 'entities_multi@222")
     assert "is now 'other_tagger@333" in line
     for listed in (0, 1, 3):
@@ -112,7 +112,7 @@ def test_a_difference_without_probabilities_comes_last(tmp_path: Path) -> None:
 def test_diff_finds_nothing_between_a_collection_and_itself(sides: tuple[Path, Path]) -> None:
     values = diff(sides[0], sides[0])
     assert values["verdict"] == "no entity differs in 2 documents with the same text"
-    assert (values["recipe"], values["entities"]["changes"], values["entities"]["same"]) == ([], [], 4)
+    assert (values["settings"], values["entities"]["changes"], values["entities"]["same"]) == ([], [], 4)
 
 
 def test_entities_at_the_same_offsets_are_matched_in_order(tmp_path: Path) -> None:

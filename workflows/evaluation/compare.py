@@ -100,6 +100,7 @@ class Comparison:
     """The result of a comparison.
 
     Attributes:
+        taggers: A and B, loaded.
         documents: with gold labels.
         first, second: the labels predicted by A and by B.
         measure: of the scores: ``F1`` or ``accuracy``.
@@ -108,6 +109,7 @@ class Comparison:
         lines: overall, by type, of seen and unseen names, by language.
     """
 
+    taggers: tuple[Tagger, Tagger]
     documents: Sequence[GoldDocument]
     first: DocumentLabels
     second: DocumentLabels
@@ -138,7 +140,7 @@ def compare(job: CompareJob) -> Comparison:
         ModelError: when a tagger does not load.
         InputError: when a corpus cannot be read or has no entity.
     """
-    taggers = [load_tagger(resolved.folder, device=job.device) for resolved in (job.first, job.second)]
+    taggers = load_tagger(job.first.folder, device=job.device), load_tagger(job.second.folder, device=job.device)
     further = _further_types(*taggers, labels=job.labels)
     scheme = taggers[0].vocabulary.scheme
     form = corpora.gold_format(job.form, scheme)
@@ -153,6 +155,7 @@ def compare(job: CompareJob) -> Comparison:
     known = read_known_names(job.train, labels=job.labels, form=form, scheme=scheme)
     first, second = (_label(tagger, sentences, labels) for tagger in taggers)
     return Comparison(
+        taggers=taggers,
         documents=documents,
         first=first,
         second=second,

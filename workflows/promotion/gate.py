@@ -268,8 +268,7 @@ def _examine_against(
         *comparison_conditions(gate, comparison.lines),
     ]
     if gate.throughput_ratio:
-        first, second = (load_tagger(tagger.folder, device=device) for tagger in (champion, candidate))
-        conditions.append(throughput_condition(gate, relative_speed(first, second, documents)))
+        conditions.append(throughput_condition(gate, relative_speed(*comparison.taggers, documents)))
     return Findings(
         conditions=conditions,
         evidence=_evidence(gate, conditions, overlap=overlap, comparison=evidence(job, comparison)),
