@@ -97,7 +97,7 @@ def test_generations_are_listed_named_and_removed(store: Store) -> None:
 @pytest.mark.parametrize("step", ["publish", "swap", "sweep"])
 def test_run_killed_while_it_is_published_is_finished_by_the_next(store: Store, step: str) -> None:
     store.write("d", "Dora slept.")
-    killed = runs.in_child(store.run, crash_at=step, start_method="spawn")
+    killed = runs.in_child(store.run, crash_at=step)
     killed.join()
     assert killed.exitcode == -signal.SIGKILL
     store.run(build=fakes.build_no_worker)

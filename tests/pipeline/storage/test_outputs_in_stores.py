@@ -50,7 +50,7 @@ def test_a_run_killed_between_two_writes_ends_with_the_same_bytes(
 ) -> None:
     output = f"{s3_url}/out"
     config = runs.job(source, output)
-    process = runs.in_child(partial(runs.run_job, config), crash_at=step, start_method="spawn")
+    process = runs.in_child(partial(runs.run_job, config), crash_at=step)
     process.join()
     assert process.exitcode == -signal.SIGKILL
     runs.run_job(config)
@@ -78,7 +78,7 @@ def test_two_concurrent_drivers_commit_each_shard_once(
     source: Path, bucket: stores.DisturbedBucket, undisturbed: dict[str, bytes]
 ) -> None:
     config = runs.job(source, f"{bucket.url}/out")
-    drivers = [runs.in_child(partial(runs.run_job, config), start_method="spawn") for _ in range(2)]
+    drivers = [runs.in_child(partial(runs.run_job, config)) for _ in range(2)]
     for driver in drivers:
         driver.join()
     assert [driver.exitcode for driver in drivers] == [0, 0]

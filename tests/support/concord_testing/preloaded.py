@@ -15,3 +15,9 @@ del sys.modules["polars"]
 import concord.workflows.cli.main
 import concord.workflows.promotion.promote
 import concord_testing.runs
+from concord.pipeline.names.language import load_languages
+from concord.pipeline.readers.read_file import readers
+
+# What takes each process the longest at its first document.
+load_languages()
+readers()
