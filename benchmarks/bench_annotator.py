@@ -33,10 +33,10 @@ from concord.models.labels import decode_spans
 from concord.models.training.fit import FitConfig
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.corpora.write_corpus import write_gold
-from concord.workflows.corpora.corpora import Documents, read_corpora, without_labels
+from concord.workflows.corpora import Documents, read_corpora, without_labels
 from concord.workflows.training import train
 from concord.workflows.training.job import TrainJob, read_train_job
-from concord.workflows.training.train_result import RESULT_NAME
+from concord.workflows.training.train import RESULT_NAME
 from research.entities_en.guideline import LABELS
 
 mpl.use("agg")

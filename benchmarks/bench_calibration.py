@@ -24,7 +24,7 @@ from concord.models.errors import ModelError
 from concord.models.evaluation.metrics import brier_score, coverage, expected_calibration_error
 from concord.models.taggers.base import Tagger
 from concord.models.training.fit_calibration import Calibrated, Entities, Observed, Words, apply, observe, raw
-from concord.workflows.corpora.corpora import find_overlap, read_corpora, read_provenance
+from concord.workflows.corpora import find_overlap, read_corpora, read_provenance
 from research.entities_en.guideline import LABELS
 
 PARTS = ("ewt_uner", "gum_ne_open", "wikigold", "litbank_prop", "btc")

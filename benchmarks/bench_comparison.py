@@ -23,8 +23,8 @@ from scipy.stats import binom, binomtest, kstest
 from concord.models.evaluation.metrics import group_counts_by_document
 from concord.models.evaluation.significance import detectable_difference, f1, randomisation_test
 from concord.pipeline.storage.files import file_sha256
-from concord.workflows.evaluation.compare import CompareJob, DocumentLabels, compare
-from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.evaluation import CompareJob, DocumentLabels, compare
+from concord.workflows.registry import find_tagger
 
 GAINS = (0.5, 1.0, 2.0, 4.0)
 BROKEN_SHARE = 0.5

@@ -24,8 +24,8 @@ from environment import environment
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import tagger_digest
 from concord.workflows.console import plain
-from concord.workflows.corpora.corpora import read_gold_for
-from concord.workflows.evaluation.evaluate import EvaluateJob, score_tagger
+from concord.workflows.corpora import read_gold_for
+from concord.workflows.evaluation import EvaluateJob, score_tagger
 from research.grid.records import rounded
 
 SUITE = ("ewt_uner", "gum_ne_open", "wikigold", "litbank_prop", "btc")

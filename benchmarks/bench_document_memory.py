@@ -23,8 +23,8 @@ from concord.models.evaluation.metrics import gold_sequences, span_scores
 from concord.models.labels import Span, decode_spans
 from concord.models.taggers.two_stage import TwoStageTagger
 from concord.pipeline.names.values import VALUES
-from concord.workflows.corpora.corpora import read_corpora
-from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.corpora import read_corpora
+from concord.workflows.registry import find_tagger
 from research.breakdown import co_occurrence_scores
 
 SETS = ("ewt_uner", "gum_ne_open", "wikigold", "litbank_prop", "btc")

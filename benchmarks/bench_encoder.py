@@ -40,8 +40,8 @@ from concord.models.taggers.base import Tagger
 from concord.models.words.bert import fastest_product
 from concord.models.words.encoder import FrozenEncoder
 from concord.models.words.encoder_config import EncoderConfig, Precision
-from concord.workflows.corpora.corpora import read_corpora
-from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.corpora import read_corpora
+from concord.workflows.registry import find_tagger
 
 PRECISIONS: tuple[Precision, ...] = ("int8", "float32")
 PROCESSORS: Mapping[str, Mapping[str, str]] = {

@@ -20,7 +20,7 @@ from environment import environment
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.outputs import PredictOptions, known_numbers
-from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.registry import find_tagger
 
 NEAR = 1e-5
 PARSED = ("start_char", "end_char", "word", "lemma", "upos", "xpos", "feats", "head", "deprel")

@@ -28,7 +28,7 @@ from concord.models.labels import BIO, decode_spans
 from concord.pipeline.corpora.read_corpus import GoldDocument, read_gold
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.pipeline.corpora.write_corpus import write_gold
-from concord.workflows.corpora.corpora import label_types, without_labels
+from concord.workflows.corpora import label_types, without_labels
 from concord.workflows.training import train
 from concord.workflows.training.job import read_train_job
 

@@ -24,7 +24,7 @@ from environment import environment
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import tagger_digest
 from concord.models.training.fit_calibration import Observed, find_guarantee, mean_recall, observe
-from concord.workflows.corpora.corpora import read_corpora
+from concord.workflows.corpora import read_corpora
 from research.entities_en.guideline import LABELS
 
 PARTS = ("ewt_uner",)

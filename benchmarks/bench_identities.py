@@ -26,7 +26,7 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.models.taggers.base import Tagger
 from concord.pipeline.names.identities import Mention, identify, name_key
 from concord.pipeline.output.tables import tabulate_names
-from concord.workflows.corpora.corpora import read_gold_for
+from concord.workflows.corpora import read_gold_for
 
 REPEATS = 5
 MENTIONS = 1_000_000

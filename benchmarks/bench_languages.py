@@ -27,7 +27,7 @@ from concord.models.taggers.base import Tagger
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.parsing.resolve_parser import load_parser, parser_for
-from concord.workflows.corpora.corpora import read_documents
+from concord.workflows.corpora import read_documents
 from research.parser_en import raw_text
 
 LANGUAGES = ("pt", "hr", "sr", "da", "sk", "sv")

@@ -51,8 +51,8 @@ from concord.pipeline.plan import Plan
 from concord.pipeline.worker.memory import bound_caches
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord.workflows.annotation.job import annotate_config
-from concord.workflows.corpora.corpora import read_corpora
-from concord.workflows.registry.resolve_tagger import find_entity_tagger
+from concord.workflows.corpora import read_corpora
+from concord.workflows.registry import find_entity_tagger
 
 IN_CONCORD = ("parse", "tag", "without_report", "concord")
 Words = Sequence[Sequence[Sequence[str]]]

@@ -15,7 +15,7 @@ import torch
 from environment import environment, spread
 
 from concord.models.bundles.checkpoint import load_tagger
-from concord.workflows.corpora.corpora import read_gold_for
+from concord.workflows.corpora import read_gold_for
 from concord.workflows.training import train
 from concord.workflows.training.job import read_train_job
 from research.figures import FigureData

@@ -38,7 +38,7 @@ from peers import ENCODING, PEERS, ROOT, SPACY, Peer
 
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.metrics import gold_sequences, span_scores
-from concord.workflows.corpora.corpora import read_corpora
+from concord.workflows.corpora import read_corpora
 from research.plots import BLUE, GREY, ORANGE
 
 REQUIREMENTS = Path(__file__).with_name("requirements-spacy.txt")

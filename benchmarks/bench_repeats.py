@@ -32,7 +32,7 @@ from concord.models.taggers.base import Tagger
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import Document, ParsedDocument
 from concord.pipeline.parsing.stanza_parser import StanzaParser
-from concord.workflows.registry.resolve_tagger import DEFAULT, find_tagger
+from concord.workflows.registry import DEFAULT, find_tagger
 
 CHARACTERS = "()[]{}<>\"'`.,-_/\\|*=+#@%&;:?!$^~09aZ\u00e9\u0434\u4e2d\u306e\ud55c\u0639\u0e01\u2014\u2026\u00ad"
 INVISIBLE = (" ", "\n", "\t", "\u00a0", "\u200b", "\u200d", "\ufeff", "\u0301", "\x1c", "\x85", "\x92")

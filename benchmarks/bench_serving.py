@@ -35,7 +35,7 @@ from concord.pipeline.documents import AnnotatedDocument, Document
 from concord.pipeline.output.shard_stats import NEAR_TIE
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.worker.stages import ParseStage, TagStage
-from concord.workflows.registry.resolve_tagger import BUNDLED_FOLDER
+from concord.workflows.registry import BUNDLED_FOLDER
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 REFERENCE = "models:/served@live"

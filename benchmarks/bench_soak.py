@@ -36,7 +36,7 @@ from concord.pipeline.plan import Plan
 from concord.pipeline.worker.build import build_worker
 from concord.pipeline.worker.memory import bound_caches
 from concord.pipeline.worker.shard_worker import ShardWorker
-from concord.workflows.registry.resolve_tagger import find_entity_tagger
+from concord.workflows.registry import find_entity_tagger
 
 _WORDS = ("Anna", "Bob", "Geneva", "New", "Smith", "York", "cat", "quickly", "walking", "the", "on", "and", "a")
 

@@ -17,8 +17,8 @@ from bench_peers import tree_scores
 from environment import environment
 
 from concord.pipeline.corpora.read_corpus import read_gold
-from concord.workflows.corpora import prepare
-from concord.workflows.corpora.prepare import ParseConfig
+from concord.workflows import prepare
+from concord.workflows.prepare import ParseConfig
 
 
 def score_part(gold: Path, parsed: Path) -> dict[str, float]:

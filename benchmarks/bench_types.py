@@ -31,8 +31,8 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
 from concord.models.taggers.base import Tagger
-from concord.workflows.corpora.corpora import read_corpora
-from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.corpora import read_corpora
+from concord.workflows.registry import find_tagger
 from research.entities_en.silver import GOLD_TYPES
 from research.entities_en.silver import TYPES as SILVER_TYPES
 

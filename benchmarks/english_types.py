@@ -6,7 +6,7 @@ from dataclasses import replace
 from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans, encode_spans, label_scheme
-from concord.workflows.corpora.corpora import Documents, label_types, rename
+from concord.workflows.corpora import Documents, label_types, rename
 from research.entities_en.guideline import LABELS
 from research.entities_en.silver import TYPES as OTHERS
 

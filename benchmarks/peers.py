@@ -62,7 +62,7 @@ def load_concord(model: str, settings: Mapping[str, object]) -> Loaded:
     from concord.pipeline.worker.memory import bound_caches
     from concord.pipeline.worker.shard_worker import ShardWorker
     from concord.workflows.annotation.job import annotate_config
-    from concord.workflows.registry.resolve_tagger import find_entity_tagger
+    from concord.workflows.registry import find_entity_tagger
 
     bound_caches()
     values = {"input": "", "output": "", "executor.threads": 1, "tagger.model": model, **settings}

@@ -17,7 +17,7 @@ from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.schema import SHARD_TABLES, TableName
 from concord.pipeline.texts import TextAnnotator
 from concord.workflows.annotation.job import read_text_config
-from concord.workflows.registry.resolve_tagger import find_entity_tagger
+from concord.workflows.registry import find_entity_tagger
 
 if TYPE_CHECKING:
     import pandas as pd

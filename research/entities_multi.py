@@ -33,7 +33,7 @@ from concord.models.taggers.two_stage import TwoStageTagger
 from concord.models.training.fit import FitConfig, fit
 from concord.models.words.encoder import FrozenEncoder, load_encoder
 from concord.models.words.encoder_config import BUNDLED_NAME, EncoderConfig
-from concord.workflows.corpora.corpora import read_documents
+from concord.workflows.corpora import read_documents
 from research.entities_en.__main__ import gold_targets, soft_targets, with_soft_labels
 from research.entities_en.features import Features
 from research.entities_en.learning import Documents, learn, like_lengths, repeated

@@ -30,9 +30,9 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.options import FOLDER, POSITIVE, compute_options, gold_options, verb
 from concord.workflows.console import Answer, info, table
-from concord.workflows.corpora.corpora import Documents, read_gold_for, short_names, without_labels
-from concord.workflows.evaluation.evaluate import WARM_UP_DOCUMENTS
-from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.corpora import Documents, read_gold_for, short_names, without_labels
+from concord.workflows.evaluation import WARM_UP_DOCUMENTS
+from concord.workflows.registry import find_tagger
 from research import breakdown, plots
 from research.attended import count_attended
 from research.breakdown import label_sequences, sentence_length

@@ -164,6 +164,13 @@ def absolute_parser(parser: ParserConfig) -> dict[str, ParserConfig]:
     return {"parser": parser.model_copy(update=changes)} if changes else {}
 
 
+def cache_folder() -> Path:
+    """Return the folder of what can be made or downloaded again: bundles from the registry, indexes of collections."""
+    if chosen := os.environ.get("CONCORD_CACHE"):
+        return Path(chosen).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concord"
+
+
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # an untyped library
     """YAML with the numbers of version 1.2 (``1e-3`` is a number), without duplicate keys and of bounded size."""
 

@@ -33,7 +33,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.storage.files import without_secrets
 from concord.workflows.annotation.job import with_settings_of_collection
 from concord.workflows.console import Answer, info, warn
-from concord.workflows.registry.resolve_tagger import bundled_names
+from concord.workflows.registry import bundled_names
 
 PACKAGE = Path(__file__).absolute().parents[1]
 """The import package; in a checkout its subfolders are links, which must not be resolved."""

@@ -32,7 +32,7 @@ from concord.models.data.sentence import Sentence, SoftLabels
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.labels import BIOES, decode_spans, encode_spans
 from concord.models.training.fit import FitConfig, fit
-from concord.workflows.corpora.corpora import PROVENANCE_NAME, read_provenance, write_provenance
+from concord.workflows.corpora import PROVENANCE_NAME, read_provenance, write_provenance
 from research.entities_en.features import Features, blocks, encoder_states
 from research.entities_en.learning import repeated, score
 from research.entities_en.prepared import Prepared, flat

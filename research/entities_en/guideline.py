@@ -22,7 +22,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.labels import Span, decode_spans, encode_spans
 from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.corpora.write_corpus import write_gold
-from concord.workflows.corpora.corpora import read_documents
+from concord.workflows.corpora import read_documents
 from research.entities_en.words import WORDS
 
 CORPORA = ("ewt_uner", "gum_ne_open", "wikigold", "btc", "litbank_prop")

@@ -20,7 +20,7 @@ from concord.pipeline.config import ParserConfig
 from concord.pipeline.corpora.write_corpus import write_gold
 from concord.pipeline.documents import Document
 from concord.pipeline.parsing.stanza_parser import StanzaParser
-from concord.workflows.corpora.corpora import (
+from concord.workflows.corpora import (
     Provenance,
     Role,
     describe_part,

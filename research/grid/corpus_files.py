@@ -7,8 +7,8 @@ from pathlib import Path
 from concord.pipeline.corpora.read_corpus import read_corpus
 from concord.pipeline.corpora.write_corpus import write_gold
 from concord.pipeline.storage.folders import exclusive
-from concord.workflows.corpora import prepare
-from concord.workflows.corpora.prepare import ParseConfig
+from concord.workflows import prepare
+from concord.workflows.prepare import ParseConfig
 from research.grid.config import GridConfig
 
 SPLITS = ("dev", "test")

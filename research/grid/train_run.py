@@ -21,12 +21,12 @@ from concord.models.training.fit import STATE_NAME
 from concord.models.words.encoder import FrozenEncoder, load_encoder
 from concord.models.words.encoder_config import EncoderConfig
 from concord.workflows.console import info, plain
-from concord.workflows.corpora.corpora import Documents, read_corpora, read_gold_for, without_labels
-from concord.workflows.environment import COMMIT_TAG, code_tags
-from concord.workflows.evaluation import evaluate
+from concord.workflows.corpora import Documents, read_corpora, read_gold_for, without_labels
+from concord.workflows.evaluation import EvaluateJob, predict_timed, score_predictions
+from concord.workflows.mlflow_client import COMMIT_TAG, code_tags
 from concord.workflows.training import train
 from concord.workflows.training.job import TrainJob, read_train_job
-from concord.workflows.training.train_result import JOB_NAME
+from concord.workflows.training.train import JOB_NAME
 from research import breakdown
 from research.grid.config import GridConfig, Run
 from research.grid.corpus_files import SPLITS, corpus_folder, split_file
@@ -141,15 +141,15 @@ def _remove_other_training(folder: Path, job: TrainJob) -> None:
         shutil.rmtree(folder)
 
 
-def _score(tagger: Tagger, job: evaluate.EvaluateJob) -> tuple[dict[str, Any], dict[str, Any]]:
+def _score(tagger: Tagger, job: EvaluateJob) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the scores on a gold corpus, and the counts by document that compare runs."""
     documents = read_gold_for(tagger, job.data, labels=job.labels, form=job.form)
-    predicted, seconds = evaluate.predict_timed(tagger, documents, job.options)
+    predicted, seconds = predict_timed(tagger, documents, job.options)
     count = counts_by_document if tagger.vocabulary.scheme.has_entities else label_counts_by_document
     counts = {"final": count(documents, [[found.labels for found in document] for document in predicted])}
     if tagger.threshold is not None:
         counts["draft"] = count(documents, [[found.draft_labels for found in document] for document in predicted])
-    evaluation = evaluate.score_predictions(tagger, documents, predicted, seconds, job)
+    evaluation = score_predictions(tagger, documents, predicted, seconds, job)
     scores: dict[str, Any] = plain(evaluation)
     scores |= plain(breakdown.measure(documents, predicted, scheme=tagger.vocabulary.scheme))
     if tagger.vocabulary.scheme is BIOES:

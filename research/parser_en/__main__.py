@@ -30,7 +30,7 @@ from stanza.models.pos.vocab import MultiVocab
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import Document
 from concord.pipeline.parsing.stanza_parser import StanzaParser
-from concord.workflows.corpora.corpora import read_corpora
+from concord.workflows.corpora import read_corpora
 from research.parser_en import raw_text, silver, student, teacher, tokenizer
 from research.parser_en.conllu import Sentence, read_sentences
 from research.parser_en.faults import count_faults

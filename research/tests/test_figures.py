@@ -23,7 +23,7 @@ from concord.models.training.fit_calibration import REFINE_ALL
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.errors import InputError
-from concord.workflows.evaluation.evaluate import EvaluateJob, evaluate_command
+from concord.workflows.evaluation import EvaluateJob, evaluate_command
 from research import figures, plots
 from research.figures import FiguresJob, main
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
-from concord.workflows.corpora.corpora import read_corpora
+from concord.workflows.corpora import read_corpora
 from research.entities_en.guideline import CORPORA, Lexicon, main, mend
 
 

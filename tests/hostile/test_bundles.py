@@ -15,7 +15,7 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import read_saved, tagger_digest
 from concord.models.errors import ConcordError, ModelError
 from concord.workflows.bundles import check_bundle, copy_bundle, pack_bundle
-from concord.workflows.registry.model_versions import ModelVersion, fetch
+from concord.workflows.registry import ModelVersion, fetch
 
 __all__ = ["tiny_bundle"]
 

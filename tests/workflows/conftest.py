@@ -22,7 +22,7 @@ from concord.models.bundles.checkpoint import save_tagger
 from concord.models.bundles.manifest import BUNDLE_NAME
 from concord.models.taggers.base import Tagger
 from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult
-from concord.workflows.registry import mlflow_client
+from concord.workflows import mlflow_client
 
 # Named as exported, since a linter sees no use of fixtures.
 __all__ = ["tiny_bundle", "token_bundle", "two_stage_config", "write_corpus"]

@@ -15,8 +15,8 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ConfigError, ModelError
 from concord.workflows.bundles import check_bundle, pack_bundle
-from concord.workflows.corpora.corpora import read_provenance
-from concord.workflows.registry.resolve_tagger import find_entity_tagger
+from concord.workflows.corpora import read_provenance
+from concord.workflows.registry import find_entity_tagger
 
 pytestmark = pytest.mark.slow
 

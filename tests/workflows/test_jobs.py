@@ -18,7 +18,7 @@ from concord.models.training.fit import FitConfig
 from concord.pipeline.config import AnnotateConfig, OutputConfig
 from concord.workflows.annotation.job import job_values, names_model, read_annotate_job
 from concord.workflows.job_files import flatten, read_yaml
-from concord.workflows.promotion.gate import read_gate
+from concord.workflows.promotion import read_gate
 from concord.workflows.training.job import TrainJob, read_train_config, read_train_job
 
 pytestmark = pytest.mark.slow

@@ -23,11 +23,10 @@ from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import PyFuncModel
 
 from concord.models.errors import ConfigError, ModelError
-from concord.workflows import serving
+from concord.workflows import registry, serving
 from concord.workflows.bundles import pack_bundle
 from concord.workflows.cli.main import main
-from concord.workflows.registry import model_versions
-from concord.workflows.registry.mlflow_client import open_run
+from concord.workflows.mlflow_client import open_run
 from concord.workflows.serving import ENTITY_FIELDS, write_model
 
 pytestmark = pytest.mark.slow
@@ -191,7 +190,7 @@ def address(tiny_bundle: Path, store_template: Path, tmp_path_factory: pytest.Te
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
         run = open_run(experiment="served", name="run", parameters={}, tags={})
-        model_versions.register(tiny_bundle, name="tiny", run_id=run.run_id, alias="champion")
+        registry.register(tiny_bundle, name="tiny", run_id=run.run_id, alias="champion")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

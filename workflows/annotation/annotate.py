@@ -22,11 +22,10 @@ from concord.workflows.annotation.inspection import describe_no_match, existing_
 from concord.workflows.annotation.job import resolve_retry
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run
 from concord.workflows.console import Answer, counted, info, plain, table, warn
-from concord.workflows.environment import code_tags
 from concord.workflows.job_files import flatten
+from concord.workflows.mlflow_client import EXPERIMENT, TrackingError, code_tags, open_run
 from concord.workflows.progress import RunProgress
-from concord.workflows.registry.mlflow_client import EXPERIMENT, TrackingError, open_run
-from concord.workflows.registry.model_versions import is_reference
+from concord.workflows.registry import is_reference
 
 SHOWN_DOCUMENTS = 10
 """Of each kind of change, in a dry run."""

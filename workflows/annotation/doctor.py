@@ -21,7 +21,7 @@ from concord.pipeline.storage.object_stores import StorePath
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.threads import THREADS_VARIABLE, default_threads, usable_cores
 from concord.workflows.console import Answer, table
-from concord.workflows.environment import cache_folder
+from concord.workflows.job_files import cache_folder
 
 GIB = 1024**3
 # Distribution -> the versions that the output was tested with.
@@ -85,7 +85,7 @@ def _bundled() -> Iterator[Check]:
     from concord.pipeline.config import ParserConfig
     from concord.pipeline.parsing.resolve_parser import parser_identity
     from concord.pipeline.parsing.stanza_packages import MULTILINGUAL_PACKAGE
-    from concord.workflows.registry.resolve_tagger import bundled_names, find_tagger
+    from concord.workflows.registry import bundled_names, find_tagger
 
     def encoder() -> str:
         if damaged := damaged_files():

@@ -28,7 +28,7 @@ from concord.workflows.job_files import (
     read_yaml,
     set_value,
 )
-from concord.workflows.registry.resolve_tagger import find_entity_tagger
+from concord.workflows.registry import find_entity_tagger
 
 JOB_SUFFIXES = {".yaml", ".yml"}
 """How the names of job files end."""

@@ -18,7 +18,7 @@ from concord.pipeline.report.type_colours import HUES, type_colours
 from concord.pipeline.storage.atomic_writes import move_into_place, stage_file, store_errors
 from concord.workflows.annotation.job import read_text_config
 from concord.workflows.console import Answer, printable, table
-from concord.workflows.registry.resolve_tagger import find_entity_tagger
+from concord.workflows.registry import find_entity_tagger
 
 STDIN_NAME = "stdin"
 _COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "red", "bright_blue", "bright_green")

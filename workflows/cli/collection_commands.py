@@ -487,7 +487,7 @@ def list_corrections(output: "OutputPath") -> Answer:
 
     --json lists all of them with all fields.
     """
-    from concord.workflows.corrections.corrections import list_command
+    from concord.workflows.corrections import list_command
 
     return list_command(output)
 
@@ -501,7 +501,7 @@ def agreement(output: "OutputPath") -> Answer:
     entities, and Krippendorff's alpha of the labels of words. 'concord view OUT --as NAME' lists where they differ, and
     settles it; that leaves the agreement as it is.
     """
-    from concord.workflows.corrections.agreement import agreement_command
+    from concord.workflows.corrections import agreement_command
 
     return agreement_command(output)
 
@@ -524,7 +524,7 @@ def import_corrections(source: Path, output: "OutputPath", **options: Any) -> An
     Exit code 3 if a part of the file was refused, such as a document whose text has changed, or one that would lose
     more than a fifth of its entities, without --accept-drops; the rest is imported.
     """
-    from concord.workflows.corrections.corrections import import_command
+    from concord.workflows.corrections import import_command
 
     return import_command(source, output, **options)
 
@@ -546,7 +546,7 @@ def export_corrections(output: "OutputPath", *, path: Path, whole_documents: boo
 
     'concord train conf/train/corrected.yaml --set start=MODEL' trains a tagger further on it. See docs/corrections.md.
     """
-    from concord.workflows.corrections.corrections import export_command
+    from concord.workflows.corrections import export_command
 
     return export_command(output, path, whole_documents=whole_documents)
 

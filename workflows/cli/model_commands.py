@@ -75,7 +75,7 @@ def prepare(
     Labels are written in BIO2. If a problem remains, nothing is written and the exit code is 1.
     """
     from concord.pipeline.corpora.corpus_format import GoldFormat
-    from concord.workflows.corpora.prepare import PrepareJob, prepare_command
+    from concord.workflows.prepare import PrepareJob, prepare_command
 
     destination = None if output == Path("-") else output
     return prepare_command(PrepareJob(inputs=inputs, form=GoldFormat(**form), output=destination, to=to, fix=fix))
@@ -92,7 +92,7 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
 
     Words and labels stay unchanged. A corpus that already has these trees is not written again.
     """
-    from concord.workflows.corpora.prepare import parse_command, read_parse_job
+    from concord.workflows.prepare import parse_command, read_parse_job
 
     return parse_command(read_parse_job({"input": str(corpus), "output": output}, overrides=overrides))
 
@@ -144,8 +144,8 @@ def evaluate(model: str, *, samples: int | None, threshold: float | None, **opti
     several. For a tagger of token labels: accuracy, overall and by label.
     """
     from concord.models.data.outputs import PredictOptions
-    from concord.workflows.evaluation.evaluate import EvaluateJob, evaluate_command
-    from concord.workflows.registry.resolve_tagger import find_tagger
+    from concord.workflows.evaluation import EvaluateJob, evaluate_command
+    from concord.workflows.registry import find_tagger
 
     predict = PredictOptions.from_mapping({"samples": samples, "threshold": threshold})
     return evaluate_command(EvaluateJob(folder=find_tagger(model).folder, options=predict, **options))
@@ -185,8 +185,8 @@ def compare(
     Each line also gives the smallest difference that the data could have detected. --labels applies to the corpora and
     to both taggers.
     """
-    from concord.workflows.evaluation.compare import CompareJob, Procedure, compare_command
-    from concord.workflows.registry.resolve_tagger import find_tagger
+    from concord.workflows.evaluation import CompareJob, Procedure, compare_command
+    from concord.workflows.registry import find_tagger
 
     job = CompareJob(
         first=find_tagger(first),
@@ -252,7 +252,7 @@ def bundle(model: str, *, output: Path) -> Answer:
     MODEL is the model of another library: spacy:NAME, an installed spaCy pipeline or the folder of one, or hf:FOLDER,
     a token-classification model of transformers. A folder, a bundled tagger, or models:/NAME@ALIAS is copied.
     """
-    from concord.workflows.registry.resolve_tagger import bundle_command
+    from concord.workflows.registry import bundle_command
 
     return bundle_command(model, output)
 
@@ -282,7 +282,7 @@ def promote(name: str, *, version: int, **options: Any) -> Answer:
 
     The old champion gets the alias previous, and the move is a line of concord registry history NAME.
     """
-    from concord.workflows.promotion.promote import promote_command
+    from concord.workflows.promotion import promote_command
 
     return promote_command(name, version, **options)
 
@@ -295,7 +295,7 @@ def rollback(name: str, *, reason: str | None) -> Answer:
 
     The two versions swap aliases, and the move is a line of concord registry history NAME.
     """
-    from concord.workflows.promotion.promote import rollback_command
+    from concord.workflows.promotion import rollback_command
 
     return rollback_command(name, reason=reason)
 
@@ -311,7 +311,7 @@ def registry() -> None:
 @verb(example="concord registry list", group=registry, name="list")
 def list_models() -> Answer:
     """List the models with their versions and aliases."""
-    from concord.workflows.registry.model_versions import list_command
+    from concord.workflows.registry import list_command
 
     return list_command()
 
@@ -320,7 +320,7 @@ def list_models() -> Answer:
 @click.argument("model", metavar="NAME[/VERSION|@ALIAS]")
 def show(model: str) -> Answer:
     """Show the versions of a model, or the details of one."""
-    from concord.workflows.registry.model_versions import show_command
+    from concord.workflows.registry import show_command
 
     return show_command(model)
 
@@ -332,7 +332,7 @@ def history(name: str) -> Answer:
 
     Every promotion and rollback is a line, with the MLflow run that holds the evidence.
     """
-    from concord.workflows.promotion.promote import history_command
+    from concord.workflows.promotion import history_command
 
     return history_command(name)
 
@@ -347,6 +347,6 @@ def register(bundle: Path, *, name: str, alias: str | None) -> Answer:
     For bundles from elsewhere, or of a training that MLflow did not answer; 'concord train' registers what it trains.
     Registering the same bundle under the same name again changes nothing.
     """
-    from concord.workflows.registry.model_versions import register_command
+    from concord.workflows.registry import register_command
 
     return register_command(bundle, name=name, alias=alias)

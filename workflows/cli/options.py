@@ -182,7 +182,7 @@ def alias_option(help_text: str) -> Callable[[Callable[..., Answer]], Callable[.
     def check(_context: click.Context, _option: click.Parameter, alias: str | None) -> str | None:
         if alias is None:
             return None
-        from concord.workflows.registry.model_versions import GUARDED_ALIASES
+        from concord.workflows.registry import GUARDED_ALIASES
 
         if alias in GUARDED_ALIASES:
             raise click.BadParameter(

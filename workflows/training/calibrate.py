@@ -28,7 +28,7 @@ from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.workflows.bundles import copy_bundle, require_new_folder
 from concord.workflows.console import INLINE, Answer, counted, plain, table, warn
-from concord.workflows.corpora.corpora import (
+from concord.workflows.corpora import (
     Documents,
     Overlap,
     Provenance,
@@ -41,7 +41,7 @@ from concord.workflows.corpora.corpora import (
     short_names,
     write_provenance,
 )
-from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.registry import find_tagger
 
 LEAST_ENTITIES = 20
 KINDS = {"tokens": "words", "entities": "entities"}

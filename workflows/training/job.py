@@ -22,7 +22,7 @@ from concord.models.errors import ConfigError
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.workflows.console import Answer, table
 from concord.workflows.job_files import absolute, apply_overrides, corpus_paths, read_yaml
-from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.registry import find_tagger
 
 TYPE = re.compile(r"[^\W_][\w-]*")
 _ENDINGS = ("vex", "idor", "una", "atra", "ston", "mel", "bin", "gar", "dix", "olo")

@@ -18,7 +18,7 @@ from concord.models.taggers.base import Tagger
 from concord.models.terms import TermMatcher
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.workflows.console import info
-from concord.workflows.corpora.corpora import (
+from concord.workflows.corpora import (
     Documents,
     check_dev_types,
     gold_format,

@@ -13,7 +13,7 @@ import mlflow.store.tracking.sqlalchemy_store
 del sys.modules["polars"]
 
 import concord.workflows.cli.main
-import concord.workflows.promotion.promote
+import concord.workflows.promotion
 import concord_testing.runs
 from concord.pipeline.names.language import load_languages
 from concord.pipeline.readers.read_file import readers

@@ -23,8 +23,8 @@ from concord.pipeline.annotate import annotate as run_pipeline
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.run_report import Progress, RunReport
 from concord.workflows.annotation import annotate as runs
-from concord.workflows.registry.mlflow_client import tracking_uri
-from concord.workflows.registry.model_versions import resolve, set_alias
+from concord.workflows.mlflow_client import tracking_uri
+from concord.workflows.registry import resolve, set_alias
 
 pytestmark = pytest.mark.slow
 

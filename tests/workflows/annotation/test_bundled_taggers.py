@@ -13,8 +13,8 @@ from concord.models.bundles.manifest import CALIBRATION_NAME
 from concord.models.confidence import Calibration
 from concord.models.labels import decode_spans
 from concord.workflows.cli.main import main
-from concord.workflows.corpora.corpora import read_documents, read_provenance
-from concord.workflows.registry.resolve_tagger import BUNDLED_FOLDER, bundled_names
+from concord.workflows.corpora import read_documents, read_provenance
+from concord.workflows.registry import BUNDLED_FOLDER, bundled_names
 
 EXAMPLES = CHECKOUT / "examples"
 NEWS = EXAMPLES / "news" / "news.jsonl"

@@ -12,7 +12,7 @@ from concord_testing.checkout import CHECKOUT
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import CALIBRATION_NAME, tagger_digest
 from concord.workflows.cli.main import main
-from concord.workflows.corpora.corpora import Provenance, describe_part, read_corpora, read_provenance, write_provenance
+from concord.workflows.corpora import Provenance, describe_part, read_corpora, read_provenance, write_provenance
 
 EXAMPLES = CHECKOUT / "examples/train"
 TRAIN, DEV = EXAMPLES / "train.conllu", EXAMPLES / "dev.conllu"

@@ -13,7 +13,7 @@ from concord.models.errors import ConfigError
 from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.workflows.cli.main import main
-from concord.workflows.promotion.gate import read_gate
+from concord.workflows.promotion import read_gate
 from concord.workflows.training.job import init_command, read_train_job
 
 

@@ -24,9 +24,9 @@ from concord.models.labels import BIO
 from concord.models.words.encoder_config import EncoderConfig
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
-from concord.workflows.corpora.corpora import label_types, read_corpora, weighted
-from concord.workflows.registry.mlflow_client import Run, TrackingError, tracking_uri
-from concord.workflows.registry.model_versions import fetch, model_names, resolve
+from concord.workflows.corpora import label_types, read_corpora, weighted
+from concord.workflows.mlflow_client import Run, TrackingError, tracking_uri
+from concord.workflows.registry import fetch, model_names, resolve
 from concord.workflows.training import train
 from concord.workflows.training.job import read_train_config, read_train_job
 from concord.workflows.training.train import TrainOptions, default_folder

@@ -27,7 +27,7 @@ from concord.models.errors import ConfigError
 from concord.pipeline.corrections.correction import current_corrections
 from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.output.collection import open_collection
-from concord.workflows.corrections.corrections import list_statuses
+from concord.workflows.corrections import list_statuses
 from concord.workflows.view import viewer
 from concord.workflows.view.correcting import review_queue
 from concord.workflows.view.correcting.correction_log import Change, CorrectionLog

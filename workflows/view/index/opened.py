@@ -15,7 +15,7 @@ from concord.pipeline.output.manifest import CommitRecord, Manifest
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.source_texts import SourceTexts
-from concord.workflows.environment import cache_folder
+from concord.workflows.job_files import cache_folder
 from concord.workflows.view.index.search_index import Progress, SearchIndex, shard_key
 from concord.workflows.view.page import UnavailableError
 

@@ -7,8 +7,14 @@ from typing import Any, NamedTuple
 
 from concord.pipeline.corrections.correction import Correction, Mark
 from concord.pipeline.corrections.fitting import Place, find_places
-from concord.workflows.corrections.agreement import Difference, agreements, open_differences, shared_sentences
-from concord.workflows.corrections.corrections import NO_DOCUMENT, fit_statuses
+from concord.workflows.corrections import (
+    NO_DOCUMENT,
+    Difference,
+    agreements,
+    fit_statuses,
+    open_differences,
+    shared_sentences,
+)
 from concord.workflows.view.correcting.correction_log import Change, LogState
 from concord.workflows.view.correcting.current_document import CurrentDocument
 from concord.workflows.view.index.queries import documents_with, find_document, get_document

@@ -1,4 +1,6 @@
-"""MLflow's client and runs in its store. Apart from serving.py, no other module imports MLflow.
+"""MLflow's client, runs in its store, and what they say of the code and the machine.
+
+Apart from serving.py, no other module imports MLflow.
 
 The store is at ``MLFLOW_TRACKING_URI``, or else ``mlflow.db`` in the current folder, with the artifacts in ``mlruns``
 beside it; no server is needed. Every function that uses it raises TrackingError when it cannot be reached or refuses.
@@ -6,10 +8,14 @@ beside it; no server is needed. Every function that uses it raises TrackingError
 
 import logging
 import os
+import platform
+import socket
 import sqlite3
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +31,10 @@ EXPERIMENT = "concord"
 REFUSAL = "INVALID_PARAMETER_VALUE"
 """Error code of a request that is invalid in itself, so that sending it again would fail again."""
 _PATIENCE_SECONDS = 5.0
+CHECKOUT = Path(__file__).resolve().parents[1]
+DISTRIBUTIONS = ("torch", "stanza", "pyarrow", "ray", "mlflow", "safetensors", "numpy")
+COMMIT_TAG = "mlflow.source.git.commit"
+DIRTY_TAG = "concord.git.dirty"
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -160,6 +170,26 @@ def download(source: str, folder: Path) -> Path:
         return Path(download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=tracking_uri()))
 
 
+def code_tags() -> dict[str, str]:
+    """Return the commit of the code and whether files differ from it; empty without a git checkout."""
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return {}
+    changes = _git("status", "--porcelain", "--untracked-files=no")
+    return {COMMIT_TAG: commit, DIRTY_TAG: str(bool(changes)).lower()}
+
+
+def describe_environment() -> dict[str, object]:
+    """Return machine and versions as plain values."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": socket.gethostname(),
+        "cores": len(os.sched_getaffinity(0)),
+        "versions": {name: version(name) for name in DISTRIBUTIONS},
+    }
+
+
 def _reason(error: Exception) -> str:
     """Return MLflow's message: of a server that does not answer the innermost cause, of a database no SQL."""
     request, failed, causes = str(error).partition("\n[SQL: ")[0].partition(" failed with exception ")
@@ -207,3 +237,14 @@ def _log_parameters(client: Any, run_id: str, parameters: Mapping[str, object]) 
     texts = [Param(key, str(value)[:LONGEST_PARAMETER]) for key, value in parameters.items()]
     for start in range(0, len(texts), PARAMETERS_A_BATCH):
         client.log_batch(run_id, params=texts[start : start + PARAMETERS_A_BATCH])
+
+
+def _git(*arguments: str) -> str | None:
+    # Code that is installed inside another checkout does not have its commit.
+    if not (CHECKOUT / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(["git", "-C", str(CHECKOUT), *arguments], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -16,7 +16,7 @@ from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.output.collection import open_collection
 from concord.workflows.cli.main import main
-from concord.workflows.corrections.agreement import (
+from concord.workflows.corrections import (
     Agreement,
     agreements,
     krippendorff_alpha,

@@ -24,8 +24,9 @@ from concord.pipeline.corpora.read_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
 from concord.workflows.console import plain
-from concord.workflows.evaluation.compare import (
+from concord.workflows.evaluation import (
     CompareJob,
+    Group,
     Line,
     Procedure,
     compare,
@@ -33,9 +34,9 @@ from concord.workflows.evaluation.compare import (
     compare_labels,
     describe_line,
     evidence,
+    group_finder,
 )
-from concord.workflows.evaluation.evaluate import Group, group_finder
-from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.registry import find_tagger
 
 GOLD = CHECKOUT / "examples/train/dev.conllu"
 WORDS = ("Ada", "King", "met", "Tom", "in", "Bern")

@@ -26,7 +26,7 @@ from concord.pipeline.parsing.resolve_parser import load_parser, parser_identity
 from concord.pipeline.parsing.tokens import WordAnalysis
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import Answer, counted, indented, short_path, table
-from concord.workflows.corpora.corpora import require_sentences
+from concord.workflows.corpora import require_sentences
 from concord.workflows.job_files import absolute, absolute_parser, apply_overrides
 from concord.workflows.progress import counting
 

@@ -14,8 +14,8 @@ from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
-from concord.workflows.corpora.corpora import read_corpora
-from concord.workflows.evaluation.evaluate import EvaluateJob, evaluate_command
+from concord.workflows.corpora import read_corpora
+from concord.workflows.evaluation import EvaluateJob, evaluate_command
 
 GOLD = CHECKOUT / "examples/train/dev.conllu"
 
@@ -23,7 +23,7 @@ GOLD = CHECKOUT / "examples/train/dev.conllu"
 @pytest.fixture
 def agreeing(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> Path:
     """Write a corpus whose gold labels are the predictions of the tiny tagger, except for one."""
-    from concord.workflows.corpora.corpora import read_corpora, without_labels
+    from concord.workflows.corpora import read_corpora, without_labels
 
     documents = read_corpora([str(GOLD)], labels={})
     predicted = load_tagger(tiny_bundle).predict_documents(without_labels(documents))

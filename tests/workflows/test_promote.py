@@ -18,15 +18,19 @@ from concord.models.bundles.checkpoint import load_tagger, save_tagger
 from concord.models.bundles.registry import build_tagger
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError, ModelError
+from concord.workflows import promotion, registry
 from concord.workflows.cli.main import main
-from concord.workflows.corpora.corpora import Provenance, describe_part, read_corpora, without_labels, write_provenance
-from concord.workflows.promotion import gate as gate_module
-from concord.workflows.promotion import promote
-from concord.workflows.promotion.gate import Condition, Findings
-from concord.workflows.promotion.promote import RaceLostError, history_command, promote_command, rollback_command
-from concord.workflows.registry import model_versions
-from concord.workflows.registry.mlflow_client import TrackingError, open_run, tracking_uri
-from concord.workflows.registry.model_versions import aliases_of, create_model, set_alias
+from concord.workflows.corpora import Provenance, describe_part, read_corpora, without_labels, write_provenance
+from concord.workflows.mlflow_client import TrackingError, open_run, tracking_uri
+from concord.workflows.promotion import (
+    Condition,
+    Findings,
+    RaceLostError,
+    history_command,
+    promote_command,
+    rollback_command,
+)
+from concord.workflows.registry import aliases_of, create_model, set_alias
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +73,7 @@ def write_gate(folder: Path, gold: Path, **changes: Any) -> Path:
 
 def add_version(bundle: Path, *, name: str = "tiny") -> int:
     run = open_run(experiment="test", name="run", parameters={}, tags={})
-    version = model_versions.register(bundle, name=name, run_id=run.run_id)
+    version = registry.register(bundle, name=name, run_id=run.run_id)
     run.close("FINISHED")
     return version.version
 
@@ -108,7 +112,7 @@ def fakes(store: Path, monkeypatch: pytest.MonkeyPatch) -> list[Condition]:
     for _ in range(3):
         client.create_model_version("tiny", f"{client.get_run(run.run_id).info.artifact_uri}/model", run.run_id)
     conditions = [Condition(name="p", holds=True, found="0.01", wanted="below 0.05")]
-    monkeypatch.setattr(promote, "examine", lambda *_, **__: Findings(conditions=conditions, evidence={"seed": 1}))
+    monkeypatch.setattr(promotion, "examine", lambda *_, **__: Findings(conditions=conditions, evidence={"seed": 1}))
     return conditions
 
 
@@ -164,7 +168,7 @@ def test_a_champion_is_promoted_and_replaced_by_a_better_one_only(store: Path, v
     assert [condition["name"] for condition in first["conditions"]] == ["digest", "provenance", "min_f1"]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gate_module, "relative_speed", lambda *_: 0.95)
+        patch.setattr(promotion, "relative_speed", lambda *_: 0.95)
         gate = write_gate(store, gold, **rule, throughput_ratio=0.9)
         code, second = call("promote", "tiny", 2, "--gate", gate)
     assert (code, second["champion"], second["uses"]) == (0, 2, 2)
@@ -235,7 +239,7 @@ def test_a_champion_that_moved_during_the_examination_is_not_moved(
         set_alias("tiny", "champion", 2)
         return Findings(conditions=[], evidence={})
 
-    monkeypatch.setattr(promote, "examine", overtake)
+    monkeypatch.setattr(promotion, "examine", overtake)
     with pytest.raises(RaceLostError, match="the champion is now version 2 and was 1") as caught:
         promote_command("tiny", 3, gate=gate)
     assert caught.value.exit_code == REFUSED
@@ -252,7 +256,7 @@ def test_a_move_that_was_stopped_is_shown_as_unfinished(
 
     assert promote_command("tiny", 1, gate=gate).exit_code == 0
     with monkeypatch.context() as patch:
-        patch.setattr(promote, "set_alias", fail)
+        patch.setattr(promotion, "set_alias", fail)
         with pytest.raises(TrackingError):
             promote_command("tiny", 2, gate=gate)
     set_alias("tiny", "previous", 1)
@@ -282,7 +286,7 @@ def test_a_candidate_that_has_seen_the_promotion_set_is_refused(
 
 def test_changed_files_are_refused_even_with_force(store: Path, tiny_bundle: Path, gold: Path) -> None:
     add_version(tiny_bundle)
-    source = model_versions.resolve("models:/tiny/1").source.removeprefix("file://")
+    source = registry.resolve("models:/tiny/1").source.removeprefix("file://")
     weights = next(Path(source).rglob("weights.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     gate = write_gate(store, gold, min_f1=0.0)

@@ -11,10 +11,10 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
 from concord.models.evaluation.significance import Difference
-from concord.workflows.corpora.corpora import Overlap
-from concord.workflows.evaluation.compare import Line
+from concord.workflows.corpora import Overlap
+from concord.workflows.evaluation import Line
 from concord.workflows.job_files import read_yaml
-from concord.workflows.promotion.gate import (
+from concord.workflows.promotion import (
     GateConfig,
     comparison_conditions,
     describe_conditions,

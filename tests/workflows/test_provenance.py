@@ -11,7 +11,7 @@ from concord_testing.checkout import CHECKOUT
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ModelError
 from concord.workflows.cli.main import main
-from concord.workflows.corpora.corpora import (
+from concord.workflows.corpora import (
     PROVENANCE_NAME,
     Provenance,
     describe_part,

@@ -12,8 +12,7 @@ from concord_testing.checkout import CHECKOUT
 from mlflow import MlflowClient
 
 from concord.workflows.cli.main import main
-from concord.workflows.environment import COMMIT_TAG, DIRTY_TAG, code_tags
-from concord.workflows.registry.mlflow_client import Run, TrackingError, open_run, tracking_uri
+from concord.workflows.mlflow_client import COMMIT_TAG, DIRTY_TAG, Run, TrackingError, code_tags, open_run, tracking_uri
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +88,7 @@ def test_database_that_another_process_has_locked_is_reported(store: Path, caplo
 
 def test_processes_can_create_a_store_concurrently(tmp_path: Path) -> None:
     code = (
-        "from concord.workflows.registry.mlflow_client import open_run\n"
+        "from concord.workflows.mlflow_client import open_run\n"
         "open_run(experiment='test', name='run', parameters={}, tags={}).close('FINISHED')\n"
     )
     checkout = str(CHECKOUT)

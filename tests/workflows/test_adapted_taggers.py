@@ -28,7 +28,7 @@ from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.resolve_parser import parser_identity
 from concord.workflows.cli.main import main
-from concord.workflows.registry.resolve_tagger import find_tagger
+from concord.workflows.registry import find_tagger
 from concord.workflows.serving import write_model
 
 NEWS = CHECKOUT / "examples" / "news"

@@ -17,8 +17,8 @@ from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.errors import InputError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.resolve_parser import parser_identity
-from concord.workflows.corpora.corpora import read_corpora, tree_source
-from concord.workflows.corpora.prepare import parse_command, read_parse_job
+from concord.workflows.corpora import read_corpora, tree_source
+from concord.workflows.prepare import parse_command, read_parse_job
 from concord.workflows.training import train
 from concord.workflows.training.job import read_train_job
 from concord.workflows.training.train import TrainOptions

@@ -14,10 +14,9 @@ from concord.pipeline.corpora.read_corpus import read_gold
 from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.corrections.log import append_to_log, log_path
 from concord.pipeline.errors import InputError
-from concord.workflows.corpora.corpora import find_overlap, read_provenance
-from concord.workflows.corrections.corrections import read_corrected
-from concord.workflows.registry.model_versions import fetch, resolve
-from concord.workflows.registry.resolve_tagger import bundled_names, find_tagger
+from concord.workflows.corpora import find_overlap, read_provenance
+from concord.workflows.corrections import read_corrected
+from concord.workflows.registry import bundled_names, fetch, find_tagger, resolve
 
 pytestmark = pytest.mark.slow
 

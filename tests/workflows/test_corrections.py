@@ -11,7 +11,7 @@ from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.corrections.log import append_to_log, log_path
 from concord.pipeline.exchange.export import export_collection
 from concord.workflows.cli.main import main
-from concord.workflows.corrections.corrections import list_statuses
+from concord.workflows.corrections import list_statuses
 
 TEXT = TEXTS["plain"]
 ANNA = Mark(start=0, end=10, type="PER", text="Anna Smith")

@@ -1,0 +1,359 @@
+"""Versions in the registry and ``concord registry``, and the tagger that a name means."""
+
+import json
+import shutil
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from concord_testing.command_line import concord
+from concord_testing.runs import in_child
+
+from concord.models.bundles.manifest import tagger_digest
+from concord.models.errors import ConfigError, ModelError
+from concord.workflows import registry
+from concord.workflows.bundles import pack_bundle
+from concord.workflows.mlflow_client import TrackingError, download, open_run
+from concord.workflows.registry import (
+    DEFAULT,
+    DIGEST_TAG,
+    ModelVersion,
+    bundled_names,
+    create_model,
+    fetch,
+    find_tagger,
+    model_names,
+    register_command,
+    resolve,
+    versions,
+)
+
+pytestmark = pytest.mark.slow
+
+
+def register(bundle: Path, *, alias: str | None = None) -> ModelVersion:
+    run = open_run(experiment="test", name="run", parameters={"a": 1}, tags={"b": "c"})
+    version = registry.register(bundle, name="tiny", run_id=run.run_id, alias=alias)
+    run.close("FINISHED")
+    return version
+
+
+def test_a_version_is_found_by_alias_and_by_number(store: Path, tiny_bundle: Path) -> None:
+    first = register(tiny_bundle, alias="champion")
+    second = register(tiny_bundle)
+    assert (first.version, second.version) == (1, 2)
+    assert resolve("models:/tiny@champion") == resolve("models:/tiny/1") == replace(first, aliases=("champion",))
+    assert resolve("models:/tiny/2") == second
+    assert second.tags == {DIGEST_TAG: tagger_digest(tiny_bundle)}
+    assert second.digest == tagger_digest(tiny_bundle)
+    assert second.run_id != first.run_id
+    assert second.reference == "models:/tiny/2"
+
+
+def test_versions_are_listed_newest_first_with_their_aliases(store: Path, tiny_bundle: Path) -> None:
+    assert model_names() == []
+    first, second = register(tiny_bundle, alias="champion"), register(tiny_bundle)
+    assert versions("tiny") == [second, replace(first, aliases=("champion",))]
+    assert model_names() == ["tiny"]
+    with pytest.raises(ModelError, match="other: not in the registry"):
+        versions("other")
+
+
+def test_a_run_registers_a_bundle_once(store: Path, tiny_bundle: Path) -> None:
+    first = register(tiny_bundle)
+    assert first.run_id is not None
+    again = registry.register(tiny_bundle, name="tiny", run_id=first.run_id, alias="late")
+    assert again.version == first.version
+    assert [version.aliases for version in versions("tiny")] == [("late",)]
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a@b", "o'brien"])
+def test_an_invalid_name_is_refused(store: Path, tiny_bundle: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="a model's name"):
+        register_command(tiny_bundle, name=name, alias=None)
+    assert model_names() == []
+
+
+def test_a_registered_model_is_created_once(store: Path) -> None:
+    create_model("tiny")
+    create_model("tiny")
+    assert model_names() == ["tiny"]
+    with pytest.raises(TrackingError, match="could not be created in the registry"):
+        create_model("")
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("models:/tiny", "expected models:/NAME@ALIAS or models:/NAME/VERSION"),
+        ("models:/tiny/latest", "expected models:/NAME@ALIAS or models:/NAME/VERSION"),
+        ("models:/tiny@none", "not in the registry"),
+        ("models:/tiny/9", "not in the registry"),
+        ("models:/other@champion", "not in the registry"),
+    ],
+)
+def test_a_missing_version_is_a_model_error(store: Path, tiny_bundle: Path, reference: str, message: str) -> None:
+    register(tiny_bundle)
+    with pytest.raises(ModelError, match=message):
+        resolve(reference)
+
+
+def test_a_lookup_does_not_create_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(ModelError, match="there is no registry at sqlite"):
+        resolve("models:/tiny@champion")
+    assert list(tmp_path.iterdir()) == []
+
+
+def stored(version: ModelVersion) -> Path:
+    """Return the folder of a version's bundle in the store."""
+    return Path(version.source.removeprefix("file://")) / registry.DATA
+
+
+def test_a_bundle_is_downloaded_once_and_checked(store: Path, tiny_bundle: Path) -> None:
+    version = register(tiny_bundle)
+    folder = fetch(version)
+    assert folder == store / "cache" / "bundles" / tagger_digest(tiny_bundle)
+    assert {path.name for path in folder.iterdir()} == {"manifest.json", "tagger.json", "weights.safetensors"}
+    assert (folder / "tagger.json").read_bytes() == (tiny_bundle / "tagger.json").read_bytes()
+    (stored(version) / "tagger.json").unlink()
+    assert fetch(version) == folder
+    assert {path.name for path in folder.parent.iterdir()} == {folder.name, f"{folder.name}.lock"}
+
+
+@pytest.mark.parametrize("name", ["tagger.json", "weights.safetensors"])
+def test_a_bundle_that_was_changed_is_refused(store: Path, tiny_bundle: Path, name: str) -> None:
+    version = register(tiny_bundle)
+    (stored(version) / name).write_bytes((stored(version) / name).read_bytes() + b" ")
+    with pytest.raises(ModelError, match=rf"models:/tiny/1: .*{name}: expected the sha256 \w+ of manifest.json, got"):
+        fetch(version)
+    assert [path.suffix for path in (store / "cache" / "bundles").iterdir()] == [".lock"]
+
+
+def test_a_bundle_whose_manifest_was_changed_with_it_is_refused(store: Path, tiny_bundle: Path, tmp_path: Path) -> None:
+    version = register(tiny_bundle)
+    other = Path(shutil.copytree(tiny_bundle, tmp_path / "other"))
+    (other / "tagger.json").write_bytes((other / "tagger.json").read_bytes() + b" ")
+    shutil.rmtree(stored(version))
+    pack_bundle(other, stored(version))
+    with pytest.raises(ModelError, match=f"expected the digest {version.digest}, got {tagger_digest(other)}"):
+        fetch(version)
+
+
+def test_a_version_registered_by_other_software_is_refused(store: Path, tiny_bundle: Path) -> None:
+    version = register(tiny_bundle)
+    with pytest.raises(ModelError, match=r"models:/tiny/1: expected a sha256 in the tag concord\.digest, got none"):
+        fetch(replace(version, digest=None))
+
+
+def test_four_processes_download_a_bundle_once(store: Path, tiny_bundle: Path) -> None:
+    version = register(tiny_bundle)
+    processes = [in_child(partial(fetch_slowly, version)) for _ in range(4)]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert (store / "fetched").read_text() == f"{store / 'cache' / 'bundles' / str(version.digest)}\n" * 4
+    assert (store / "downloads").read_text() == "x"
+
+
+def fetch_slowly(version: ModelVersion) -> None:
+    """Fetch a bundle in the working folder, with a line in ``fetched``, and a letter in ``downloads`` if it has to."""
+
+    def slow_download(source: str, folder: Path) -> Path:
+        with Path("downloads").open("a") as log:
+            log.write("x")
+        time.sleep(0.5)
+        return download(source, folder)
+
+    with mock.patch.object(registry, "download", slow_download):
+        folder = fetch(version)
+    with Path("fetched").open("a") as log:
+        log.write(f"{folder}\n")
+
+
+def test_a_damaged_copy_is_downloaded_again(store: Path, tiny_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    version = register(tiny_bundle)
+    copy = fetch(version)
+    (copy / "tagger.json").write_text("{}")
+    assert fetch(version) == copy
+    assert (copy / "tagger.json").read_bytes() == (tiny_bundle / "tagger.json").read_bytes()
+    assert "is damaged and downloaded again" in capsys.readouterr().err
+
+
+def with_config(folder: Path, config: dict[str, Any]) -> Path:
+    """Change keys of the configuration of a saved tagger; return its folder."""
+    saved = json.loads((folder / "tagger.json").read_text())
+    saved["config"] |= config
+    (folder / "tagger.json").write_text(json.dumps(saved))
+    return folder
+
+
+@pytest.fixture
+def bundled(tmp_path: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder of bundled taggers."""
+    folder = tmp_path / "pretrained"
+    for name in (DEFAULT, "entities_bio"):
+        shutil.copytree(tiny_bundle, folder / name)
+    monkeypatch.setattr(registry, "BUNDLED_FOLDER", folder)
+    return folder
+
+
+def test_a_folder_is_named_after_its_tagger(tiny_bundle: Path, tmp_path: Path) -> None:
+    found = find_tagger(str(tiny_bundle))
+    assert (found.name, found.version, found.digest) == ("bilstm_crf", None, tagger_digest(tiny_bundle))
+    moved = shutil.copytree(tiny_bundle, tmp_path / "elsewhere")
+    assert find_tagger(str(moved)).name == found.name
+
+
+def test_a_broken_folder_is_a_model_error(tiny_bundle: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "broken"))
+    (folder / "weights.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"weights\.safetensors"):
+        find_tagger(str(folder))
+    (folder / "tagger.json").write_text("[")
+    with pytest.raises(ModelError, match="expected JSON"):
+        find_tagger(str(folder))
+    (folder / "tagger.json").write_text("[]")
+    with pytest.raises(ModelError, match=r"tagger\.json: input should be an object, got \[\]"):
+        find_tagger(str(folder))
+
+
+def test_the_folder_of_a_training_points_to_its_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_bundle, tmp_path / "runs" / "mine" / "bundle")
+    with pytest.raises(ModelError, match=r"that of a training; its tagger is .*runs/mine/bundle"):
+        find_tagger(str(tmp_path / "runs" / "mine"))
+
+
+def test_a_registered_version_is_fetched_into_the_cache(store: Path, tiny_bundle: Path) -> None:
+    register(tiny_bundle, alias="champion")
+    found = find_tagger("models:/tiny@champion")
+    assert (found.name, found.version, found.digest) == ("tiny", "1", tagger_digest(tiny_bundle))
+    assert found.folder.is_relative_to(store / "cache")
+
+
+@pytest.mark.usefixtures("bundled")
+def test_an_unknown_name_suggests_the_nearest() -> None:
+    assert bundled_names() == ("entities_bio", DEFAULT)
+    with pytest.raises(ModelError, match="did you mean 'entities_bio'"):
+        find_tagger("entity_bio")
+    with pytest.raises(ModelError, match="bundled are entities_bio, entities_multi"):
+        find_tagger("xyz")
+
+
+def test_a_tuned_encoder_needs_only_the_library(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "tuned"))
+    with_config(folder, {"encoder": {"source": "encoder", "tuned": True}})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "transformers" else None)
+    assert find_tagger(str(folder)).digest == tagger_digest(folder)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(
+        ModelError, match=r"^bilstm_crf: the library transformers is not installed: pip install '\.\[hf\]'$"
+    ):
+        find_tagger(str(folder))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"encoder": {"source": "no_such_encoder"}},
+        {"representation": {"form_vectors": {"encoder": {"source": "no_such_encoder"}}}},
+    ],
+)
+def test_a_folder_whose_encoder_is_missing_is_refused(
+    tiny_bundle: Path, tmp_path: Path, config: dict[str, Any]
+) -> None:
+    folder = with_config(Path(shutil.copytree(tiny_bundle, tmp_path / "missing")), config)
+    expected = (
+        "bilstm_crf: encoder.source: expected multilingual-e5-small, a folder or an installed package, "
+        "got 'no_such_encoder'"
+    )
+    with pytest.raises(ModelError) as caught:
+        find_tagger(str(folder))
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"encoder": {"last_layers": 0}}, r"tagger\.json: encoder: last_layers: .* got 0"),
+        (
+            {"representation": {"form_vectors": {"encoder": {"sources": "x"}}}},
+            r"tagger\.json: representation\.form_vectors: encoder\.sources: unknown key; did you mean 'source'",
+        ),
+        ({"representation": {"form_vectors": {"hidden": 1}}}, r"representation\.form_vectors: hidden: .* got 1"),
+        ({"representation": {"form_vectors": "yes"}}, r"representation\.form_vectors: .* got 'yes'"),
+    ],
+)
+def test_a_faulty_configuration_of_an_encoder_is_refused(
+    tiny_bundle: Path, tmp_path: Path, config: dict[str, Any], expected: str
+) -> None:
+    folder = with_config(Path(shutil.copytree(tiny_bundle, tmp_path / "faulty")), config)
+    with pytest.raises(ModelError, match=expected):
+        find_tagger(str(folder))
+
+
+def test_the_bundled_encoder_needs_nothing(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config: dict[str, Any] = {"encoder": {}, "representation": {"form_vectors": {"encoder": {}}}}
+    folder = with_config(Path(shutil.copytree(tiny_bundle, tmp_path / "bundled")), config)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert find_tagger(str(folder)).digest == tagger_digest(folder)
+
+
+def test_a_bundle_is_registered_once(store: Path, tiny_bundle: Path) -> None:
+    first = concord("registry", "register", tiny_bundle, "--name", "tiny", "--alias", "live")
+    assert first.exit_code == 0, first.output
+    assert "registered  models:/tiny/1\n" in first.stdout
+    again = json.loads(concord("registry", "register", tiny_bundle, "--name", "tiny", "--json").stdout)
+    assert (again["version"], again["digest"]) == (1, tagger_digest(tiny_bundle))
+    other = json.loads(concord("registry", "register", tiny_bundle, "--name", "other", "--json").stdout)
+    assert (other["name"], other["version"]) == ("other", 1)
+
+
+def test_models_are_listed_and_shown(store: Path, tiny_bundle: Path, token_bundle: Path) -> None:
+    for bundle in (tiny_bundle, token_bundle):
+        concord("registry", "register", bundle, "--name", "tiny", "--alias", f"of_{bundle.name}")
+    listed = concord("registry", "list")
+    assert listed.stdout.splitlines()[1].split() == ["tiny", "2", "2", "of_tiny", "1,", "of_tokens", "2"]
+    assert json.loads(concord("registry", "list", "--json").stdout)["models"] == [
+        {"name": "tiny", "versions": 2, "newest": 2, "aliases": {"of_tokens": 2, "of_tiny": 1}}
+    ]
+    shown = json.loads(concord("registry", "show", "tiny", "--json").stdout)
+    assert [version["version"] for version in shown["versions"]] == [2, 1]
+    for place in ("tiny/1", "tiny@of_tiny", "models:/tiny/1"):
+        one = json.loads(concord("registry", "show", place, "--json").stdout)
+        assert one == shown["versions"][1]
+    assert f"concord.digest {tagger_digest(tiny_bundle)}" in concord("registry", "show", "tiny/1").stdout
+
+
+def test_an_empty_registry_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    listed = concord("registry", "list")
+    assert (listed.exit_code, "No model is registered at sqlite:" in listed.stdout) == (0, True)
+    shown = concord("registry", "show", "tiny")
+    assert (shown.exit_code, "there is no registry" in shown.stderr) == (2, True)
+
+
+def test_register_does_not_move_an_alias_of_a_newer_version(store: Path, tiny_bundle: Path, token_bundle: Path) -> None:
+    for bundle in (tiny_bundle, token_bundle, tiny_bundle):
+        concord("registry", "register", bundle, "--name", "tiny", "--alias", "live")
+    assert resolve("models:/tiny@live").version == 2
+
+
+def test_a_folder_without_a_bundle_is_refused(store: Path, tmp_path: Path) -> None:
+    refused = concord("registry", "register", tmp_path, "--name", "tiny")
+    assert (refused.exit_code, "tagger.json" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("alias", ["champion", "previous"])
+def test_register_refuses_the_aliases_that_only_promotion_may_move(tiny_bundle: Path, alias: str) -> None:
+    result = concord("registry", "register", tiny_bundle, "--name", "tiny", "--alias", alias)
+    assert result.exit_code == 2
+    assert "concord promote" in result.stderr
