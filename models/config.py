@@ -76,6 +76,15 @@ class Config(BaseModel):
         return values | {name: config.values_where(is_wanted) for name, config in nested.items()}
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested mappings to dotted keys; lists are kept as values."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        flat.update(flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
+    return flat
+
+
 def first_fault(error: ValidationError) -> str:
     """Return the first fault of a validation with the place of the value, for values that no person has written."""
     fault = error.errors(include_url=False)[0]

@@ -24,7 +24,7 @@ from concord.pipeline.executors.ray_setup import resolve_auth_mode
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.generations import Retention
-from concord.pipeline.output.output_folder import CONFIG_NAME, OutputFolder
+from concord.pipeline.output.output_folder import SETTINGS_NAME, OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.report.html import write_report
@@ -70,7 +70,7 @@ def annotate(
     plan = planner.resolve() if retry is None else planner.retry(retry)
     _make_output(folder)
     folder.write_plan(plan)
-    _write_config(job)
+    _write_settings(job)
     if retry is None:
         # A retry hashes only some files, and would drop the others from the cache.
         planner.hashes.save(staging=folder.staging)
@@ -139,10 +139,10 @@ def _unusable(folder: OutputFolder, reason: str) -> ConfigError:
     return ConfigError(f"output: expected a folder that can be written, got {folder.output} ({reason})")
 
 
-def _write_config(job: ResolvedJob) -> None:
-    """Write the configuration of the last run, which holds for the next, unless it is there already."""
-    text: str = yaml.safe_dump(job.config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    path = job.folder.metadata / CONFIG_NAME
+def _write_settings(job: ResolvedJob) -> None:
+    """Write the settings that hold for the next run, unless they are there already."""
+    text: str = yaml.safe_dump(job.config.lasting, sort_keys=False, allow_unicode=True)
+    path = job.folder.metadata / SETTINGS_NAME
     with suppress(FileNotFoundError):
         if read_bytes(path) == text.encode():
             return

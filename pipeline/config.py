@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import webencodings
 from pydantic import Field, ValidationInfo, field_validator
 
-from concord.models.config import Affects, Config
+from concord.models.config import Affects, Config, flatten
 from concord.models.data.outputs import PredictOptions
 
 _SUPERSETS = {"gbk": "gb18030", "iso2022_jp": "iso2022_jp_ext"}
@@ -192,7 +192,7 @@ class ExecutorConfig(Config):
 class OutputConfig(Config):
     """Where the annotated collection is, and what it keeps."""
 
-    path: Annotated[str, Affects("nothing")]
+    path: Annotated[str, Affects("nothing", later_runs=False)]
     """Its folder, or its URL (s3://, gs://, az://). It is created, or brought up to date with the input."""
     candidates: bool = False
     """Also write, as rows of entities whose source is `candidate`, the spans that must be shown so that few names are
@@ -240,3 +240,8 @@ class AnnotateConfig(Config):
     @classmethod
     def _expand_path(cls, output: Any) -> Any:
         return OutputConfig(path=output) if isinstance(output, str) else output
+
+    @property
+    def lasting(self) -> dict[str, Any]:
+        """The settings that hold for later runs over the same collection, by dotted keys such as ``output.keep``."""
+        return flatten(self.values_where(lambda mark: mark.later_runs))

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from concord.models.config import Config
+from concord.models.config import Config, flatten
 from concord.pipeline.config import AnnotateConfig
 
 
@@ -53,9 +53,8 @@ class RowSettings(Config):
         return then == now
 
     def _flat(self) -> dict[str, Any]:
-        """Return all values by dotted keys; every value of a row_config is a section."""
-        config = {f"{name}.{key}": value for name, section in self.config.items() for key, value in section.items()}
-        return self.model_dump(exclude={"config"}) | config
+        """Return all values by dotted keys."""
+        return self.model_dump(exclude={"config"}) | flatten(self.config)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from typing_extensions import override
 
+from concord.models.config import flatten
 from concord.models.errors import ConfigError
 from concord.models.regular_files import read_regular
 from concord.pipeline.config import ParserConfig
@@ -71,15 +72,6 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in flatten(values).items():
         set_value(mapping, key, value)
     return mapping
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings to dotted keys; lists are kept as values."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        flat.update(flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
-    return flat
 
 
 def parse_override(override: str) -> tuple[str, Any]:

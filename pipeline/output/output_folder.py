@@ -49,7 +49,7 @@ from concord.pipeline.storage.output_paths import (
 )
 
 STATS_NAME = "stats.json"
-CONFIG_NAME = "config.resolved.yaml"
+SETTINGS_NAME = "settings.yaml"
 _NAMED = 5
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from concord.models.bundles.registry import tagger_class
+from concord.models.config import flatten
 from concord.models.errors import ConfigError
 from concord.models.training.fit import FitConfig
-from concord.workflows.job_files import apply_overrides, flatten
+from concord.workflows.job_files import apply_overrides
 from concord.workflows.training.job import TrainConfig, read_train_config
 from research.grid.config import GridConfig, Run, runs_of
 from research.grid.records import IsCurrent, Record

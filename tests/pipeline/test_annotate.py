@@ -13,7 +13,6 @@ from concord_testing import fakes, runs, stores
 
 from concord.models.errors import ConfigError
 from concord.pipeline.annotate import dry_run
-from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import InputError, PlanError, ReconciliationError, ShardError
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
@@ -48,12 +47,12 @@ def test_run_writes_the_documented_files(source: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in (output / "_run").iterdir()) == [
         "attempts",
         "commits",
-        "config.resolved.yaml",
         "files.json",
         "manifest.json",
         "parts",
         "plans",
         "report.html",
+        "settings.yaml",
         "staging",
         "stats.json",
     ]
@@ -64,12 +63,12 @@ def test_run_writes_the_documented_files(source: Path, tmp_path: Path) -> None:
     assert pq.read_table(output / "documents")["doc_id"].to_pylist() == [f"d{number}" for number in range(12)]
 
 
-def test_resolved_configuration_can_be_run_again(source: Path, tmp_path: Path) -> None:
+def test_settings_and_configuration_of_a_run_are_kept(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     config = runs.job(source, output)
     runs.run_job(config)
-    values = yaml.safe_load((output / "_run" / "config.resolved.yaml").read_text())
-    assert AnnotateConfig.from_mapping(values) == config
+    assert yaml.safe_load((output / "_run" / "settings.yaml").read_text()) == config.lasting
+    assert OutputFolder(output).plan().config == config
 
 
 def test_relative_paths_become_absolute(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +161,7 @@ def test_setting_that_changes_no_row_leaves_a_finished_run_untouched(
     after = state_of(tmp_path / "out")
     # But for the settings themselves, which hold for the next run.
     changed = {Path(path).name for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-    assert changed <= {"config.resolved.yaml", "staging", "_run"}
+    assert changed <= {"settings.yaml", "staging", "_run"}
 
 
 def test_other_input_is_refused(source: Path, tmp_path: Path) -> None:

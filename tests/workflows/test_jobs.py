@@ -13,11 +13,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from concord.models.bundles.registry import tagger_class
+from concord.models.config import flatten
 from concord.models.errors import ConcordError, ConfigError
 from concord.models.training.fit import FitConfig
 from concord.pipeline.config import AnnotateConfig, OutputConfig
 from concord.workflows.annotation.job import job_values, names_model, read_annotate_job
-from concord.workflows.job_files import flatten, read_yaml
+from concord.workflows.job_files import read_yaml
 from concord.workflows.promotion import read_gate
 from concord.workflows.training.job import TrainJob, read_train_config, read_train_job
 

@@ -8,13 +8,14 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
+from concord.models.config import flatten
 from concord.models.errors import ConfigError
 from concord.pipeline.annotate import annotate, dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.collection import Collection, DeadLetterFilter, open_collection
-from concord.pipeline.output.output_folder import CONFIG_NAME, STATS_NAME, OutputFolder
+from concord.pipeline.output.output_folder import STATS_NAME, OutputFolder
 from concord.pipeline.output.shard_stats import backed_off, collection_counts, total_counts
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import OutputPath, read_bytes
@@ -22,14 +23,13 @@ from concord.workflows.annotation.inspection import describe_no_match, existing_
 from concord.workflows.annotation.job import resolve_retry
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run
 from concord.workflows.console import Answer, counted, info, plain, table, warn
-from concord.workflows.job_files import flatten
 from concord.workflows.mlflow_client import EXPERIMENT, TrackingError, code_tags, open_run
 from concord.workflows.progress import RunProgress
 from concord.workflows.registry import is_reference
 
 SHOWN_DOCUMENTS = 10
 """Of each kind of change, in a dry run."""
-RECORDED_FILES = ("report.html", CONFIG_NAME, STATS_NAME)
+RECORDED_FILES = ("report.html", STATS_NAME)
 
 
 def annotate_collection(job: ResolvedJob) -> Answer:

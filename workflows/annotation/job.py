@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from concord.models.config import Config
+from concord.models.config import Config, flatten
 from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.config import AnnotateConfig, OutputConfig, ParserConfig, TaggerRunConfig
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.output_folder import CONFIG_NAME, OutputFolder
+from concord.pipeline.output.output_folder import SETTINGS_NAME, OutputFolder
 from concord.pipeline.plan import Plan
 from concord.workflows.console import info
 from concord.workflows.job_files import (
@@ -22,7 +22,6 @@ from concord.workflows.job_files import (
     absolute_model,
     absolute_output,
     absolute_parser,
-    flatten,
     nested,
     parse_override,
     read_yaml,
@@ -98,11 +97,12 @@ def resolve_job(config: AnnotateConfig) -> ResolvedJob:
 
 
 def resolve_retry(folder: OutputFolder, plan: Plan, *, overrides: Sequence[str]) -> ResolvedJob:
-    """Return the job that tries dead letters again: the last configuration, with overrides, and the plan's tagger.
+    """Return the job that tries dead letters again: the plan's, with the settings of the collection and overrides.
 
     It raises what ``ResolvedJob.of`` does.
     """
-    config = annotate_config((last_config(folder) or plan.config).model_dump(mode="json"), overrides=overrides)
+    job = plan.config.model_dump(mode="json")
+    config = annotate_config(job, values=settings_of_collection(folder), overrides=overrides)
     # The collection may have moved.
     output = config.output.model_copy(update={"path": str(folder.output)})
     config = config.model_copy(update={"output": output, **absolute_parser(config.parser)})
@@ -110,22 +110,20 @@ def resolve_retry(folder: OutputFolder, plan: Plan, *, overrides: Sequence[str])
     return ResolvedJob.of(config, folder, tagger)
 
 
-def last_config(folder: OutputFolder) -> AnnotateConfig | None:
-    """Return the configuration of the last run over a collection; None if there was none.
+def settings_of_collection(folder: OutputFolder) -> dict[str, Any]:
+    """Return the settings of the last run over a collection that hold for later ones, by dotted keys; none at first.
 
     Raises:
         PlanError: when the output holds a collection that cannot be read.
     """
     try:
-        return AnnotateConfig.from_mapping(read_yaml(folder.metadata / CONFIG_NAME))
+        return read_yaml(folder.metadata / SETTINGS_NAME)
     except ConfigError:  # not there, or damaged
-        return None if folder.latest_generation() is None else folder.plan().config
+        return {} if folder.latest_generation() is None else folder.plan().config.lasting
 
 
 def with_settings_of_collection(config: AnnotateConfig, folder: OutputFolder) -> tuple[AnnotateConfig, dict[str, Any]]:
     """Return a job in which the keys that nobody gave have the values with which the collection was last annotated.
-
-    Settings that hold for one run are not taken. A collection that does not exist yet has none.
 
     Returns:
         The job, and what was taken: dotted key -> value, where it is not the default.
@@ -133,15 +131,13 @@ def with_settings_of_collection(config: AnnotateConfig, folder: OutputFolder) ->
     Raises:
         PlanError: when the output holds a collection that cannot be read.
     """
-    last = last_config(folder)
-    if last is None:
-        return config, {}
-    earlier = flatten(last.values_where(lambda mark: mark.later_runs))
     given = flatten(config.model_dump(mode="json", exclude_unset=True))
-    defaults = flatten(AnnotateConfig(input="", output=OutputConfig(path="")).model_dump(mode="json"))
-    taken = {key: value for key, value in earlier.items() if key not in given}
-    shown = {key: value for key, value in taken.items() if value != defaults[key]}
-    return AnnotateConfig.from_mapping(nested({**taken, **given}), where=str(folder.metadata)), shown
+    taken = {key: value for key, value in settings_of_collection(folder).items() if key not in given}
+    if not taken:
+        return config, {}
+    config = AnnotateConfig.from_mapping(nested({**taken, **given}), where=str(folder.metadata / SETTINGS_NAME))
+    defaults = AnnotateConfig(input="", output=OutputConfig(path="")).lasting
+    return config, {key: value for key, value in taken.items() if value != defaults.get(key)}
 
 
 class TextConfig(Config):

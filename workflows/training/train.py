@@ -18,6 +18,7 @@ import yaml
 from concord.models.bundles.checkpoint import load_tagger, pick_device
 from concord.models.bundles.manifest import tagger_digest
 from concord.models.bundles.registry import tagger_class, with_types
+from concord.models.config import flatten
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
 from concord.models.labels import label_scheme
@@ -36,7 +37,6 @@ from concord.workflows.corpora import (
     write_provenance,
 )
 from concord.workflows.evaluation import EvaluateJob, Evaluation, score_tagger
-from concord.workflows.job_files import flatten
 from concord.workflows.mlflow_client import Run, TrackingError, code_tags, describe_environment, open_run
 from concord.workflows.progress import TrainingProgress
 from concord.workflows.registry import check_name, register

@@ -43,7 +43,7 @@ FILES = (
     "_run/plans/1.json",
     "_run/commits/0/00000.json",
     "_run/stats.json",
-    "_run/config.resolved.yaml",
+    "_run/settings.yaml",
     "_run/files.json",
     "_run/attempts/2/00000.json",
     "_run/report.html",

@@ -79,7 +79,7 @@ def test_a_run_is_logged_once_and_linked_to_the_version(collection: Path, tiny_b
     assert metrics["words_per_second.run"] > 0
     assert run.data.params["tagger.model"] == "models:/tiny@live"
     kept = {item.path for item in MlflowClient(tracking_uri()).list_artifacts(run.info.run_id)}
-    assert kept == {"report.html", "config.resolved.yaml", "stats.json"}
+    assert kept == {"report.html", "stats.json"}
     assert concord("verify", collection.parent / "out").exit_code == 0
 
 
@@ -95,7 +95,7 @@ def test_a_run_that_wrote_to_s3_is_logged(collection: Path, s3_url: str) -> None
     assert (result.exit_code, "Warning" in result.stderr) == (0, False), result.output
     (run,) = annotation_runs()
     kept = {item.path for item in MlflowClient(tracking_uri()).list_artifacts(run.info.run_id)}
-    assert kept == {"report.html", "config.resolved.yaml", "stats.json"}
+    assert kept == {"report.html", "stats.json"}
 
 
 def test_a_run_fails_when_the_store_is_down(collection: Path) -> None:

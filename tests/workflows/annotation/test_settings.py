@@ -10,6 +10,7 @@ import pytest
 from concord_testing import runs
 from concord_testing.command_line import concord_json
 
+from concord.models.config import flatten
 from concord.models.errors import ModelError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.output.collection import DeadLetterFilter
@@ -18,12 +19,10 @@ from concord.pipeline.output.verify import verify
 from concord.pipeline.run_report import RunReport
 from concord.workflows.annotation.job import (
     job_values,
-    last_config,
     read_annotate_job,
     resolve_job,
     with_settings_of_collection,
 )
-from concord.workflows.job_files import flatten
 
 pytestmark = pytest.mark.slow
 
@@ -124,8 +123,16 @@ def test_every_setting_is_known_to_decide_or_not_to(source: Path) -> None:
     deciding = flatten(config.values_where(lambda mark: mark.what == "labels")).keys()
     labels = {f"parser.{name}" for name in ("language", "trees", "tags")}
     assert deciding == labels | {"output.candidates", *(override.split("=")[0] for override in DECIDING)}
-    kept = flatten(config.values_where(lambda mark: mark.later_runs)).keys()
-    assert not kept & {"input", "limit", "max_removed", "accept_input", "planning.rehash", "tagger.device"}
+    kept = config.lasting.keys()
+    assert not kept & {
+        "input",
+        "output.path",
+        "limit",
+        "max_removed",
+        "accept_input",
+        "planning.rehash",
+        "tagger.device",
+    }
     assert not [key for key in kept if key.startswith("executor.")]
 
 
@@ -171,7 +178,7 @@ def test_settings_of_a_run_that_found_nothing_to_do_hold(source: Path) -> None:
     run(source)
     assert run(source, "output.keep=3", "max_dead_letters=0.7").annotated == 0
     assert given(source)[1] == {"max_dead_letters": 0.7, "output.keep": 3}
-    (source.parent / "out" / "_run" / "config.resolved.yaml").unlink()
+    (source.parent / "out" / "_run" / "settings.yaml").unlink()
     assert given(source)[1] == {}
 
 
@@ -222,8 +229,7 @@ def test_a_retry_keeps_the_settings_and_may_not_change_what_is_stored(source: Pa
         file.write("{broken\n")
     run(source, "output.keep_text=true", "max_dead_letters=1")
     folder = OutputFolder(source.parent / "out")
-    config = last_config(folder)
-    assert config is not None
+    config = folder.plan().config
     output = config.output.model_copy(update={"keep_text": False})
     with pytest.raises(Exception, match=r"output\.keep_text: was True, is now False"):
         runs.run_job(config.model_copy(update={"output": output}), retry=DeadLetterFilter())
