@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 
 import torch
-import yaml
 
 from concord.models.bundles.checkpoint import load_tagger, pick_device
 from concord.models.bundles.manifest import tagger_digest
@@ -40,14 +39,13 @@ from concord.workflows.evaluation import EvaluateJob, Evaluation, score_tagger
 from concord.workflows.mlflow_client import Run, TrackingError, code_tags, describe_environment, open_run
 from concord.workflows.progress import TrainingProgress
 from concord.workflows.registry import check_name, register
-from concord.workflows.training.job import ProfileConfig, TrainConfig, TrainJob
+from concord.workflows.training.job import TrainJob
 from concord.workflows.training.train_corpora import PARTS, TrainCorpora, read_train_corpora, trees_of
 
 JOB_NAME = "job.json"
 RESULT_NAME = "result.json"
-RESOLVED_NAME = "config.resolved.yaml"
 ENVIRONMENT_NAME = "environment.json"
-FILES = (ENVIRONMENT_NAME, JOB_NAME, RESOLVED_NAME, RESULT_NAME)
+FILES = (ENVIRONMENT_NAME, JOB_NAME, RESULT_NAME)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -377,7 +375,6 @@ def _prepare(job: TrainJob, options: TrainOptions) -> Training:
         further = corpora.types - start.vocabulary.scheme.types(start.vocabulary.labels)
         tagger = with_types(start, further) if further else start
     _claim_folder(folder, job, resume=options.resume)
-    _write_resolved(job, model, config, folder)
     _write_json(folder / ENVIRONMENT_NAME, describe_environment())
     return Training(
         job=job, options=options, folder=folder, config=config, corpora=corpora, tagger=tagger.move_to(device)
@@ -463,36 +460,18 @@ def _claim_folder(folder: Path, job: TrainJob, *, resume: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be created ({error.strerror}); choose another --output") from error
-    _write_json(path, {"digest": job.digest, "job": job.model_dump(mode="json")})
+    _write_json(path, {"digest": job.digest, "job": job.deciding_values()})
 
 
 def _differences(path: Path, job: TrainJob) -> str:
     """Return what decides the weights and differs from the job in a folder's file; empty if nothing does."""
     try:
-        saved = json.loads(path.read_bytes())
-        if saved["digest"] == job.digest:
-            return ""
-        before = flatten(saved["job"])
+        before = flatten(json.loads(path.read_bytes())["job"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "unknown keys, since its job.json cannot be read"
-    now = flatten(job.model_dump(mode="json"))
-    deciding = (before.keys() | now.keys()) - (now.keys() - flatten(job.deciding_values()).keys())
-    changed = [key for key in sorted(deciding) if before.get(key) != now.get(key)]
+    now = flatten(job.deciding_values())
+    changed = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
     return ", ".join(f"{key} ({before.get(key)!r}, now {now.get(key)!r})" for key in changed)
-
-
-def _write_resolved(job: TrainJob, model: TaggerConfig, config: FitConfig, folder: Path) -> None:
-    """Write the job with all defaults filled in, as a file of conf/train that repeats the training."""
-    resolved = TrainConfig(
-        tagger=job.tagger,
-        data=job.data,
-        start=job.start,
-        profiles={job.profile: ProfileConfig(model=model.model_dump(mode="json"), fit=config.model_dump(mode="json"))},
-        register_as=job.register_as,
-        experiment=job.experiment,
-    )
-    text = yaml.safe_dump(resolved.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    (folder / RESOLVED_NAME).write_text(text, encoding="utf-8")
 
 
 def _report_epoch(epoch: EpochResult, config: FitConfig) -> None:

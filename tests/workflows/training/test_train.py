@@ -28,13 +28,13 @@ from concord.workflows.corpora import label_types, read_corpora, weighted
 from concord.workflows.mlflow_client import Run, TrackingError, tracking_uri
 from concord.workflows.registry import fetch, model_names, resolve
 from concord.workflows.training import train
-from concord.workflows.training.job import read_train_config, read_train_job
+from concord.workflows.training.job import read_train_job
 from concord.workflows.training.train import TrainOptions, default_folder
 
 pytestmark = pytest.mark.slow
 
 EXAMPLES = CHECKOUT / "examples/train"
-FILES = {"job.json", "result.json", "config.resolved.yaml", "environment.json"}
+FILES = {"job.json", "result.json", "environment.json"}
 
 
 def runs() -> list[MlflowRun]:
@@ -220,18 +220,6 @@ def test_a_training_is_registered_on_a_server(
     version = resolve("models:/tiny@late")
     assert tagger_digest(fetch(version)) == values["digest"]
     assert '"late": 1' in concord("registry", "list", "--json").stdout
-
-
-@pytest.mark.usefixtures("fake_fit")
-def test_resolved_job_repeats_the_training(store: Path, train_file: Path) -> None:
-    options = TrainOptions(folder=store / "first", tracked=False)
-    first = train.train(read_train_job(train_file, overrides=["fit.epochs=1"]), options)
-    resolved = store / "first" / "config.resolved.yaml"
-    config = read_train_config(resolved)
-    assert config.profiles["small"].model["lstm"] == {"hidden": 16, "layers": 1, "dropout": 0.5}
-    assert config.profiles["small"].fit["epochs"] == 1
-    again = train.train(read_train_job(resolved), TrainOptions(folder=store / "again", tracked=False))
-    assert again.digest == first.digest
 
 
 @pytest.mark.usefixtures("fake_fit")
