@@ -24,9 +24,9 @@ from concord.pipeline.exchange.label_studio import write_label_studio
 from concord.pipeline.output.collection import (
     CollectedDocument,
     CollectedSentence,
-    join_words,
     open_collection,
     read_collection,
+    spaced_text,
     whole_sentences,
 )
 from concord.pipeline.output.shard_stats import entity_types
@@ -307,7 +307,7 @@ def _rows(items: Iterable[ExportItem]) -> Iterator[Iterable[Any]]:
         part_at = part_finder(row.parts)
         for entity in item.document.entities:
             numbers = (value and round_float(value) for value in (entity.confidence, entity.uncertainty))
-            context = " ".join(join_words(sentences[entity.sent_id].tokens).split())
+            context = " ".join(spaced_text(sentences[entity.sent_id].tokens).split())
             place = (row.doc_id, row.source_uri, entity.sent_id, entity.start_char, entity.end_char)
             part = part_at(entity.start_char)
             described = "" if part is None else str(part)

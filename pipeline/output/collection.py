@@ -6,7 +6,7 @@ Its rows are read one document at a time, and its dead letters with their number
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, groupby
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -287,13 +287,13 @@ def tagger_input(pieces: Sequence[Sequence[ParsedWord | TokenRow]]) -> Sentence:
     )
 
 
-def spaced_text(words: Iterable[tuple[int, str]], *, start: int = 0) -> str:
-    """Return the text of words, given the offset of each, from an offset on; spaces stand for what is in no word."""
-    pieces, end = list[str](), start
-    for offset, word in words:
-        if offset >= end:  # words of one token may share its offsets
-            pieces += (" " * (offset - end), word)
-            end = offset + len(word)
+def spaced_text(tokens: Iterable[TokenRow]) -> str:
+    """Return the text of words, with one space for what is in no word between two of them."""
+    pieces, end = list[str](), -1
+    for token in tokens:
+        if token.start_char >= end:  # words of one token may share its offsets
+            pieces += (" " * (0 <= end < token.start_char), token.text)
+            end = token.end_char
     return "".join(pieces)
 
 
@@ -306,24 +306,6 @@ def sentence_offsets(document: CollectedDocument) -> Iterator[list[tuple[int, in
     """Yield the offsets of the words of each sentence; the pieces of an over-long sentence are one."""
     for pieces in whole_sentences(document):
         yield [(token.start_char, token.end_char) for piece in pieces for token in piece.tokens]
-
-
-def join_words(tokens: Sequence[TokenRow]) -> str:
-    """Join words as in the raw text, with one space for any white space between two of them."""
-    return "".join(chain.from_iterable(words_with_spaces(tokens)))
-
-
-def words_with_spaces(tokens: Sequence[TokenRow]) -> Iterator[tuple[str, str]]:
-    """Yield for each word the space before it, if any, and its text.
-
-    The words of a multi-word token may share one slice of the raw text; all but the first are then empty.
-    """
-    start = end = -1
-    for token in tokens:
-        shares_token = (token.start_char, token.end_char) == (start, end)
-        space = " " if 0 <= end < token.start_char else ""
-        yield ("", "") if shares_token else (space, token.text)
-        start, end = token.start_char, token.end_char
 
 
 def group_words(sentence: CollectedSentence) -> list[tuple[TokenRow, ...]]:

@@ -262,9 +262,3 @@ def schema_version(schema: pa.Schema) -> int | None:
     """Return the version in a file's schema; None if it has none."""
     version = (schema.metadata or {}).get(_VERSION_KEY.encode())
     return int(version) if version is not None else None
-
-
-def calibration_of(schema: pa.Schema) -> str | None:
-    """Return the calibration named in a file's schema; None if it names none."""
-    calibration = (schema.metadata or {}).get(_CALIBRATION_KEY.encode())
-    return calibration.decode() if calibration is not None else None

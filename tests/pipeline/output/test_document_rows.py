@@ -6,7 +6,7 @@ import pytest
 
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output import parquet_parts
-from concord.pipeline.output.collection import TokenRow, join_words, open_collection, read_collection, words_with_spaces
+from concord.pipeline.output.collection import TokenRow, open_collection, read_collection, spaced_text
 from concord.pipeline.output.schema import TOKENS
 
 pytestmark = pytest.mark.slow
@@ -82,10 +82,6 @@ def test_read_collection_names_a_missing_part(finish_run: FinishRun) -> None:
         list(read_collection(collection))
 
 
-def test_join_words_keeps_the_spaces_of_the_raw_text() -> None:
-    assert join_words([token("Do", 4, 6), token("n't", 6, 9), token("go", 12, 14)]) == "Don't go"
-
-
-def test_words_with_spaces_yields_the_text_of_a_multi_word_token_once() -> None:
-    tokens = [token("du", 0, 2), token("du", 0, 2), token("pain", 3, 7)]
-    assert list(words_with_spaces(tokens)) == [("", "du"), ("", ""), (" ", "pain")]
+def test_words_are_joined_with_the_spaces_of_the_raw_text_and_those_of_a_token_once() -> None:
+    assert spaced_text([token("Do", 4, 6), token("n't", 6, 9), token("go", 12, 14)]) == "Don't go"
+    assert spaced_text([token("du", 0, 2), token("du", 0, 2), token("pain", 3, 7)]) == "du pain"
