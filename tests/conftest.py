@@ -54,6 +54,14 @@ def annotated_news(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def french_pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a trained French spaCy pipeline; tests must not change it."""
+    from concord_testing.spacy_pipelines import write_french  # imports spaCy, which few tests need
+
+    return made_once(tmp_path_factory, "french", write_french)
+
+
+@pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Head]:
     """Give a Ray cluster of two CPUs on loopback, with a job server, shared by all tests of the session.
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from concord_testing import viewing
 from concord_testing.checkout import CHECKOUT
 from concord_testing.encoders import write_encoder
-from concord_testing.spacy_pipelines import write_french, write_spacy
+from concord_testing.spacy_pipelines import write_spacy
 
 import concord
 from concord.models.adapters.hf import HfTagger
@@ -149,8 +149,10 @@ def test_the_news_are_annotated_by_a_spacy_pipeline_without_confidences(pipeline
         assert client.get(page).status_code == 200, page
 
 
-def test_a_french_archive_is_annotated_by_one_pipeline_as_parser_and_tagger(tmp_path: Path) -> None:
-    french, out = write_french(tmp_path / "french"), tmp_path / "out"
+def test_a_french_archive_is_annotated_by_one_pipeline_as_parser_and_tagger(
+    french_pipeline: Path, tmp_path: Path
+) -> None:
+    french, out = french_pipeline, tmp_path / "out"
     (tmp_path / "archive").mkdir()
     (tmp_path / "archive" / "lettre.txt").write_text("Anna habite à Lyon. L'ami dort.\n\nBob voit l'ami.", "utf-8")
     settings = ("--model", f"spacy:{french}", "--set", f"parser.package=spacy:{french}")
@@ -170,7 +172,7 @@ def test_a_french_archive_is_annotated_by_one_pipeline_as_parser_and_tagger(tmp_
         component_signature(parser_identity(ParserConfig(package=f"spacy:{french}")))
     }
     # Neither the name of the folder nor its place decides anything.
-    moved = shutil.move(french, tmp_path / "moved")
+    moved = shutil.copytree(french, tmp_path / "moved")
     settings = ("--model", f"spacy:{moved}", "--set", f"parser.package=spacy:{moved}")
     again = run("annotate", tmp_path / "archive", "-o", out, *settings)
     assert (again["annotated"], again["unchanged"]) == (0, 1)
@@ -225,22 +227,24 @@ def test_a_registered_pipeline_becomes_champion_is_challenged_and_is_served(
     assert {entity["confidence"] for entity in entities} == {None}
 
 
-def test_a_wrapped_model_is_served_with_a_parser_of_another_language(tmp_path: Path) -> None:
-    french = write_french(tmp_path / "french")
-    run("bundle", f"spacy:{french}", "-o", tmp_path / "bundle")
+def test_a_wrapped_model_is_served_with_a_parser_of_another_language(french_pipeline: Path, tmp_path: Path) -> None:
+    run("bundle", f"spacy:{french_pipeline}", "-o", tmp_path / "bundle")
     write_model(tmp_path / "bundle", tmp_path / "served")
-    chosen = {"parser": {"package": f"spacy:{french}"}}
+    chosen = {"parser": {"package": f"spacy:{french_pipeline}"}}
     served = mlflow.pyfunc.load_model(str(tmp_path / "served"), model_config=chosen)
     [entities] = served.predict(["Anna habite à Lyon."])
     assert [(entity["text"], entity["start_char"]) for entity in entities] == [("Anna", 0), ("Lyon", 14)]
 
 
 @pytest.mark.ray
-def test_a_pipeline_parses_and_tags_on_ray_as_it_does_here(tmp_path: Path, ray_address: str) -> None:
-    french, source = write_french(tmp_path / "french"), tmp_path / "in.jsonl"
+def test_a_pipeline_parses_and_tags_on_ray_as_it_does_here(
+    french_pipeline: Path, tmp_path: Path, ray_address: str
+) -> None:
+    source = tmp_path / "in.jsonl"
     lines = [json.dumps({"id": str(number), "text": "Anna habite à Lyon. L'ami dort."}) for number in range(20)]
     source.write_text("\n".join(lines), "utf-8")
-    settings = ("--model", f"spacy:{french}", "--set", f"parser.package=spacy:{french}", "--set", "executor.threads=1")
+    package = f"spacy:{french_pipeline}"
+    settings = ("--model", package, "--set", f"parser.package={package}", "--set", "executor.threads=1")
     run("annotate", source, "-o", tmp_path / "local", *settings)
     on_ray = ("annotate", source, "-o", tmp_path / "ray", *settings, "--executor", "ray", "--set", "executor.actors=1")
     environment = {"RAY_ADDRESS": ray_address, "RAY_AUTH_MODE": "disabled"}

@@ -18,6 +18,8 @@ FREQUENT = (
     "\u00ad\u034f\u061c\u115f\u180e\u200b\u200c\u200d\u200e\u200f\u2060\u2064\u3164\ufe0e\ufe0f\ufeff\ufff9\uffa0"
 )
 HIDDEN = [*FREQUENT, *map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x2070), 0x1BCA0, 0x1D173, 0xE0001, 0xE0067))]
+# A soft hyphen and a variation selector have meanings of their own; the last is two code units long elsewhere.
+TRIED = "\u00ad\u200d\ufe0f\U000e0067"
 
 PLAIN = "Maria Keller can't meet Tarn Logistics in Lisbon on 4 May.\n\nGeneva was cold. John Baker\u2019s ferry left."
 
@@ -52,11 +54,13 @@ def seen(nlp: Nlp, text: str) -> list[tuple[tuple[object, ...], str]]:
     return list(zip((*words, *names), places, strict=True))
 
 
-@pytest.mark.parametrize("hidden", HIDDEN, ids=lambda hidden: f"U+{ord(hidden):04X}")
-def test_invisible_characters_decide_nothing(nlp: Nlp, hidden: str) -> None:
+def test_invisible_characters_decide_nothing(nlp: Nlp) -> None:
     expected = seen(nlp, PLAIN)
     assert any("Maria Keller" in row[0] for row in expected)
-    for text in marked(hidden):
+    # What the parser sees is the same for all of them.
+    views = {tuple(tokens.parser_view(text) for text in marked(hidden)) for hidden in HIDDEN if hidden != "\u00ad"}
+    assert len(views) == 1
+    for text in (text for hidden in TRIED for text in marked(hidden)):
         assert seen(nlp, text) == expected, text
 
 

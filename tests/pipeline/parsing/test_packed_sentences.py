@@ -27,8 +27,8 @@ def expected_states(lstm: torch.nn.LSTM, inputs: Tensor, lengths: Sequence[int])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("forget_bias", [-2.0, 0.0, 20.0])
-@pytest.mark.parametrize("lengths", [[1], [3, 1, 1], [10, 11, 1], [95, 40, 7, 20, 1, 10], [200]])
+@pytest.mark.parametrize("forget_bias", [-2.0, 20.0])
+@pytest.mark.parametrize("lengths", [[1], [3, 1, 1], [10, 11, 1], [45, 7, 20, 1, 10]])
 def test_states_are_those_of_whole_sequences(
     forget_bias: float, lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

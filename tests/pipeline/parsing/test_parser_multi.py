@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from concord_testing.parses import documents_of
 
 from concord.models.data.outputs import OnBatch
 from concord.pipeline.config import ParserConfig
@@ -33,10 +34,6 @@ def parser() -> Parser:
     return load_parser(MULTI)
 
 
-def documents_of(texts: Sequence[str]) -> list[Document]:
-    return [Document(doc_id=str(n), text=text, source_uri="m", source_position=n) for n, text in enumerate(texts)]
-
-
 def parse(parser: Parser, texts: Sequence[str]) -> list[ParsedDocument]:
     found = []
     for outcome in parser.parse(documents_of(texts)):
@@ -45,41 +42,31 @@ def parse(parser: Parser, texts: Sequence[str]) -> list[ParsedDocument]:
     return found
 
 
-@pytest.mark.parametrize("language", SENTENCES)
-def test_sentences_and_words_have_true_offsets(parser: Parser, language: str) -> None:
-    text = " ".join(SENTENCES[language])
-    [document] = parse(parser, [text])
-    assert [text[one.words[0].start_char : one.words[-1].end_char] for one in document.sentences] == SENTENCES[language]
-    words = [word for one in document.sentences for word in one.words]
-    assert all(text[word.start_char : word.end_char] == word.text == word.word for word in words)
-    assert "".join(word.text for word in words) == text.replace(" ", "")
-    assert {word.text for word in words} >= {"."}
-    assert all(word.head is None and word.upos is None and word.lemma is None for word in words)
-
-
-def test_a_document_does_not_depend_on_the_others_of_a_batch(parser: Parser) -> None:
+def test_sentences_and_words_have_true_offsets_that_depend_on_no_other_document(parser: Parser) -> None:
     texts = [" ".join(sentences) for sentences in SENTENCES.values()]
     together = parse(parser, texts)
+    for document, expected in zip(together, SENTENCES.values(), strict=True):
+        text = document.document.text
+        assert [text[one.words[0].start_char : one.words[-1].end_char] for one in document.sentences] == expected
+        words = [word for one in document.sentences for word in one.words]
+        assert all(text[word.start_char : word.end_char] == word.text == word.word for word in words)
+        assert "".join(word.text for word in words) == text.replace(" ", "")
+        assert {word.text for word in words} >= {"."}
+        assert all(word.head is None and word.upos is None and word.lemma is None for word in words)
     alone = [parse(parser, [text])[0] for text in texts]
     assert [one.sentences for one in together] == [one.sentences for one in alone]
 
 
-def test_words_broken_at_the_end_of_a_line_are_one(parser: Parser) -> None:
-    [document] = parse(parser, ["Borg-\nmästaren sade ingenting.\nBron är öppen."])
-    assert document.sentences[0].words[0].word == "Borgmästaren"
-
-
-def test_words_of_several_scripts_stand_in_one_text(parser: Parser) -> None:
-    text = "Влада је рекла: Regeringen har beslutat. שלום עולם."
-    [document] = parse(parser, [text])
-    words = [word.text for one in document.sentences for word in one.words]
-    assert {"Влада", "Regeringen", "beslutat", "שלום", "עולם"} <= set(words)
-
-
-def test_text_without_spaces_is_a_dead_letter(parser: Parser) -> None:
-    [outcome] = parser.parse([Document(doc_id="1", text="東京は日本の首都です。", source_uri="m", source_position=0)])
-    assert isinstance(outcome, DeadLetter)
-    assert outcome.error == "no_spaces"
+def test_broken_words_several_scripts_and_texts_without_spaces(parser: Parser) -> None:
+    broken = "Borg-\nmästaren sade ingenting.\nBron är öppen."
+    mixed = "Влада је рекла: Regeringen har beslutat. שלום עולם."
+    first, second = parse(parser, [broken, mixed])
+    assert first.sentences[0].words[0].word == "Borgmästaren"
+    words = {word.text for one in second.sentences for word in one.words}
+    assert {"Влада", "Regeringen", "beslutat", "שלום", "עולם"} <= words
+    [refused] = parser.parse(documents_of(["東京は日本の首都です。"]))
+    assert isinstance(refused, DeadLetter)
+    assert refused.error == "no_spaces"
 
 
 ENGLISH = "The ferry couldn't leave on Tuesday. Nobody in the town knew why the mayor had closed the bridge."
@@ -96,7 +83,7 @@ TEXTS = [
 IN_ENGLISH = [1, 5]
 
 
-@pytest.mark.parametrize(("trees", "tags"), [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize(("trees", "tags"), [(True, True), (False, True)])
 def test_english_is_read_as_by_parser_en_and_all_else_as_by_the_tokenizer(
     trees: bool, tags: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from concord.pipeline.parsing.packed_sentences import PackedSentences
-from concord.pipeline.parsing.spanning_tree import best_tree, best_trees
+from concord.pipeline.parsing.spanning_tree import best_tree
 from concord.pipeline.parsing.stanza_networks import (
     ROOT_FORM,
     FormTable,
@@ -137,8 +137,10 @@ def tagged_by_stanza(given: Any, options: Mapping[str, Any]) -> list[list[list[i
     return tags
 
 
-@pytest.mark.parametrize("share_hid", [True, False])
-@pytest.mark.parametrize("changes", [{}, {"char_bidirectional": True}, {"char": False}, {"pretrain": True}])
+@pytest.mark.parametrize(
+    ("share_hid", "changes"),
+    [(True, {}), (False, {"char_bidirectional": True}), (True, {"char": False}), (False, {"pretrain": True})],
+)
 def test_tags_equal_those_of_stanza(share_hid: bool, changes: Mapping[str, Any]) -> None:
     from stanza.models.pos.model import Tagger
 
@@ -215,42 +217,30 @@ def test_network_with_a_transformer_is_left_to_stanza() -> None:
     assert "transformer" in (obstacle_to_networks(transformer, transformer) or "")
 
 
-def test_cleared_table_depends_on_nothing_before() -> None:
+@pytest.fixture(scope="module")
+def tagger() -> Any:
     from stanza.models.pos.model import Tagger
 
     vocabulary = vocabularies()
-    given = processor(Tagger(SHAPES, vocabulary, share_hid=True), SHAPES, vocabulary)
+    return processor(Tagger(SHAPES, vocabulary, share_hid=True), SHAPES, vocabulary)
+
+
+def test_cleared_table_depends_on_nothing_before_and_not_on_how_large_it_was(tagger: Any) -> None:
     with torch.inference_mode():
-        fresh, used = (FormTable([TaggerNetwork(given, CPU)]) for _ in range(2))
-        used.look_up(["home", "boats", "Harwich", "?"])
-        used.clear()
-        forms = ["Nobody", "saw", "boats"]
-        expected, found = fresh.look_up(forms), used.look_up(forms)
-        assert expected.tolist() == found.tolist()
-        for left, right in zip(fresh.vectors(0, expected), used.vectors(0, found), strict=True):
-            assert torch.equal(left, right)
+        for most_forms, used_forms in ((10_000, ["home", "boats", "Harwich", "?"]), (4, list("abcdefgh"))):
+            fresh, used = (FormTable([TaggerNetwork(tagger, CPU)], most_forms=most_forms) for _ in range(2))
+            used.look_up(used_forms)
+            used.clear()
+            for forms in (["Nobody", "saw", "boats"], ["at", "home"]):
+                expected, found = fresh.look_up(forms), used.look_up(forms)
+                assert expected.tolist() == found.tolist()
+                for left, right in zip(fresh.vectors(0, expected), used.vectors(0, found), strict=True):
+                    assert torch.equal(left, right)
 
 
-def test_cleared_table_forgets_how_large_it_was() -> None:
-    from stanza.models.pos.model import Tagger
-
-    vocabulary = vocabularies()
-    given = processor(Tagger(SHAPES, vocabulary, share_hid=True), SHAPES, vocabulary)
+def test_full_table_of_forms_starts_again(tagger: Any) -> None:
     with torch.inference_mode():
-        fresh, used = (FormTable([TaggerNetwork(given, CPU)], most_forms=4) for _ in range(2))
-        used.look_up(list("abcdefgh"))
-        used.clear()
-        for forms in (["Nobody", "saw", "boats"], ["at", "home"]):
-            assert used.look_up(forms).tolist() == fresh.look_up(forms).tolist()
-
-
-def test_full_table_of_forms_starts_again() -> None:
-    from stanza.models.pos.model import Tagger
-
-    vocabulary = vocabularies()
-    given = processor(Tagger(SHAPES, vocabulary, share_hid=True), SHAPES, vocabulary)
-    with torch.inference_mode():
-        table = FormTable([TaggerNetwork(given, CPU)], most_forms=4)
+        table = FormTable([TaggerNetwork(tagger, CPU)], most_forms=4)
         expected = [vectors[0] for vectors in table.vectors(0, table.look_up(["boats"]))]
         for forms in (["a", "b", "c"], ["boats", "d"], ["a", "b", "c", "d", "e", "boats", "a"], ["boats"]):
             rows = table.look_up(forms)
@@ -258,21 +248,3 @@ def test_full_table_of_forms_starts_again() -> None:
         for found, vector in zip(table.vectors(0, rows), expected, strict=True):
             torch.testing.assert_close(found[0], vector)
         assert table.vectors(0, rows)[0].shape == (1, SHAPES["word_emb_dim"])
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_best_trees_equal_those_of_each_sentence(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    lengths = sorted(random.integers(2, 12, size=30).tolist(), reverse=True)
-    scores = random.normal(size=(30, lengths[0], lengths[0])).astype(np.float32) * 3
-    expected = np.zeros((30, lengths[0]), dtype=np.int64)
-    for row, length in enumerate(lengths):
-        expected[row, :length] = best_tree(scores[row, :length, :length])
-    assert best_trees(scores, lengths).tolist() == expected.tolist()
-
-
-def test_best_trees_reject_scores_that_are_not_finite() -> None:
-    scores = np.zeros((2, 4, 4), dtype=np.float32)
-    scores[1, 2, 1] = np.nan
-    with pytest.raises(ValueError, match="finite arc scores for a sentence of 3 words"):
-        best_trees(scores, [4, 4])

@@ -17,7 +17,9 @@ from concord.pipeline.parsing.tokens import (
     Word,
     cut_sentence,
     find_token_fault,
+    is_unspaced,
     join_numbers,
+    join_unspaced,
     make_token,
     parser_view,
     sentences_of,
@@ -41,16 +43,16 @@ def spaced_tokens(forms: list[str]) -> list[Token]:
     return tokens
 
 
-def test_parser_view_reads_c1_controls_as_windows_1252() -> None:
-    assert parser_view("a\x97b \x93c\x94 it\x92s") == "a\u2014b \u201cc\u201d it\u2019s"
-
-
-def test_parser_view_replaces_controls_undefined_in_windows_1252() -> None:
-    assert parser_view("\x81\x8d\x8f\x90\x9d") == "\ufffd" * 5
-
-
-def test_parser_view_leaves_white_space_alone() -> None:
-    assert parser_view("a\x85b\u00a0c") == "a\x85b\u00a0c"
+@pytest.mark.parametrize(
+    ("text", "view"),
+    [
+        ("a\x97b \x93c\x94 it\x92s", "a\u2014b \u201cc\u201d it\u2019s"),
+        ("\x81\x8d\x8f\x90\x9d", "\ufffd" * 5),
+        ("a\x85b\u00a0c", "a\x85b\u00a0c"),
+    ],
+)
+def test_parser_view_reads_c1_controls_as_windows_1252(text: str, view: str) -> None:
+    assert parser_view(text) == view
 
 
 @given(texts)
@@ -78,17 +80,16 @@ def test_paragraphs_hold_every_visible_code_point_at_its_offset(text: str) -> No
     }
 
 
-def test_window_cut_is_after_the_last_safe_sentence() -> None:
-    labels = np.array([0, SENTENCE_END, 0, BOTH_END, 0, SENTENCE_END, 0])
-    assert window_cut("x" * 30, labels, start=10, safe=5) == 14
-
-
-def test_window_cut_is_at_the_last_white_space_when_no_sentence_ends() -> None:
-    assert window_cut("abc def ghi jkl", np.array([0] * 15), start=0, safe=10) == 7
-
-
-def test_window_cut_advances_when_there_is_no_white_space() -> None:
-    assert window_cut(" " + "x" * 40, np.array([0] * 20), start=0, safe=10) == 10
+@pytest.mark.parametrize(
+    ("characters", "labels", "start", "safe", "cut"),
+    [
+        pytest.param("x" * 30, [0, SENTENCE_END, 0, BOTH_END, 0, SENTENCE_END, 0], 10, 5, 14, id="safe sentence"),
+        pytest.param("abc def ghi jkl", [0] * 15, 0, 10, 7, id="white space"),
+        pytest.param(" " + "x" * 40, [0] * 20, 0, 10, 10, id="neither"),
+    ],
+)
+def test_window_cut_is_at_the_best_place(characters: str, labels: list[int], start: int, safe: int, cut: int) -> None:
+    assert window_cut(characters, np.array(labels), start=start, safe=safe) == cut
 
 
 def test_sentences_of_reads_labels() -> None:
@@ -189,17 +190,11 @@ def test_joined_tokens_cover_the_text(view: str, ends: set[int]) -> None:
     assert find_token_fault(view, [token for sentence in joined for token in sentence]) is None
 
 
-def test_cut_sentence_keeps_a_sentence_up_to_the_cap() -> None:
+def test_cut_sentence_cuts_at_punctuation_of_the_second_half_and_never_within_a_token() -> None:
     tokens = spaced_tokens(["a"] * 10)
     assert cut_sentence(tokens, cap=10) == [tokens]
-
-
-def test_cut_sentence_prefers_punctuation_in_the_second_half() -> None:
     tokens = spaced_tokens(list("a,aaaa,aaaaaaaaaaa"))
     assert [len(piece) for piece in cut_sentence(tokens, cap=10)] == [7, 10, 1]
-
-
-def test_cut_sentence_never_splits_a_token() -> None:
     tokens = [make_token("do" * 40, 2 * i, 2 * i + 2, ["d", "o"]) for i in range(40)]
     assert [len(piece) for piece in cut_sentence(tokens, cap=11)] == [5] * 8
 
@@ -233,3 +228,29 @@ def test_find_token_fault_reports_the_position(tokens: list[Token], message: str
     fault = find_token_fault("ab cd", tokens)
     assert fault is not None
     assert message in fault
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Ada Lovelace wrote to 北京大学.", False),
+        ("北京大学 (Peking University) は", False),
+        ("北京大学在海淀区, founded 1898", True),
+        ("東京は日本の首都です。", True),
+        ("ประเทศไทย", True),
+        ("서울은 한국의 수도이다.", False),
+        ("", False),
+        ("1984 ...", False),
+    ],
+)
+def test_a_text_is_unspaced_where_most_of_its_letters_are(text: str, expected: bool) -> None:
+    assert is_unspaced(text) is expected
+
+
+def test_a_run_of_letters_without_spaces_is_one_word_and_ends_no_sentence() -> None:
+    view = "In 北京大学, she"
+    tokens = [make_token(view, a, b, [view[a:b]]) for a, b in [(0, 2), (3, 4), (4, 6), (6, 7), (7, 8), (9, 12)]]
+    joined = join_unspaced(view, [tokens[:3], tokens[3:]])
+    assert [[view[token.start : token.end] for token in sentence] for sentence in joined] == [
+        ["In", "北京大学", ",", "she"]
+    ]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from concord.models.data.visible import visible
-from concord.pipeline.documents import Document, ParsedDocument, ParsedSentence
+from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence
 from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.tokens import parser_view
 
@@ -57,6 +57,14 @@ def check_tokens(document: ParsedDocument) -> None:
         covered.update(range(word.start_char, word.end_char))
         place = word.end_char
     assert visible("".join(text[i] for i in range(len(text)) if i not in covered)).strip() == ""
+
+
+def check_parse(document: ParsedDocument | DeadLetter) -> None:
+    """Check the offsets and trees of a document that was parsed."""
+    assert isinstance(document, ParsedDocument)
+    check_tokens(document)
+    for sentence in document.sentences:
+        check_tree(sentence)
 
 
 def check_tree(sentence: ParsedSentence) -> None:

@@ -16,7 +16,7 @@ PEOPLE_AND_PLACES = (
 """The sentences of the trained pipeline: word -> entity type."""
 
 
-def write_spacy(folder: Path, *, sentences: Iterable[Mapping[str, str]] = PEOPLE_AND_PLACES, steps: int = 25) -> Path:
+def write_spacy(folder: Path, *, sentences: Iterable[Mapping[str, str]] = PEOPLE_AND_PLACES, steps: int = 40) -> Path:
     """Write an English pipeline whose NER has learned the entities of sentences; return its folder."""
     nlp = spacy.blank("en")
     nlp.add_pipe("ner")
