@@ -48,7 +48,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.resolve_parser import load_parser
 from concord.pipeline.plan import Plan
-from concord.pipeline.worker.memory import bound_caches
+from concord.pipeline.resources import bound_caches
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord.workflows.annotation.job import annotate_config
 from concord.workflows.corpora import read_corpora

@@ -33,8 +33,8 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.plan import Plan
+from concord.pipeline.resources import bound_caches
 from concord.pipeline.worker.build import build_worker
-from concord.pipeline.worker.memory import bound_caches
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord.workflows.registry import find_entity_tagger
 

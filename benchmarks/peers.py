@@ -59,7 +59,7 @@ def load_concord(model: str, settings: Mapping[str, object]) -> Loaded:
     from concord.pipeline.output.output_folder import OutputFolder
     from concord.pipeline.parsing.resolve_parser import load_parser, parser_for
     from concord.pipeline.plan import Plan
-    from concord.pipeline.worker.memory import bound_caches
+    from concord.pipeline.resources import bound_caches
     from concord.pipeline.worker.shard_worker import ShardWorker
     from concord.workflows.annotation.job import annotate_config
     from concord.workflows.registry import find_entity_tagger

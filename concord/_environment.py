@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from concord.pipeline.threads import wait_passively
+from concord.pipeline.resources import wait_passively
 
 
 def set_environment() -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.collection import EntityRow, TokenRow
 from concord.pipeline.output.schema import CANDIDATE
-from concord.pipeline.report.type_colours import HUES, type_colours
+from concord.pipeline.report.html import HUES, type_colours
 
 _HUES = ("#1f6feb", "#b35900", "#1a7f37", "#8250df", "#bf3989", "#0b7285", "#9a6700", "#57606a")
 _LINES = ("solid", "dashed", "dotted")

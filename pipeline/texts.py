@@ -16,8 +16,7 @@ from concord.pipeline.job import check_trees, with_terms
 from concord.pipeline.output.schema import UNCALIBRATED, UNSIGNED, Signature
 from concord.pipeline.output.tables import annotated_rows, annotated_tables, error_table
 from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity
-from concord.pipeline.threads import default_threads, torch_threads
-from concord.pipeline.worker.memory import bound_caches, free_memory, trim_heap
+from concord.pipeline.resources import bound_caches, default_threads, free_memory, torch_threads, trim_heap
 from concord.pipeline.worker.stages import ParseStage, TagStage, run_bisecting
 
 SOURCE = "memory"

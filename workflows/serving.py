@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from concord.pipeline.threads import wait_passively
+from concord.pipeline.resources import wait_passively
 
 # MLflow imports this module first, and torch reads the setting when it is imported below.
 wait_passively()

@@ -17,10 +17,9 @@ from concord.models.errors import ConcordError
 from concord.pipeline.errors import DeviceError, ShardError, StoppedError
 from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.threads import torch_threads
+from concord.pipeline.resources import existing_objects_frozen, torch_threads
 from concord.pipeline.worker.build import build_worker
 from concord.pipeline.worker.crash_log import CrashLog, WorkPlace
-from concord.pipeline.worker.memory import existing_objects_frozen
 from concord.pipeline.worker.shard_progress import OnShardProgress, ShardProgress, Timings
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from ray.exceptions import RayError
 from concord.models.errors import ConfigError
 from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.plan import Plan, Shard
+from concord.pipeline.resources import resident_bytes
 from concord.pipeline.storage.atomic_writes import store_errors, write_unsynced
 from concord.pipeline.storage.files import is_url
 from concord.pipeline.storage.output_paths import output_path, remove
 from concord.pipeline.worker.crash_log import CrashLog
-from concord.pipeline.worker.memory import resident_bytes
 from concord.pipeline.worker.shard_progress import Timings
 from concord.pipeline.worker.stages import Parses
 

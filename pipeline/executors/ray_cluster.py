@@ -28,9 +28,9 @@ from concord.pipeline.executors.ray_actors import ParseActor, ShardActor, Shared
 from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole, cause_of, runtime_env, workers_that_fit
 from concord.pipeline.executors.ray_setup import leftovers_ended, resolve_auth_mode
 from concord.pipeline.plan import Plan, Shard
+from concord.pipeline.resources import usable_cores
 from concord.pipeline.storage.atomic_writes import store_errors
 from concord.pipeline.storage.files import file_sha256
-from concord.pipeline.threads import usable_cores
 from concord.pipeline.worker.build import build_parse_worker, build_worker
 from concord.pipeline.worker.shard_progress import OnShardProgress
 

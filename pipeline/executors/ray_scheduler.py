@@ -39,7 +39,7 @@ from concord.pipeline.executors.base import OnReport, StopRequest
 from concord.pipeline.executors.ray_actors import ParseActor, ProcessPlace, ShardResult, SharedStorage
 from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.threads import WAIT_POLICY
+from concord.pipeline.resources import WAIT_POLICY
 from concord.pipeline.worker.crash_log import PROGRESS_SECONDS, Cause, CrashLog, WorkPlace
 from concord.pipeline.worker.shard_progress import OnShardProgress, ShardProgress, Timings
 

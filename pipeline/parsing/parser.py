@@ -25,7 +25,7 @@ from concord.pipeline.parsing.tokens import (
     parser_view,
     restore_offsets,
 )
-from concord.pipeline.threads import torch_threads
+from concord.pipeline.resources import torch_threads
 
 
 class Parser(ABC):

@@ -21,8 +21,8 @@ from concord.pipeline.planning.build_plan import PlanInputs, has_same_files, mak
 from concord.pipeline.planning.input_diff import ExistingOutput, scan_existing
 from concord.pipeline.planning.inputs import FileHashes, hash_here
 from concord.pipeline.readers.read_file import libraries_of
+from concord.pipeline.resources import default_threads, threads_of_environment
 from concord.pipeline.storage.files import FileState
-from concord.pipeline.threads import default_threads, threads_of_environment
 
 MOST_HASHED_HERE = 2_000_000_000
 """Bytes of an input that the driver hashes itself with the Ray executor; more are hashed by Ray tasks."""

@@ -1,14 +1,21 @@
-"""The report of a run: one self-contained HTML file with its counts, names, dead letters and times.
+"""HTML pages, the colours of entity types on them, and the report of a run.
 
-The counts come from the commit records, names and dead letters from their tables, a batch of rows at a time.
+A page is one file that holds everything it shows and requests nothing from the network. Its template extends
+``concord.pipeline.report/base.html.j2``. The report has a run's counts, names, dead letters and times: the counts come
+from the commit records, names and dead letters from their tables, a batch of rows at a time.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from zlib import crc32
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import Collection, open_collection
@@ -17,8 +24,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.output.schema import CANDIDATE, ERRORS
 from concord.pipeline.output.shard_stats import backed_off, total_counts
-from concord.pipeline.report.templates import load_template, write_page
-from concord.pipeline.report.type_colours import type_colours
+from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import OutputPath
 
 REPORT_NAME = "report.html"
@@ -26,6 +32,23 @@ NAMES_A_TYPE = 15
 EXAMPLES = 3
 DISTINCT_NAMES = 400_000
 """When there are more than this, the rarer half is dropped from the counts."""
+HUES = 8
+COLOURS = 3 * HUES
+"""The colours of the stylesheet: eight hues, the same with a line above, and with a dotted one."""
+
+# Types that occur together have different hues, as far as there are; related ones share one.
+_KIN = (
+    "LOC FAC LANGUAGE",
+    "ORG PRODUCT LAW",
+    "PER EVENT WORK_OF_ART",
+    "MISC GPE",
+    "NORP",
+    "DATE TIME",
+    "MONEY PERCENT",
+    "CARDINAL ORDINAL QUANTITY",
+)
+_USUAL = {kind: hue + HUES * place for hue, kinds in enumerate(_KIN) for place, kind in enumerate(kinds.split())}
+_USUAL |= {"PERSON": _USUAL["PER"], "LOCATION": _USUAL["LOC"], "ORGANIZATION": _USUAL["ORG"]}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +85,37 @@ def write_report(folder: OutputFolder) -> OutputPath:
     path = folder.metadata / REPORT_NAME
     write_page(path, _render(collection, folder.stats()), staging=folder.staging)
     return path
+
+
+def type_colours(types: Iterable[str]) -> dict[str, int]:
+    """Return the number of the colour of each entity type, from 0 to ``COLOURS - 1``.
+
+    A usual type has the same everywhere. Another has one by its name, or the next that is free; beyond ``COLOURS``
+    types colours repeat.
+    """
+    colours: dict[str, int] = {}
+    for kind in sorted(set(types), key=lambda kind: (kind not in _USUAL, kind)):
+        first = _USUAL.get(kind, crc32(kind.encode(errors="replace")) % HUES)
+        free = set(range(COLOURS)) - set(colours.values())
+        colours[kind] = min(free, key=lambda number: (number - first) % COLOURS, default=first)
+    return colours
+
+
+def load_template(package: str, name: str) -> Template:
+    """Return a template that lies in a package, beside the module that renders it."""
+    return _environment().get_template(f"{package}/{name}")
+
+
+def write_page(path: OutputPath, html: str, *, staging: Path | None) -> None:
+    """Atomically write a page, replacing any existing file; StoreError if there is no space."""
+    with store_errors(path):
+        write_atomically(path, html.encode("utf-8", "backslashreplace"), staging=staging)
+
+
+def format_count(value: int) -> str:
+    """Return a count in groups of three digits, set apart by narrow no-break spaces."""
+    # No language mistakes these for a decimal sign.
+    return f"{value:,}".replace(",", "\u202f")
 
 
 def _render(collection: Collection, stats: Mapping[str, Any]) -> str:
@@ -132,3 +186,26 @@ def _stages(stats: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"name": name, "seconds": taken, "rate": round(words / taken) if taken > 0 and words else None}
         for name, taken in seconds.items()
     ]
+
+
+def _share(value: float | None) -> str:
+    return "\u2013" if value is None else f"{value:.2f}"
+
+
+@cache
+def _environment() -> Environment:
+    # Every value is escaped; nothing is ever marked as safe.
+    environment = Environment(
+        loader=FunctionLoader(_read_source),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(count=format_count, share=_share)
+    return environment
+
+
+def _read_source(path: str) -> str:
+    package, _, name = path.rpartition("/")
+    return files(package).joinpath(name).read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ModelError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.plan import Plan
-from concord.pipeline.worker.memory import bound_caches
+from concord.pipeline.resources import bound_caches
 
 if TYPE_CHECKING:
     from concord.models.taggers.base import Tagger

@@ -18,7 +18,7 @@ from concord.pipeline.output.schema import SCHEMAS, Signature, signed_schema
 from concord.pipeline.output.shard_stats import BackOffStep, count_margins, count_rows, count_step
 from concord.pipeline.output.tables import annotated_tables, error_table, part_rows
 from concord.pipeline.plan import RowsToCopy, Shard
-from concord.pipeline.worker.memory import shortage_errors
+from concord.pipeline.resources import shortage_errors
 from concord.pipeline.worker.source_texts import SourceTexts
 from concord.pipeline.worker.stages import run_bisecting
 

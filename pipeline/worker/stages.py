@@ -40,8 +40,8 @@ from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Shard, ShardRef
 from concord.pipeline.readers.read_file import libraries_of, read_piece
+from concord.pipeline.resources import shortage_errors
 from concord.pipeline.storage.files import file_state
-from concord.pipeline.worker.memory import shortage_errors
 from concord.pipeline.worker.shard_progress import OnShare
 
 if TYPE_CHECKING:

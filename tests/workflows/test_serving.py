@@ -108,7 +108,7 @@ def test_idle_threads_of_a_server_sleep() -> None:
     )
     imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
     assert done.stdout == "PASSIVE\n"
-    assert imported.index("concord.pipeline.threads") < imported.index("torch")
+    assert imported.index("concord.pipeline.resources") < imported.index("torch")
 
 
 def test_offsets_are_code_points_of_the_unchanged_text(served: PyFuncModel) -> None:

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 from concord.models.errors import ConcordError, ModelError
 from concord.pipeline.errors import StoreError
+from concord.pipeline.resources import THREADS_VARIABLE, default_threads, usable_cores
 from concord.pipeline.storage.object_stores import StorePath
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.pipeline.threads import THREADS_VARIABLE, default_threads, usable_cores
 from concord.workflows.console import Answer, table
 from concord.workflows.job_files import cache_folder
 

@@ -14,7 +14,7 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.readers.read_file import reader_for
-from concord.pipeline.report.type_colours import HUES, type_colours
+from concord.pipeline.report.html import HUES, type_colours
 from concord.pipeline.storage.atomic_writes import move_into_place, stage_file, store_errors
 from concord.workflows.annotation.job import read_text_config
 from concord.workflows.console import Answer, printable, table

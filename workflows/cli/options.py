@@ -118,7 +118,7 @@ def compute_options(work: Callable[..., Answer]) -> Callable[..., Answer]:
     @functools.wraps(work)
     def call(*, threads: int | None, **arguments: Any) -> Answer:
         from concord.models.bundles.checkpoint import pick_device
-        from concord.pipeline.threads import torch_threads
+        from concord.pipeline.resources import torch_threads
 
         pick_device(arguments["device"])  # a GPU that is not there is told of before anything is read
         with torch_threads(threads):

@@ -16,9 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from concord.models.errors import ConcordError
 from concord.pipeline.exchange.export import format_csv
 from concord.pipeline.exchange.review_queue import Quotas
-from concord.pipeline.report.html import REPORT_NAME
-from concord.pipeline.report.templates import load_template
-from concord.pipeline.report.type_colours import type_colours
+from concord.pipeline.report.html import REPORT_NAME, load_template, type_colours
 from concord.pipeline.storage.output_paths import read_bytes
 from concord.workflows.view.correcting.correction_log import CorrectionLog, RefusedError
 from concord.workflows.view.correcting.review_queue import QUOTAS, ReviewQueue

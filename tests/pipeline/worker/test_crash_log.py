@@ -21,8 +21,8 @@ from concord.pipeline.output.shard_stats import BackOffStep, backed_off
 from concord.pipeline.output.tables import annotated_tables
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
+from concord.pipeline.resources import shortage_errors
 from concord.pipeline.worker.crash_log import Cause, CrashLog, ShardAttempts, WorkPlace
-from concord.pipeline.worker.memory import shortage_errors
 from concord.pipeline.worker.shard_worker import ShardWorker
 
 pytestmark = pytest.mark.slow

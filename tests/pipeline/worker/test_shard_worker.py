@@ -28,8 +28,8 @@ from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan, Shard
+from concord.pipeline.resources import existing_objects_frozen
 from concord.pipeline.worker.build import build_parse_worker, build_worker
-from concord.pipeline.worker.memory import existing_objects_frozen
 from concord.pipeline.worker.shard_progress import Timings
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord.pipeline.worker.stages import Parses

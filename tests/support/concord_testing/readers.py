@@ -4,7 +4,6 @@ Every read has to be exactly one generation: its rows are compared, by a hash, w
 """
 
 import json
-import multiprocessing
 import random
 import time
 from collections import Counter
@@ -119,11 +118,8 @@ def read_often(keep_on: Iterable[object], output: Path, answer: Path, *, seed: i
 
 
 def start_reader(keep_on: Iterable[object], output: Path, answer: Path, *, seed: int) -> BaseProcess:
-    """Start ``read_often`` in a new process; in a fork, DuckDB would wait for threads that do not exist there."""
-    arguments = {"keep_on": keep_on, "output": output, "answer": answer, "seed": seed}
-    process = multiprocessing.get_context("spawn").Process(target=read_often, kwargs=arguments)
-    process.start()
-    return process
+    """Start ``read_often`` in a process of its own."""
+    return runs.in_child(partial(read_often, keep_on, output, answer, seed=seed))
 
 
 @dataclass(frozen=True, slots=True)

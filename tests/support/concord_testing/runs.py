@@ -24,9 +24,9 @@ from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.resources import THREADS_VARIABLE
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_VARIABLE
-from concord.pipeline.threads import THREADS_VARIABLE
 from concord.workflows.annotation.job import read_annotate_job
 from concord_testing import fakes
 from concord_testing.checkout import CHECKOUT

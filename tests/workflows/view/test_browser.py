@@ -20,8 +20,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.report.html import write_report
-from concord.pipeline.report.type_colours import COLOURS
+from concord.pipeline.report.html import COLOURS, write_report
 from concord.workflows.view import viewer
 from concord.workflows.view.correcting import review_queue
 
