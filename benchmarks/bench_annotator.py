@@ -31,8 +31,7 @@ from concord.models.data.outputs import Prediction, known_numbers
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
 from concord.models.training.fit import FitConfig
-from concord.pipeline.corpora.read_corpus import GoldDocument
-from concord.pipeline.corpora.write_corpus import write_gold
+from concord.pipeline.corpora.gold_corpus import GoldDocument, write_gold
 from concord.workflows.corpora import Documents, read_corpora, without_labels
 from concord.workflows.training import train
 from concord.workflows.training.job import TrainJob, read_train_job

@@ -25,9 +25,8 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.metrics import gold_sequences, span_scores
 from concord.models.labels import BIO, decode_spans
-from concord.pipeline.corpora.read_corpus import GoldDocument, read_gold
+from concord.pipeline.corpora.gold_corpus import GoldDocument, read_gold, write_gold
 from concord.pipeline.corpora.read_terms import read_terms
-from concord.pipeline.corpora.write_corpus import write_gold
 from concord.workflows.corpora import label_types, without_labels
 from concord.workflows.training import train
 from concord.workflows.training.job import read_train_job

@@ -23,7 +23,7 @@ from environment import BUNDLES, environment, spread
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence, first_documents
-from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.corpora.gold_corpus import read_gold
 
 Documents = Sequence[Sequence[Sentence]]
 

@@ -16,7 +16,7 @@ import torch
 from bench_peers import tree_scores
 from environment import environment
 
-from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.corpora.gold_corpus import read_gold
 from concord.workflows import prepare
 from concord.workflows.prepare import ParseConfig
 

@@ -22,9 +22,9 @@ from concord.models.evaluation.metrics import gold_sequences
 from concord.models.labels import LabelScheme, Span, decode_spans, encode_spans
 from concord.models.layers.tree_lstm import grow_forest
 from concord.models.taggers.base import Tagger
-from concord.pipeline.corpora.conllu import PARSER_KEY, read_header
+from concord.pipeline.corpora.conll import PARSER_KEY, read_header
 from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, UNKNOWN_LABEL, GoldFormat
-from concord.pipeline.corpora.read_corpus import GoldDocument, read_corpus
+from concord.pipeline.corpora.gold_corpus import GoldDocument, read_corpus
 from concord.pipeline.errors import InputError
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import warn

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from concord.models.labels import OUTSIDE, decode_spans
-from concord.pipeline.corpora.conllu import PARSER_KEY
-from concord.pipeline.corpora.read_corpus import GoldDocument
-from concord.pipeline.corpora.write_corpus import write_gold
+from concord.pipeline.corpora.conll import PARSER_KEY
+from concord.pipeline.corpora.gold_corpus import GoldDocument, write_gold
 from concord.pipeline.corrections.correction import (
     Correction,
     Mark,

@@ -27,7 +27,7 @@ from concord.models.evaluation.significance import Difference, UnitCounts
 from concord.models.labels import BIO, LabelScheme, Span
 from concord.models.taggers.base import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.pipeline.corpora.read_corpus import GoldDocument
+from concord.pipeline.corpora.gold_corpus import GoldDocument
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.names.language import language_of
 from concord.pipeline.storage.files import file_sha256

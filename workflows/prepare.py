@@ -15,10 +15,18 @@ from concord.models.errors import ConfigError, ModelError
 from concord.models.labels import TOKENS, decode_spans
 from concord.models.layers.tree_lstm import grow_forest
 from concord.pipeline.config import ParserConfig
-from concord.pipeline.corpora.conllu import PARSER_KEY, SOURCE_KEY, read_header
+from concord.pipeline.corpora.conll import PARSER_KEY, SOURCE_KEY, read_header
 from concord.pipeline.corpora.corpus_format import TAG_COLUMNS, CorpusScheme, Fault, GoldFormat, OnFault
-from concord.pipeline.corpora.read_corpus import SUFFIXES, GoldDocument, detect_format, read_corpus, read_gold
-from concord.pipeline.corpora.write_corpus import PARSED_SUFFIXES, GoldForm, write_gold
+from concord.pipeline.corpora.gold_corpus import (
+    PARSED_SUFFIXES,
+    SUFFIXES,
+    GoldDocument,
+    GoldForm,
+    detect_format,
+    read_corpus,
+    read_gold,
+    write_gold,
+)
 from concord.pipeline.errors import InputError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.parser import Parser

@@ -1,35 +1,56 @@
-"""Readers of gold corpora in columns, one word per line: CoNLL, and CoNLL-2012, the format of OntoNotes 5.
+"""Gold corpora in columns, one word per line: readers of CoNLL, CoNLL-2012 (OntoNotes 5) and CoNLL-U.
 
-Sentences are separated by blank lines. In CoNLL files the word ``-DOCSTART-`` starts a document; a sentence outside of
-any document is a document of its own. In CoNLL-2012 word, part of speech and entity, such as ``(PERSON*`` and ``*)``,
-are in columns 4, 5 and 11; ``#begin document`` starts a document, or a part of one, and Treebank escapes such as
-``-LRB-`` are decoded.
+Sentences are separated by blank lines, and a sentence outside of any document is a document of its own.
+
+- CoNLL: the word ``-DOCSTART-`` starts a document.
+- CoNLL-2012: word, part of speech and entity, such as ``(PERSON*`` and ``*)``, are in columns 4, 5 and 11;
+  ``#begin document`` starts a document or a part of one, and Treebank escapes such as ``-LRB-`` are decoded.
+- CoNLL-U: ``# newdoc`` starts a document. Entity labels are in MISC as ``NER=B-PER``; a word without one is ``O``, and
+  the label of ``NER=?`` is unknown. Token labels are in UPOS, XPOS or MISC, and every word must have one. Ranges of
+  multi-word tokens and empty nodes are ignored, since syntactic words carry the labels; a label that only they have is
+  a fault.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from pathlib import Path
 
 from concord.models.labels import OUTSIDE, Span, encode_spans
 from concord.pipeline.corpora.corpus_format import (
     EMPTY,
+    NO_ENTITY,
+    TAG_COLUMNS,
     FaultReporter,
     GoldFormat,
     LabelPlaces,
     SentenceRows,
+    numbered_lines,
     split_columns,
 )
 
 DOCUMENT_START = "-DOCSTART-"
+BEGIN_DOCUMENT = "#begin document"
+_BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
+_PIECE = re.compile(r"\((?P<opens>[^()*|]+)|(?P<closes>[^()*|]*)\)")
+_NO_BRACKET = {"*", "-", EMPTY}
+_WORD, _TAG, _ENTITY = 3, 4, 10
+
+COLUMNS = 10
+"""Of CoNLL-U."""
+ENTITY_KEY = "NER"
+# Comments at the head of a file with the trees of a parser: the parser's signature, and the SHA-256 of the source file.
+PARSER_KEY = "concord.parser"
+SOURCE_KEY = "concord.source"
 
 
-def read_sentences(lines: Iterable[tuple[int, str]], form: GoldFormat, report: FaultReporter) -> Iterator[SentenceRows]:
+def read_conll(lines: Iterable[tuple[int, str]], form: GoldFormat, report: FaultReporter) -> Iterator[SentenceRows]:
     """Yield the rows of each sentence; columns are separated by tabs, or by spaces in a line without tabs."""
     rows, places = SentenceRows(), LabelPlaces(str(form.label_column or "the last column"), form)
     for number, line in chain(lines, [(0, "")]):
         columns = split_columns(line)
         if columns and DOCUMENT_START not in (columns[0], _column(columns, form.word_column)):
-            _add_row(rows, columns, number, form, places, report)
+            _add_conll_row(rows, columns, number, form, places, report)
             continue
         if rows.has_rows:
             yield rows
@@ -40,7 +61,7 @@ def read_sentences(lines: Iterable[tuple[int, str]], form: GoldFormat, report: F
     places.report(report)
 
 
-def _add_row(
+def _add_conll_row(
     rows: SentenceRows, columns: list[str], number: int, form: GoldFormat, places: LabelPlaces, report: FaultReporter
 ) -> None:
     word = _column(columns, form.word_column)
@@ -68,15 +89,6 @@ def _expected(form: GoldFormat) -> str:
 
 def _column(columns: list[str], number: int) -> str | None:
     return columns[number - 1] if number <= len(columns) else None
-
-
-BEGIN_DOCUMENT = "#begin document"
-_BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
-_PIECE = re.compile(r"\((?P<opens>[^()*|]+)|(?P<closes>[^()*|]*)\)")
-_NO_ENTITY = {"*", "-", EMPTY}
-
-
-_WORD, _TAG, _ENTITY = 3, 4, 10
 
 
 def read_conll2012(lines: Iterable[tuple[int, str]], form: GoldFormat, report: FaultReporter) -> Iterator[SentenceRows]:
@@ -121,7 +133,7 @@ def _to_labels(cells: Sequence[str], rows: SentenceRows, report: FaultReporter) 
     spans: list[Span] = []
     opened: tuple[int, str] | None = None
     for position, (cell, number) in enumerate(zip(cells, rows.numbers, strict=True)):
-        if cell not in _NO_ENTITY and _PIECE.sub("", cell).strip("*|"):
+        if cell not in _NO_BRACKET and _PIECE.sub("", cell).strip("*|"):
             reject(number, f"expected an entity such as (PERSON*, *) or (PERSON), got {cell!r}")
         for piece in _PIECE.finditer(cell):
             if piece["opens"] is not None:
@@ -140,3 +152,106 @@ def _to_labels(cells: Sequence[str], rows: SentenceRows, report: FaultReporter) 
     if opened is not None:
         reject(rows.numbers[opened[0]], f"the {opened[1]} that starts here is not closed in its sentence")
     return (OUTSIDE,) * len(cells) if rows.broken else encode_spans(spans, len(cells), "BIO")
+
+
+def read_conllu(lines: Iterable[tuple[int, str]], form: GoldFormat, report: FaultReporter) -> Iterator[SentenceRows]:
+    """Yield the rows of each sentence."""
+    rows, places = SentenceRows(), LabelPlaces(str(form.label_column or ENTITY_KEY), form)
+    for number, line in chain(lines, [(0, "")]):
+        if not line.strip():
+            if rows.has_rows:
+                _check_ranges(rows, report)
+                yield rows
+                rows = SentenceRows()
+        elif line.startswith("#"):
+            key, equals, value = line[1:].partition("=")
+            if key.split()[:1] == ["newdoc"]:
+                rows.document = value.strip()
+            elif equals:
+                rows.metadata[key.strip().removeprefix("meta::")] = value.strip()
+        else:
+            _add_conllu_row(rows, line, number, form, places, report)
+    places.report(report)
+
+
+def read_header(path: Path) -> dict[str, str]:
+    """Read the comments on the origin of a corpus' trees, by key; empty if no parser made them.
+
+    Raises:
+        InputError: when the file cannot be read.
+    """
+    header = {}
+    for _, line in numbered_lines(path):
+        key, _, value = line.removeprefix("#").partition("=")
+        if not line.startswith("#") or key.strip() not in (PARSER_KEY, SOURCE_KEY):
+            break
+        header[key.strip()] = value.strip()
+    return header
+
+
+def misc_values(misc: str) -> dict[str, str]:
+    """Return the values of a column MISC by their keys; what has no key has an empty one."""
+    pairs = (item.partition("=") for item in misc.split("|"))
+    return {key.strip() if equals else "": value.strip() if equals else key for key, equals, value in pairs}
+
+
+def conllu_row(
+    number: int | str,
+    form: str,
+    *,
+    lemma: str | None = None,
+    upos: str | None = None,
+    xpos: str | None = None,
+    feats: str | None = None,
+    head: int | None = None,
+    deprel: str | None = None,
+    misc: str | None = None,
+) -> str:
+    """Return a line of ten columns; None and empty values are written as ``_``."""
+    columns = (lemma, upos, xpos, feats, None if head is None else str(head), deprel, None, misc)
+    return "\t".join((str(number), form, *(column or EMPTY for column in columns)))
+
+
+def _add_conllu_row(
+    rows: SentenceRows, line: str, number: int, form: GoldFormat, places: LabelPlaces, report: FaultReporter
+) -> None:
+    columns = line.split("\t")
+    if len(columns) != COLUMNS:
+        message = f"expected {COLUMNS} columns separated by tabs, got {len(columns)}"
+    elif "-" in columns[0] or "." in columns[0]:
+        label = _conllu_label(columns, number, form, places)
+        if form.read_scheme.has_entities and label not in NO_ENTITY:
+            rows.wordless[columns[0]] = number, label
+        return
+    elif columns[0] != str(len(rows.words) + 1) and not rows.broken:
+        message = f"expected word {len(rows.words) + 1} of the sentence, got {columns[0]!r}"
+    elif not columns[1]:
+        message = "expected a word form, got an empty column"
+    else:
+        rows.words.append(columns[1])
+        rows.labels.append(_conllu_label(columns, number, form, places))
+        rows.tags.append(columns[3])
+        rows.heads.append(columns[6])
+        rows.relations.append(columns[7])
+        rows.numbers.append(number)
+        return
+    rows.broken = True
+    report(number, message)
+
+
+def _conllu_label(columns: Sequence[str], number: int, form: GoldFormat, places: LabelPlaces) -> str:
+    """Return the label of a word, and add it to the places of labels."""
+    values = misc_values(columns[9]) | {"upos": columns[3], "xpos": columns[4]}
+    label = values.pop(str(form.label_column or ENTITY_KEY), OUTSIDE if form.read_scheme.has_entities else "")
+    places.add(number, label, values.items())
+    return "" if label == EMPTY and form.label_column in TAG_COLUMNS else label
+
+
+def _check_ranges(rows: SentenceRows, report: FaultReporter) -> None:
+    """Report the labels of ranges and empty nodes, which no word has."""
+    for name, (number, label) in rows.wordless.items():
+        first, dash, _ = name.partition("-")
+        if not (first.isdecimal() and label in rows.labels[int(first) - 1 : int(first)]):
+            kind = "range" if dash else "empty node"
+            remedy = "write it at a word, and I- at any words of the entity after it"
+            report(number, f"the {kind} {name} has the label {label}, which would be lost: {remedy}")

@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from concord.models.labels import OUTSIDE
-from concord.pipeline.corpora.conllu import COLUMNS, ENTITY_KEY, conllu_row, misc_values
+from concord.pipeline.corpora.conll import COLUMNS, ENTITY_KEY, conllu_row, misc_values
 from concord.pipeline.corpora.corpus_format import looks_like_label, numbered_lines
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.items import AnnotatedPassage, AnnotatedSpan, ExportItem, percent_encode

@@ -20,8 +20,7 @@ import click
 
 from concord.models.data.sentence import Sentence
 from concord.models.labels import Span, decode_spans, encode_spans
-from concord.pipeline.corpora.read_corpus import GoldDocument
-from concord.pipeline.corpora.write_corpus import write_gold
+from concord.pipeline.corpora.gold_corpus import GoldDocument, write_gold
 from concord.workflows.corpora import read_documents
 from research.entities_en.words import WORDS
 

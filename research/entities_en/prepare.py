@@ -17,7 +17,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.labels import BIOES, decode_spans
 from concord.models.training.fit import split_long
 from concord.pipeline.config import ParserConfig
-from concord.pipeline.corpora.write_corpus import write_gold
+from concord.pipeline.corpora.gold_corpus import write_gold
 from concord.pipeline.documents import Document
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.workflows.corpora import (

@@ -4,8 +4,7 @@ import filecmp
 import shutil
 from pathlib import Path
 
-from concord.pipeline.corpora.read_corpus import read_corpus
-from concord.pipeline.corpora.write_corpus import write_gold
+from concord.pipeline.corpora.gold_corpus import read_corpus, write_gold
 from concord.pipeline.storage.folders import exclusive
 from concord.workflows import prepare
 from concord.workflows.prepare import ParseConfig

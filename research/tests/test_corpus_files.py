@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from concord.pipeline.corpora.read_corpus import read_corpus
+from concord.pipeline.corpora.gold_corpus import read_corpus
 from concord.workflows import prepare
 from research.grid.config import CorpusConfig, GridConfig, RowConfig, Run
 from research.grid.corpus_files import corpus_folder, split_file

@@ -21,7 +21,7 @@ from concord.models.labels import decode_spans
 from concord.models.taggers.token_table import TokenTable
 from concord.models.training.fit_calibration import REFINE_ALL
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.corpora.gold_corpus import read_gold
 from concord.pipeline.errors import InputError
 from concord.workflows.evaluation import EvaluateJob, evaluate_command
 from research import figures, plots

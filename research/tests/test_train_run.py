@@ -12,7 +12,7 @@ from concord_testing.checkout import CHECKOUT
 from concord.models.errors import EncoderMissingError
 from concord.models.words.encoder import FrozenEncoder
 from concord.models.words.encoder_config import EncoderConfig
-from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.corpora.gold_corpus import read_gold
 from research.grid.config import CorpusConfig, RowConfig, Run, read_grid, runs_of
 from research.grid.settings import changes
 from research.grid.train_run import job_of, read_features, train_run, write_features

@@ -20,7 +20,7 @@ from concord.models.errors import ConfigError
 from concord.models.evaluation.significance import Difference
 from concord.models.labels import Span, encode_spans
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.pipeline.corpora.read_corpus import GoldDocument
+from concord.pipeline.corpora.gold_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
 from concord.workflows.console import plain

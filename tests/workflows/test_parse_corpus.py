@@ -13,7 +13,7 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.models.errors import ConcordError, ConfigError, ModelError
 from concord.nlp import load
 from concord.pipeline.config import ParserConfig
-from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.corpora.gold_corpus import read_gold
 from concord.pipeline.errors import InputError
 from concord.pipeline.identity import component_signature
 from concord.pipeline.parsing.resolve_parser import parser_identity

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
 
-from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.corpora.gold_corpus import read_gold
 from concord.workflows.cli.main import main
 
 EXAMPLES = CHECKOUT / "examples/train"

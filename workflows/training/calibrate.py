@@ -24,7 +24,7 @@ from concord.models.training.fit_calibration import (
     mean_recall,
 )
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.pipeline.corpora.read_corpus import GoldDocument
+from concord.pipeline.corpora.gold_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.workflows.bundles import copy_bundle, require_new_folder
 from concord.workflows.console import INLINE, Answer, counted, plain, table, warn

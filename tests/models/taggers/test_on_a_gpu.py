@@ -15,7 +15,7 @@ from concord.models.data.sentence import Sentence
 from concord.models.words.bert import fastest_product
 from concord.models.words.encoder import load_encoder
 from concord.models.words.encoder_config import BUNDLED_NAME
-from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.corpora.gold_corpus import read_gold
 
 pytestmark = pytest.mark.slow
 

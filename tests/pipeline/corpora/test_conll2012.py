@@ -7,7 +7,7 @@ import pytest
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
 from concord.pipeline.corpora.corpus_format import Fault, GoldFormat
-from concord.pipeline.corpora.read_corpus import read_corpus, read_gold
+from concord.pipeline.corpora.gold_corpus import read_corpus, read_gold
 from concord.pipeline.errors import InputError
 
 ONTONOTES = """\

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from concord.models.data.sentence import Sentence
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.pipeline.corpora.read_corpus import GoldDocument, read_corpus
-from concord.pipeline.corpora.write_corpus import GoldForm, write_gold
+from concord.pipeline.corpora.gold_corpus import GoldDocument, GoldForm, read_corpus, write_gold
 from concord.pipeline.errors import StoreError
 from concord.pipeline.storage import atomic_writes
 

@@ -28,7 +28,7 @@ from concord_testing.runs import in_child
 
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError, ModelError
-from concord.pipeline.corpora.read_corpus import read_corpus
+from concord.pipeline.corpora.gold_corpus import read_corpus
 from concord.pipeline.errors import InputError, IntegrityError, PlanError
 from concord.pipeline.exchange import export as export_module
 from concord.pipeline.exchange.docbin import write_docbin

@@ -13,7 +13,7 @@ from concord_testing.languages import FOLDER, GOLD, records, write_languages
 from spacy.tokens import DocBin
 
 import concord
-from concord.pipeline.corpora.read_corpus import read_corpus
+from concord.pipeline.corpora.gold_corpus import read_corpus
 from concord.pipeline.exchange.export import export_collection
 from concord.pipeline.output.verify import verify
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from concord.pipeline.corpora.conllu import misc_values
+from concord.pipeline.corpora.conll import misc_values
 from concord_testing import finished_runs
 from concord_testing.checkout import CHECKOUT
 

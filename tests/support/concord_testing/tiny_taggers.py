@@ -12,7 +12,7 @@ from concord.models.bundles.registry import build_tagger
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.labels import TOKENS
 from concord.pipeline.corpora.corpus_format import GoldFormat
-from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.corpora.gold_corpus import read_gold
 from concord_testing.checkout import CHECKOUT
 
 EXAMPLES = CHECKOUT / "examples"

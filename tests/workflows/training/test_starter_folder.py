@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from concord.models.errors import ConfigError
-from concord.pipeline.corpora.read_corpus import read_gold
+from concord.pipeline.corpora.gold_corpus import read_gold
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.workflows.cli.main import main
 from concord.workflows.promotion import read_gate
