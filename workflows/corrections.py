@@ -22,6 +22,8 @@ from concord.pipeline.corrections.correction import (
     corrections_digest,
     current_corrections,
     group_by_document,
+    log_path,
+    read_log,
     undone_ids,
 )
 from concord.pipeline.corrections.fitting import (
@@ -31,7 +33,6 @@ from concord.pipeline.corrections.fitting import (
     fit_corrections,
     marks_of_tagger,
 )
-from concord.pipeline.corrections.log import log_path, read_log
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.import_corrections import ImportReport, import_corrections

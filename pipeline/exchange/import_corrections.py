@@ -6,9 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from concord.pipeline.corrections.correction import Correction, Mark, Seen, check_name, check_type, current_corrections
+from concord.pipeline.corrections.correction import (
+    Correction,
+    Mark,
+    Seen,
+    append_to_log,
+    check_name,
+    check_type,
+    current_corrections,
+    log_path,
+    read_log,
+)
 from concord.pipeline.corrections.fitting import Offsets, WordOffsets, corrected_marks, fit_corrections, paired_marks
-from concord.pipeline.corrections.log import append_to_log, log_path, read_log
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.brat import read_brat, type_name

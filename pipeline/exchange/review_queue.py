@@ -30,9 +30,8 @@ from typing import Literal, TypeAlias, TypeVar
 
 from concord.models.data.outputs import known_numbers
 from concord.models.labels import OUTSIDE
-from concord.pipeline.corrections.correction import Correction, current_corrections
+from concord.pipeline.corrections.correction import Correction, current_corrections, read_log_of
 from concord.pipeline.corrections.fitting import CORRECTED
-from concord.pipeline.corrections.log import read_log_of
 from concord.pipeline.exchange.export import ExportStream, check_destination, writers
 from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.output.collection import (

@@ -7,8 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.corrections.correction import corrections_digest, current_corrections
-from concord.pipeline.corrections.log import log_path, read_log
+from concord.pipeline.corrections.correction import corrections_digest, current_corrections, log_path, read_log
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.executors.ray_setup import resolve_auth_mode
 from concord.pipeline.identity import RowSettings

@@ -17,8 +17,7 @@ from starlette.testclient import TestClient
 
 import concord
 from concord.models.errors import ConcordError
-from concord.pipeline.corrections.correction import Correction, Mark, Seen
-from concord.pipeline.corrections.log import append_to_log, read_log
+from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log, read_log
 from concord.pipeline.errors import InputError, IntegrityError
 from concord.pipeline.output.manifest import read_commit_record, read_manifest
 from concord.pipeline.output.output_folder import OutputFolder

@@ -12,8 +12,7 @@ from concord_testing.checkout import CHECKOUT
 
 from concord.models.errors import ConcordError
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.corrections.correction import Correction, Mark, Seen
-from concord.pipeline.corrections.log import append_to_log
+from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, collection_counts, total_counts
 from concord.pipeline.output.verify import verify

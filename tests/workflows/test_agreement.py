@@ -12,8 +12,7 @@ from concord_testing.finished_runs import write_run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concord.pipeline.corrections.correction import Correction, Mark, Seen
-from concord.pipeline.corrections.log import append_to_log, log_path, read_log
+from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log, log_path, read_log
 from concord.pipeline.output.collection import open_collection
 from concord.workflows.cli.main import main
 from concord.workflows.corrections import (

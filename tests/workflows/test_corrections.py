@@ -7,8 +7,7 @@ import pytest
 from click.testing import CliRunner
 from concord_testing.exports import TEXTS, annotate_texts, write_texts
 
-from concord.pipeline.corrections.correction import Correction, Mark, Seen
-from concord.pipeline.corrections.log import append_to_log, log_path
+from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log, log_path
 from concord.pipeline.exchange.export import export_collection
 from concord.workflows.cli.main import main
 from concord.workflows.corrections import list_statuses

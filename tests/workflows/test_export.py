@@ -11,8 +11,7 @@ from concord_testing.finished_runs import write_run
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
 from concord.pipeline.corpora.gold_corpus import read_gold
-from concord.pipeline.corrections.correction import Correction, Mark, Seen
-from concord.pipeline.corrections.log import append_to_log, log_path
+from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log, log_path
 from concord.pipeline.errors import InputError
 from concord.workflows.corpora import find_overlap, read_provenance
 from concord.workflows.corrections import read_corrected

@@ -14,8 +14,7 @@ from threading import Thread
 import uvicorn
 
 from concord.models.errors import ConfigError
-from concord.pipeline.corrections.correction import check_name
-from concord.pipeline.corrections.log import log_path
+from concord.pipeline.corrections.correction import check_name, log_path
 from concord.pipeline.exchange.review_queue import Quotas
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, info

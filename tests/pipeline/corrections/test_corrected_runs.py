@@ -11,8 +11,7 @@ import pytest
 from concord_testing import fakes, runs
 
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.corrections.correction import Correction, Mark, Seen
-from concord.pipeline.corrections.log import append_to_log, log_path
+from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log, log_path
 from concord.pipeline.errors import InputError
 from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.output_folder import OutputFolder

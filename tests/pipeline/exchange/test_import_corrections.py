@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from concord_testing.exports import TEXTS, annotate_texts, entities, write_texts
 
-from concord.pipeline.corrections.correction import Correction, Mark, Seen
-from concord.pipeline.corrections.log import append_to_log, log_path, read_log
+from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log, log_path, read_log
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.export import ExportForm, export_collection
 from concord.pipeline.exchange.import_corrections import ImportReport, import_corrections

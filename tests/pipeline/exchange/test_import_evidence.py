@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from concord_testing.exports import annotate_texts, write_texts
 
-from concord.pipeline.corrections.log import log_path
+from concord.pipeline.corrections.correction import log_path
 from concord.pipeline.exchange.export import ExportForm, export_collection
 from concord.pipeline.exchange.import_corrections import ImportReport, import_corrections
 

@@ -18,8 +18,7 @@ from concord_testing.heads import Head
 from concord_testing.processes import ray_workers
 
 from concord.pipeline.config import AnnotateConfig, PlanningConfig
-from concord.pipeline.corrections.correction import Correction, Mark, Seen
-from concord.pipeline.corrections.log import LOG_NAME, append_to_log
+from concord.pipeline.corrections.correction import LOG_NAME, Correction, Mark, Seen, append_to_log
 from concord.pipeline.errors import StoppedError
 from concord.pipeline.executors.base import BuildWorker, stop_request
 from concord.pipeline.executors.ray_cluster import connected

@@ -11,8 +11,7 @@ from typing import Any
 import uvicorn
 from starlette.testclient import TestClient
 
-from concord.pipeline.corrections.correction import Correction, Mark, Seen
-from concord.pipeline.corrections.log import append_to_log, log_path
+from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log, log_path
 from concord.pipeline.documents import DeadLetter
 from concord.workflows.view.app import build_app
 from concord.workflows.view.index.opened import OpenedCollection

@@ -15,8 +15,7 @@ import concord
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ConfigError
-from concord.pipeline.corrections.correction import Correction, Mark, Seen
-from concord.pipeline.corrections.log import append_to_log, log_path
+from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log, log_path
 from concord.pipeline.exchange.export import export_collection
 from concord.pipeline.exchange.review_queue import Quotas, select_sentences
 from concord.pipeline.identity import ResolvedTagger

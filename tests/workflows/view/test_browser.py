@@ -18,7 +18,7 @@ from concord_testing.browsing import Visit, accessibility_faults
 from concord_testing.languages import write_languages
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
-from concord.pipeline.corrections.log import log_path, read_log
+from concord.pipeline.corrections.correction import log_path, read_log
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.report.html import COLOURS, write_report
 from concord.workflows.view import viewer

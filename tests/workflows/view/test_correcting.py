@@ -24,8 +24,7 @@ from concord.models.bundles import checkpoint, manifest
 from concord.models.data.outputs import AttentionMap
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError
-from concord.pipeline.corrections.correction import current_corrections
-from concord.pipeline.corrections.log import append_to_log, log_path, read_log
+from concord.pipeline.corrections.correction import append_to_log, current_corrections, log_path, read_log
 from concord.pipeline.output.collection import open_collection
 from concord.workflows.corrections import list_statuses
 from concord.workflows.view import viewer

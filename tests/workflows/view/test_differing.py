@@ -5,8 +5,7 @@ from pathlib import Path
 
 from concord_testing import finished_runs, viewing
 
-from concord.pipeline.corrections.correction import Correction, Mark, Seen
-from concord.pipeline.corrections.log import append_to_log, log_path, read_log
+from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log, log_path, read_log
 
 ORIGIN = {"Origin": "http://127.0.0.1:7391"}
 

@@ -13,17 +13,19 @@ from urllib.parse import quote, unquote
 
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import (
+    LOG_NAME,
     MAX_COMMENT,
     Correction,
     Mark,
     Seen,
     check_type,
     current_corrections,
+    extend_log,
     group_by_document,
+    read_log,
     undone_ids,
 )
 from concord.pipeline.corrections.fitting import Offsets, marks_at
-from concord.pipeline.corrections.log import LOG_NAME, extend_log, read_log
 from concord.workflows.view.correcting.current_document import CurrentDocument, read_current
 from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.index.queries import IndexedDocument, get_document

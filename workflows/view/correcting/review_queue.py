@@ -6,7 +6,7 @@ from threading import Lock, Thread
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from concord.models.errors import ConcordError
-from concord.pipeline.corrections.log import read_log_of
+from concord.pipeline.corrections.correction import read_log_of
 from concord.pipeline.exchange.review_queue import QueuedSentence, Quotas, select_sentences
 from concord.pipeline.output.collection import Collection, TokenRow, read_collection, whole_sentences
 from concord.workflows.view.index.opened import OpenedCollection

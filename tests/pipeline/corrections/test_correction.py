@@ -11,15 +11,19 @@ from concord_testing.runs import in_child
 
 from concord.models.errors import ConfigError
 from concord.pipeline.corrections.correction import (
+    LOG_NAME,
     Correction,
     Mark,
     Seen,
+    append_to_log,
     check_name,
     check_type,
     corrections_digest,
     current_corrections,
+    extend_log,
+    log_path,
+    read_log,
 )
-from concord.pipeline.corrections.log import LOG_NAME, append_to_log, extend_log, log_path, read_log
 from concord.pipeline.errors import InputError
 from concord.pipeline.storage.object_stores import StorePath
 
@@ -235,7 +239,7 @@ def test_a_new_log_is_in_its_folder_even_if_nothing_is_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("concord.pipeline.corrections.log.sync_folder", synced.append)
+    monkeypatch.setattr("concord.pipeline.corrections.correction.sync_folder", synced.append)
 
     def refuse(log: list[Correction]) -> list[Correction]:
         assert synced == [tmp_path]
