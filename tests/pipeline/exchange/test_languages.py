@@ -36,33 +36,30 @@ def text_of(output: Path, doc_id: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("number", range(12))
-def test_gold_words_are_those_of_the_texts(number: int) -> None:
-    document = read_corpus(GOLD).documents[number]
-    assert document.name == list(RECORDS)[number]
-    assert len(document.sentences) == 10
-    labels = [label for sentence in document.sentences for label in sentence.labels or ()]
-    assert {label[2:] for label in labels if label.startswith("B-")} == {"PER", "LOC", "ORG"}
-    words = "".join(word for sentence in document.sentences for word in sentence.words)
-    assert words == "".join(RECORDS[document.name]["text"].split())
-
-
-def test_the_texts_contain_what_is_difficult() -> None:
+def test_gold_words_are_those_of_the_texts_and_contain_what_is_difficult() -> None:
+    documents = read_corpus(GOLD).documents
+    assert [document.name for document in documents] == list(RECORDS)
+    for document in documents:
+        assert len(document.sentences) == 10
+        labels = [label for sentence in document.sentences for label in sentence.labels or ()]
+        assert {label[2:] for label in labels if label.startswith("B-")} == {"PER", "LOC", "ORG"}
+        words = "".join(word for sentence in document.sentences for word in sentence.words)
+        assert words == "".join(RECORDS[document.name or ""]["text"].split())
     slovak, english, hebrew = (RECORDS[name]["text"] for name in ("sk-zvon", "en-library", "he-bakery"))
     assert all(unicodedata.normalize(form, "Čierna") in slovak for form in ("NFC", "NFD"))
     assert "ＮＨＫ" in english
     assert "שָׁלוֹם" in hebrew
 
 
-@pytest.mark.parametrize("doc_id", RECORDS)
-def test_offsets_of_every_table_are_true(output: Path, doc_id: str) -> None:
-    text = text_of(output, doc_id)
-    for name in ("tokens", "entities"):
-        rows = table(output, name, doc_id)
-        assert rows
-        assert [text[row["start_char"] : row["end_char"]] for row in rows] == [row["text"] for row in rows]
-    assert table(output, "documents", doc_id)[0]["n_chars"] == len(text)
-    assert table(output, "sentences", doc_id)[-1]["end_char"] == len(text)
+def test_offsets_of_every_table_are_true(output: Path) -> None:
+    for doc_id in RECORDS:
+        text = text_of(output, doc_id)
+        for name in ("tokens", "entities"):
+            rows = table(output, name, doc_id)
+            assert rows
+            assert [text[row["start_char"] : row["end_char"]] for row in rows] == [row["text"] for row in rows]
+        assert table(output, "documents", doc_id)[0]["n_chars"] == len(text)
+        assert table(output, "sentences", doc_id)[-1]["end_char"] == len(text)
 
 
 def test_each_language_is_known_and_the_rules_of_english_stay_in_english(output: Path) -> None:
@@ -77,19 +74,28 @@ def test_a_name_is_one_whether_its_accents_are_composed_or_not(output: Path) -> 
     assert {(row["canonical"], row["identity"]) for row in rows} == {("Zvonárstvo Hudák", rows[0]["identity"])}
 
 
-@pytest.mark.parametrize("doc_id", RECORDS)
-def test_exports_keep_text_and_places(output: Path, tmp_path: Path, doc_id: str) -> None:
-    text, expected, ids = text_of(output, doc_id), entities(output, doc_id), frozenset({doc_id})
+@pytest.fixture(scope="module")
+def exports(output: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exports")
+    export_collection(output, folder / "brat", to="brat")
+    export_collection(output, folder / "tasks.json", to="label-studio")
+    export_collection(output, folder / "a.conllu", to="conllu")
+    export_collection(output, folder / "a.csv", to="csv")
+    return folder
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_exports_keep_text_and_places(output: Path, exports: Path, number: int) -> None:
+    doc_id = list(RECORDS)[number]
+    text, expected = text_of(output, doc_id), entities(output, doc_id)
     names = [text[row.start : row.end] for row in expected]
 
-    export_collection(output, tmp_path / "brat", to="brat", ids=ids)
-    assert (tmp_path / f"brat/{doc_id}.txt").read_bytes().decode() == text
-    lines = [line.split("\t") for line in (tmp_path / f"brat/{doc_id}.ann").read_bytes().decode().split("\n")]
+    assert (exports / f"brat/{doc_id}.txt").read_bytes().decode() == text
+    lines = [line.split("\t") for line in (exports / f"brat/{doc_id}.ann").read_bytes().decode().split("\n")]
     found = [(*line[1].split(), line[2]) for line in lines if line[0].startswith("T")]
     assert found == [(row.label, str(row.start), str(row.end), name) for row, name in zip(expected, names, strict=True)]
 
-    export_collection(output, tmp_path / "tasks.json", to="label-studio", ids=ids)
-    [task] = json.loads((tmp_path / "tasks.json").read_bytes())
+    task = json.loads((exports / "tasks.json").read_bytes())[number]
     regions = [region["value"] for region in task["predictions"][0]["result"]]
     assert task["data"]["text"] == text
     # No text has a character beyond the basic plane, so that code units are code points.
@@ -97,16 +103,14 @@ def test_exports_keep_text_and_places(output: Path, tmp_path: Path, doc_id: str)
         (row.start, row.end, name) for row, name in zip(expected, names, strict=True)
     ]
 
-    export_collection(output, tmp_path / "a.conllu", to="conllu", ids=ids)
-    [document] = read_corpus(tmp_path / "a.conllu").documents
-    [gold] = [one for one in read_corpus(GOLD).documents if one.name == doc_id]
+    document, gold = (read_corpus(path).documents[number] for path in (exports / "a.conllu", GOLD))
+    assert document.name == gold.name == doc_id
     assert [(one.words, one.labels) for one in document.sentences] == [
         (one.words, one.labels) for one in gold.sentences
     ]
 
-    export_collection(output, tmp_path / "a.csv", to="csv", ids=ids)
-    with (tmp_path / "a.csv").open(encoding="utf-8-sig", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    with (exports / "a.csv").open(encoding="utf-8-sig", newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["doc_id"] == doc_id]
     assert [text[int(row["start_char"]) : int(row["end_char"])] for row in rows] == names
     assert [row["name"] for row in rows] == names
 

@@ -82,10 +82,12 @@ def write_arrow(table: pa.Table, path: Path, compression: str | None = "zstd") -
         stream.write_table(table)
 
 
-@pytest.mark.parametrize("columns", COLUMNS)
-@pytest.mark.parametrize("format", ["parquet", "arrow"])
+@pytest.mark.parametrize(
+    ("format", "columns"),
+    [*(("parquet", columns) for columns in COLUMNS), ("arrow", "dictionary"), ("arrow", "nulls in a list")],
+)
 def test_small_file_of_columns_that_holds_gigabytes_is_one_dead_letter(
-    tmp_path: Path, columns: str, format: str
+    tmp_path: Path, format: str, columns: str
 ) -> None:
     path, table = tmp_path / f"a.{format}", COLUMNS[columns]()
     (write_parquet if format == "parquet" else write_arrow)(table, path)
@@ -126,8 +128,8 @@ for name in sys.argv[1:]:
 
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_AS") or sys.platform != "linux", reason="needs /proc")
 def test_small_bombs_of_every_format_need_little_memory(tmp_path: Path) -> None:
-    bomb = gzip.compress(bytes(100_000_000)) * 12
-    names = [tmp_path / f"bomb.{suffix}.gz" for suffix in ("txt", "jsonl", "csv", "tsv", "html")]
+    bomb = gzip.compress(bytes(10_000_000)) * 120
+    names = [tmp_path / f"bomb.{suffix}.gz" for suffix in ("txt", "jsonl", "csv", "html")]
     for name in names:
         name.write_bytes(bomb)
 
@@ -139,4 +141,4 @@ def test_small_bombs_of_every_format_need_little_memory(tmp_path: Path) -> None:
         check=False,
     )
 
-    assert done.stdout.split() == ["unpacks_too_far"] * 5, done.stderr
+    assert done.stdout.split() == ["unpacks_too_far"] * 4, done.stderr
