@@ -3,6 +3,7 @@
 import json
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from concord_testing.heads import Head, ray_head
 from concord_testing.made_once import made_once
 from concord_testing.store_servers import azure_server, s3_server, store_proxy
 from hypothesis import HealthCheck, settings
+
+from concord.pipeline.parsing import stanza_parser
+from concord.pipeline.parsing.stanza_pipeline import load_pipeline
 
 # Examples are judged by their outcome, not by the clock; those of a test may share a folder.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
@@ -37,6 +41,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Let the workers of xdist begin with the files that take longest."""
     if hasattr(config, "workerinput"):
         order_by_duration(items)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loaded_pipelines() -> Iterator[None]:
+    """Load each Stanza package once a process: a run with another parser makes tables and batches of its own of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stanza_parser, "load_pipeline", cache(load_pipeline))
+        yield
 
 
 @pytest.fixture(scope="session")

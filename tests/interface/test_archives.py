@@ -20,8 +20,27 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return concord.annotate(ARCHIVES, tmp_path_factory.mktemp("archives") / "out", model=MODEL)
+def annotated(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
+    """Return the command that has annotated the folder, and what it printed; its output folder is ``command[3]``."""
+    output = tmp_path_factory.mktemp("archives") / "out"
+    command = [
+        "annotate",
+        str(ARCHIVES),
+        "-o",
+        str(output),
+        "--model",
+        MODEL,
+        "--threads",
+        "1",
+        "--set",
+        "report=false",
+    ]
+    return command, CliRunner().invoke(main, command).output
+
+
+@pytest.fixture(scope="module")
+def run(annotated: tuple[list[str], str]) -> Run:
+    return concord.open(annotated[0][3])
 
 
 def test_every_file_is_a_document_whose_text_is_stored(run: Run) -> None:
@@ -61,23 +80,22 @@ def test_pages_stand_in_csv_and_in_the_viewer(run: Run, tmp_path: Path) -> None:
     assert [f"<b>p. {number}</b>" in page for number in (1, 2, 3, 4)] == [True, True, True, False]
 
 
-def test_the_summary_says_that_texts_are_stored_and_a_second_run_finds_nothing_to_do(tmp_path: Path) -> None:
-    command = ["annotate", str(ARCHIVES), "-o", str(tmp_path / "out"), "--model", MODEL]
-    first = CliRunner().invoke(main, command)
-    assert "texts were extracted and stored" in first.output
+def test_the_summary_says_that_texts_are_stored_and_a_second_run_finds_nothing_to_do(
+    annotated: tuple[list[str], str],
+) -> None:
+    command, printed = annotated
+    assert "texts were extracted and stored" in printed
     assert "1 docx" in CliRunner().invoke(main, [*command, "--dry-run"]).output
-    before = runs.committed_bytes(tmp_path / "out")
+    before = runs.committed_bytes(Path(command[3]))
 
     assert "nothing to do" in CliRunner().invoke(main, command).output
-    assert runs.committed_bytes(tmp_path / "out") == before
+    assert runs.committed_bytes(Path(command[3])) == before
 
 
 @pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.ray)])
-def test_two_runs_write_equal_bytes(executor: Literal["local", "ray"], tmp_path: Path) -> None:
+def test_two_runs_write_equal_bytes(executor: Literal["local", "ray"], run: Run, tmp_path: Path) -> None:
     settings = {"executor.threads": 1, "report": False}
-    outputs = tmp_path / "first", tmp_path / "second"
-    concord.annotate(ARCHIVES, outputs[0], model=MODEL, settings=settings)
-    concord.annotate(ARCHIVES, outputs[1], model=MODEL, settings=settings, executor=executor, actors=1)
-    first, second = map(runs.committed_bytes, outputs)
+    concord.annotate(ARCHIVES, tmp_path / "second", model=MODEL, settings=settings, executor=executor, actors=1)
+    first, second = map(runs.committed_bytes, (Path(run.output), tmp_path / "second"))
     assert first.keys() == second.keys()
     assert [name for name in first if name.endswith(".parquet") and first[name] != second[name]] == []

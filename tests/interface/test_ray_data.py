@@ -8,6 +8,7 @@ import sys
 import pyarrow as pa
 import pytest
 from concord_testing.checkout import CHECKOUT
+from concord_testing.processes import policy_at_import_of_torch
 
 import concord
 
@@ -16,14 +17,8 @@ TEXTS = ["Ada met Charles in London.", "", "He left Paris for Boston."]
 
 @pytest.mark.slow
 def test_an_actor_prepares_its_process_before_torch_is_loaded() -> None:
-    code = (
-        "import concord.ray_data, os, sys; assert 'torch' not in sys.modules; "
-        "concord.ray_data.Annotator('entities_en_small'); print(os.environ['OMP_WAIT_POLICY'])"
-    )
-    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=CHECKOUT, env=inherited, capture_output=True, text=True, check=True)
-    assert done.stdout == "PASSIVE\n"
+    code = "import concord.ray_data; concord.ray_data.Annotator('entities_en_small')"
+    assert policy_at_import_of_torch(code) == "PASSIVE"
 
 
 def test_an_unknown_table_is_refused_before_anything_is_loaded() -> None:

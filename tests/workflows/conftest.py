@@ -1,21 +1,16 @@
 """Tiny taggers, a training that is done once, and a tracking store of its own for each test that needs one."""
 
 import json
-import os
 import shutil
-import socket
 import sqlite3
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from concord_testing.checkout import CHECKOUT
-from concord_testing.command_line import concord
+from concord_testing.command_line import concord, concord_json
 from concord_testing.tiny_taggers import tiny_bundle, token_bundle, two_stage_config, write_corpus
 
 from concord.models.bundles.checkpoint import save_tagger
@@ -67,6 +62,24 @@ def store(tmp_path: Path, store_template: Path, monkeypatch: pytest.MonkeyPatch)
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def tiny_registered(store_template: Path, tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a store in which version 1 of ``tiny`` has the alias live; tests must not change it."""
+    folder = tmp_path_factory.mktemp("registered")
+    shutil.copy(store_template, folder / "mlflow.db")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        concord_json("registry", "register", tiny_bundle, "--name", "tiny", "--alias", "live")
+    return folder
+
+
+@pytest.fixture
+def registered_store(tiny_registered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change into a copy of the folder with the store in which ``tiny`` is registered, and return it."""
+    return enter_copy(tiny_registered, tmp_path, monkeypatch)
+
+
 class Trained(NamedTuple):
     """A training that was tracked: the folder of its store, what it answered, and its messages."""
 
@@ -93,15 +106,11 @@ def trained(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> T
 @pytest.fixture
 def trained_store(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Change into a copy of the folder with the store and the training, and return it."""
-    copy_store(trained.store, tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setenv("CONCORD_CACHE", str(tmp_path / "cache"))
-    return tmp_path
+    return enter_copy(trained.store, tmp_path, monkeypatch)
 
 
-def copy_store(template: Path, folder: Path) -> None:
-    """Copy a local store with its artifacts, whose addresses are absolute in its database."""
+def enter_copy(template: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change into a copy of a local store with its artifacts, whose addresses are absolute in its database."""
     shutil.copytree(template, folder, dirs_exist_ok=True)
     columns = {"experiments": ["artifact_location"], "runs": ["artifact_uri"]}
     columns["model_versions"] = ["source", "storage_location"]
@@ -110,6 +119,10 @@ def copy_store(template: Path, folder: Path) -> None:
             for name in names:
                 change = f"UPDATE {table} SET {name} = replace({name}, ?, ?)"
                 database.execute(change, (template.as_uri(), folder.as_uri()))
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("CONCORD_CACHE", str(folder / "cache"))
+    return folder
 
 
 @pytest.fixture
@@ -156,31 +169,3 @@ def train_file(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.yaml"
     path.write_text(TRAIN_YAML)
     return path
-
-
-@pytest.fixture(scope="session")
-def mlflow_server(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run MLflow's server and return its address."""
-    folder = tmp_path_factory.mktemp("server")
-    shutil.copy(store_template, folder / "mlflow.db")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        *(sys.executable, "-m", "mlflow", "server", "--workers", "1", "--port", str(port)),
-        *("--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "art")),
-    ]
-    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + 180
-        while time.monotonic() < deadline and process.poll() is None:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.3)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(timeout=60)

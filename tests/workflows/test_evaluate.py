@@ -14,7 +14,7 @@ from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.main import main
-from concord.workflows.corpora import read_corpora
+from concord.workflows.corpora import read_corpora, without_labels
 from concord.workflows.evaluation import EvaluateJob, evaluate_command
 
 GOLD = CHECKOUT / "examples/train/dev.conllu"
@@ -23,8 +23,6 @@ GOLD = CHECKOUT / "examples/train/dev.conllu"
 @pytest.fixture
 def agreeing(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> Path:
     """Write a corpus whose gold labels are the predictions of the tiny tagger, except for one."""
-    from concord.workflows.corpora import read_corpora, without_labels
-
     documents = read_corpora([str(GOLD)], labels={})
     predicted = load_tagger(tiny_bundle).predict_documents(without_labels(documents))
     blocks = []
@@ -82,19 +80,13 @@ def test_types_unknown_to_the_tagger_count_as_missed(
     assert values["scores"]["all"]["gold"] == 0
 
 
-def test_evaluate_refuses_token_labels_for_a_tagger_of_entities(tiny_bundle: Path) -> None:
+def test_what_cannot_be_scored_is_refused(
+    tiny_bundle: Path, tmp_path: Path, write_corpus: Callable[[str], Path]
+) -> None:
     with pytest.raises(ConfigError, match="xpos holds token labels"):
         evaluate_command(EvaluateJob(folder=tiny_bundle, data=[str(GOLD)], form=GoldFormat(label_column="xpos")))
-
-
-def test_evaluate_raises_model_error_when_the_folder_is_no_bundle(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"tagger\.json"):
         evaluate_command(EvaluateJob(folder=tmp_path, data=[str(GOLD)]))
-
-
-def test_evaluate_raises_input_error_when_a_corpus_has_no_sentences(
-    tiny_bundle: Path, write_corpus: Callable[[str], Path]
-) -> None:
     for text in ("", "-DOCSTART-\tx\n\n"):
         with pytest.raises(InputError, match="expected a gold corpus with one sentence or more"):
             evaluate_command(EvaluateJob(folder=tiny_bundle, data=[str(write_corpus(text))]))

@@ -2,13 +2,12 @@
 
 import sqlite3
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from concord_testing.checkout import CHECKOUT
+from concord_testing.runs import in_child
 from mlflow import MlflowClient
 
 from concord.workflows.cli.main import main
@@ -87,16 +86,13 @@ def test_database_that_another_process_has_locked_is_reported(store: Path, caplo
 
 
 def test_processes_can_create_a_store_concurrently(tmp_path: Path) -> None:
-    code = (
-        "from concord.workflows.mlflow_client import open_run\n"
-        "open_run(experiment='test', name='run', parameters={}, tags={}).close('FINISHED')\n"
-    )
-    checkout = str(CHECKOUT)
-    processes = [
-        subprocess.Popen([sys.executable, "-c", f"import sys; sys.path.insert(0, {checkout!r})\n{code}"], cwd=tmp_path)
-        for _ in range(2)
-    ]
-    assert [process.wait(timeout=300) for process in processes] == [0, 0]
+    def work() -> None:
+        open_run(experiment="test", name="run", parameters={}, tags={}).close("FINISHED")
+
+    processes = [in_child(work, MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db") for _ in range(2)]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
 
 
 def test_a_database_without_its_driver_is_a_store_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:

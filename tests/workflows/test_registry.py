@@ -96,8 +96,8 @@ def test_a_registered_model_is_created_once(store: Path) -> None:
         ("models:/other@champion", "not in the registry"),
     ],
 )
-def test_a_missing_version_is_a_model_error(store: Path, tiny_bundle: Path, reference: str, message: str) -> None:
-    register(tiny_bundle)
+@pytest.mark.usefixtures("registered_store")
+def test_a_missing_version_is_a_model_error(reference: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         resolve(reference)
 
@@ -110,15 +110,21 @@ def test_a_lookup_does_not_create_a_store(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def version(registered_store: Path) -> ModelVersion:
+    """Return version 1 of ``tiny``, whose store is in the working folder."""
+    del registered_store
+    return resolve("models:/tiny/1")
+
+
 def stored(version: ModelVersion) -> Path:
     """Return the folder of a version's bundle in the store."""
     return Path(version.source.removeprefix("file://")) / registry.DATA
 
 
-def test_a_bundle_is_downloaded_once_and_checked(store: Path, tiny_bundle: Path) -> None:
-    version = register(tiny_bundle)
+def test_a_bundle_is_downloaded_once_and_checked(version: ModelVersion, tiny_bundle: Path) -> None:
     folder = fetch(version)
-    assert folder == store / "cache" / "bundles" / tagger_digest(tiny_bundle)
+    assert folder == Path.cwd() / "cache" / "bundles" / tagger_digest(tiny_bundle)
     assert {path.name for path in folder.iterdir()} == {"manifest.json", "tagger.json", "weights.safetensors"}
     assert (folder / "tagger.json").read_bytes() == (tiny_bundle / "tagger.json").read_bytes()
     (stored(version) / "tagger.json").unlink()
@@ -127,16 +133,16 @@ def test_a_bundle_is_downloaded_once_and_checked(store: Path, tiny_bundle: Path)
 
 
 @pytest.mark.parametrize("name", ["tagger.json", "weights.safetensors"])
-def test_a_bundle_that_was_changed_is_refused(store: Path, tiny_bundle: Path, name: str) -> None:
-    version = register(tiny_bundle)
+def test_a_bundle_that_was_changed_is_refused(version: ModelVersion, tiny_bundle: Path, name: str) -> None:
     (stored(version) / name).write_bytes((stored(version) / name).read_bytes() + b" ")
     with pytest.raises(ModelError, match=rf"models:/tiny/1: .*{name}: expected the sha256 \w+ of manifest.json, got"):
         fetch(version)
-    assert [path.suffix for path in (store / "cache" / "bundles").iterdir()] == [".lock"]
+    assert [path.suffix for path in Path("cache/bundles").iterdir()] == [".lock"]
 
 
-def test_a_bundle_whose_manifest_was_changed_with_it_is_refused(store: Path, tiny_bundle: Path, tmp_path: Path) -> None:
-    version = register(tiny_bundle)
+def test_a_bundle_whose_manifest_was_changed_with_it_is_refused(
+    version: ModelVersion, tiny_bundle: Path, tmp_path: Path
+) -> None:
     other = Path(shutil.copytree(tiny_bundle, tmp_path / "other"))
     (other / "tagger.json").write_bytes((other / "tagger.json").read_bytes() + b" ")
     shutil.rmtree(stored(version))
@@ -145,20 +151,18 @@ def test_a_bundle_whose_manifest_was_changed_with_it_is_refused(store: Path, tin
         fetch(version)
 
 
-def test_a_version_registered_by_other_software_is_refused(store: Path, tiny_bundle: Path) -> None:
-    version = register(tiny_bundle)
+def test_a_version_registered_by_other_software_is_refused(version: ModelVersion, tiny_bundle: Path) -> None:
     with pytest.raises(ModelError, match=r"models:/tiny/1: expected a sha256 in the tag concord\.digest, got none"):
         fetch(replace(version, digest=None))
 
 
-def test_four_processes_download_a_bundle_once(store: Path, tiny_bundle: Path) -> None:
-    version = register(tiny_bundle)
+def test_four_processes_download_a_bundle_once(version: ModelVersion, tiny_bundle: Path) -> None:
     processes = [in_child(partial(fetch_slowly, version)) for _ in range(4)]
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * 4
-    assert (store / "fetched").read_text() == f"{store / 'cache' / 'bundles' / str(version.digest)}\n" * 4
-    assert (store / "downloads").read_text() == "x"
+    assert Path("fetched").read_text() == f"{Path.cwd()}/cache/bundles/{version.digest}\n" * 4
+    assert Path("downloads").read_text() == "x"
 
 
 def fetch_slowly(version: ModelVersion) -> None:
@@ -176,8 +180,9 @@ def fetch_slowly(version: ModelVersion) -> None:
         log.write(f"{folder}\n")
 
 
-def test_a_damaged_copy_is_downloaded_again(store: Path, tiny_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    version = register(tiny_bundle)
+def test_a_damaged_copy_is_downloaded_again(
+    version: ModelVersion, tiny_bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     copy = fetch(version)
     (copy / "tagger.json").write_text("{}")
     assert fetch(version) == copy

@@ -1,17 +1,9 @@
 """A tagger as an MLflow model: data only, the same entities as annotate, and errors for bad requests."""
 
 import json
-import os
 import shutil
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import mlflow
 import pandas as pd
@@ -19,20 +11,20 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
+from concord_testing.processes import policy_at_import_of_torch
 from mlflow.exceptions import MlflowException
-from mlflow.pyfunc import PyFuncModel
+from mlflow.pyfunc import PyFuncModel, scoring_server
+from starlette.testclient import TestClient
 
 from concord.models.errors import ConfigError, ModelError
-from concord.workflows import registry, serving
+from concord.workflows import serving
 from concord.workflows.bundles import pack_bundle
 from concord.workflows.cli.main import main
-from concord.workflows.mlflow_client import open_run
 from concord.workflows.serving import ENTITY_FIELDS, write_model
 
 pytestmark = pytest.mark.slow
 
 NEWS = CHECKOUT / "examples" / "news" / "news.jsonl"
-STARTS_WITHIN = 180.0
 
 
 @pytest.fixture(scope="session")
@@ -45,17 +37,21 @@ def model_folder(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="session")
 def served(model_folder: Path) -> PyFuncModel:
-    """Return the tiny tagger as loaded by MLflow with unpickling disabled."""
+    """Return the tiny tagger as loaded by MLflow with unpickling disabled.
+
+    A tagger that reads words alone finds the same entities without trees.
+    """
+    chosen = {"parser": {"trees": False, "tags": False}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
-        return mlflow.pyfunc.load_model(str(model_folder))
+        return mlflow.pyfunc.load_model(str(model_folder), model_config=chosen)
 
 
 @pytest.fixture(scope="session")
 def annotated(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """Return text -> entities of the sample collection, from annotate with the tiny tagger."""
     output = tmp_path_factory.mktemp("annotated") / "out"
-    done = CliRunner().invoke(main, ["annotate", str(NEWS), "--output", str(output), "--model", str(tiny_bundle)])
+    done = CliRunner().invoke(main, ["annotate", str(NEWS), "-o", str(output), "-m", str(tiny_bundle), "--limit", "5"])
     assert done.exit_code == 0, done.output
     ids = pq.read_table(output / "documents", columns=["doc_id"])["doc_id"].to_pylist()
     texts = {record["id"]: record["text"] for record in map(_record, NEWS.read_bytes().split(b"\n")) if record}
@@ -96,19 +92,7 @@ def test_predict_returns_the_entities_of_annotate(
 
 
 def test_idle_threads_of_a_server_sleep() -> None:
-    code = "import concord.workflows.serving, os; print(os.environ['OMP_WAIT_POLICY'])"
-    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", code],
-        cwd=CHECKOUT,
-        env=inherited,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
-    assert done.stdout == "PASSIVE\n"
-    assert imported.index("concord.pipeline.resources") < imported.index("torch")
+    assert policy_at_import_of_torch("import concord.workflows.serving") == "PASSIVE"
 
 
 def test_offsets_are_code_points_of_the_unchanged_text(served: PyFuncModel) -> None:
@@ -183,63 +167,13 @@ def test_taggers_of_token_labels_or_other_trees_are_not_served(
 
 
 @pytest.fixture(scope="session")
-def address(tiny_bundle: Path, store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of MLflow's scoring server, started with name and alias from another folder."""
-    folder = tmp_path_factory.mktemp("registry")
-    shutil.copy(store_template, folder / "mlflow.db")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
-        run = open_run(experiment="served", name="run", parameters={}, tags={})
-        registry.register(tiny_bundle, name="tiny", run_id=run.run_id, alias="champion")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", "models:/tiny@champion"]
-        environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
-        # A tagger that reads words alone finds the same entities without trees.
-        environment["SERVING_MODEL_CONFIG"] = json.dumps({"parser": {"trees": False, "tags": False}})
-        # The command finds its server on the path.
-        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-        with (folder / "server.log").open("wb") as log:
-            process = subprocess.Popen(
-                [*command, "--env-manager", "local", "--port", str(port)],
-                cwd=folder,
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-    try:
-        _await(f"http://127.0.0.1:{port}/ping", process, folder / "server.log")
-        yield f"http://127.0.0.1:{port}/invocations"
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
-def _await(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + STARTS_WITHIN
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            urlopen(address, timeout=5).close()
-        except OSError:
-            time.sleep(0.5)
-        else:
-            return
-    pytest.fail(f"the server does not start:\n{log.read_text()}")
-
-
-def post(address: str, body: Any, *, content_type: str = "application/json") -> tuple[int, Any]:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    request = Request(address, data=content, headers={"Content-Type": content_type})
-    try:
-        with urlopen(request, timeout=60) as response:
-            return response.status, json.load(response)
-    except HTTPError as error:
-        return error.code, error.read().decode()
+def client(served: PyFuncModel) -> TestClient:
+    """Return a client of MLflow's scoring server; docs/lifecycle.md starts one by its command."""
+    return TestClient(scoring_server.init(served))
 
 
 def test_the_server_answers_with_the_entities_of_annotate(
-    address: str, annotated: dict[str, list[dict[str, Any]]]
+    client: TestClient, annotated: dict[str, list[dict[str, Any]]]
 ) -> None:
     texts, expected = list(annotated), {"predictions": list(annotated.values())}
     for body in (
@@ -249,8 +183,8 @@ def test_the_server_answers_with_the_entities_of_annotate(
         {"dataframe_records": [{"text": text} for text in texts]},
         {"inputs": [{"text": text} for text in texts]},
     ):
-        assert post(address, body) == (200, expected)
-    assert post(address, {"inputs": ["", " "]}) == (200, {"predictions": [[], []]})
+        assert client.post("/invocations", json=body).json() == expected
+    assert client.post("/invocations", json={"inputs": ["", " "]}).json() == {"predictions": [[], []]}
 
 
 @pytest.mark.parametrize(
@@ -275,7 +209,8 @@ def test_the_server_answers_with_the_entities_of_annotate(
     ],
 )
 def test_the_server_explains_a_bad_request(
-    address: str, body: Any, content_type: str, status: int, reason: str
+    client: TestClient, body: Any, content_type: str, status: int, reason: str
 ) -> None:
-    got, answer = post(address, body, content_type=content_type)
-    assert (got, reason in str(answer)) == (status, True), answer
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = client.post("/invocations", content=content, headers={"Content-Type": content_type})
+    assert (answer.status_code, reason in answer.text) == (status, True), answer.text

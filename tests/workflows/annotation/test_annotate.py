@@ -33,11 +33,9 @@ TEXTS = ("Ada King met Charles Babbage in London.", "Nothing happened.", "Zoë f
 
 
 @pytest.fixture
-def collection(store: Path, tiny_bundle: Path) -> Path:
+def collection(registered_store: Path) -> Path:
     """Return a collection, next to a registry in which version 1 of `tiny` has the alias `live`."""
-    registered = concord("registry", "register", tiny_bundle, "--name", "tiny", "--alias", "live")
-    assert registered.exit_code == 0, registered.output
-    path = store / "documents.jsonl"
+    path = registered_store / "documents.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     return path
 

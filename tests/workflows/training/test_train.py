@@ -4,10 +4,12 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import mlflow.server
 import pytest
 import yaml
 from concord_testing.checkout import CHECKOUT
@@ -15,6 +17,7 @@ from concord_testing.command_line import concord, concord_json
 from concord_testing.encoders import write_encoder
 from mlflow import MlflowClient
 from mlflow.entities import Run as MlflowRun
+from werkzeug.serving import make_server
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import read_saved, tagger_digest
@@ -207,6 +210,22 @@ def test_a_store_that_fails_during_training_gets_what_it_lacks_when_the_training
     assert "registered  models:/tiny/1" in result.stdout
     [run] = runs()
     assert (calls[:3], logged_epochs(run)) == ([1, 2, 2], [1, 2, 3, 4])
+
+
+@pytest.fixture
+def mlflow_server(tmp_path: Path, store_template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Run MLflow's server in a thread and return its address; it has a database of its own."""
+    database = shutil.copy(store_template, tmp_path / "server.db")
+    monkeypatch.setenv(mlflow.server.BACKEND_STORE_URI_ENV_VAR, f"sqlite:///{database}")
+    monkeypatch.setenv(mlflow.server.ARTIFACT_ROOT_ENV_VAR, "mlflow-artifacts:/")
+    monkeypatch.setenv(mlflow.server.ARTIFACTS_DESTINATION_ENV_VAR, str(tmp_path / "artifacts"))
+    monkeypatch.setenv(mlflow.server.SERVE_ARTIFACTS_ENV_VAR, "true")
+    server = make_server("127.0.0.1", 0, mlflow.server.app, threaded=True)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
 
 
 @pytest.mark.usefixtures("fake_fit", "store")
