@@ -102,7 +102,7 @@ def type_colours(types: Iterable[str]) -> dict[str, int]:
 
 
 def load_template(package: str, name: str) -> Template:
-    """Return a template that lies in a package, beside the module that renders it."""
+    """Return a template that lies in a package or a folder of it, as in ``report.html.j2``."""
     return _environment().get_template(f"{package}/{name}")
 
 
@@ -207,5 +207,5 @@ def _environment() -> Environment:
 
 
 def _read_source(path: str) -> str:
-    package, _, name = path.rpartition("/")
+    package, _, name = path.partition("/")
     return files(package).joinpath(name).read_text(encoding="utf-8")

@@ -18,18 +18,11 @@ from concord.pipeline.exchange.export import format_csv
 from concord.pipeline.exchange.review_queue import Quotas
 from concord.pipeline.report.html import REPORT_NAME, load_template, type_colours
 from concord.pipeline.storage.output_paths import read_bytes
-from concord.workflows.view.correcting.correction_log import CorrectionLog, RefusedError
-from concord.workflows.view.correcting.review_queue import QUOTAS, ReviewQueue
+from concord.workflows.view.correction_log import CorrectionLog, RefusedError
 from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.page import NotFoundError, Page, Query, Table, UnavailableError, link
-from concord.workflows.view.pages import (
-    correcting,
-    finding,
-    forms,
-    reading,
-    reviewing,
-)
-from concord.workflows.view.viewer import CollectionTagger, Viewer
+from concord.workflows.view.pages import correcting, finding, reading, reviewing
+from concord.workflows.view.viewer import QUOTAS, CollectionTagger, ReviewQueue, Viewer
 
 HOSTS = ("127.0.0.1", "localhost")
 _REFUSED = "403: open the address that 'concord view' printed; it contains the token for this server.\n"
@@ -128,12 +121,12 @@ _PAGES: Mapping[str, Callable[[Viewer, Query], Page]] = {
     "/review": reviewing.review,
 }
 _CORRECTING_PAGES = {"/everywhere": correcting.everywhere}
-_FORMS: Mapping[str, Callable[[Viewer, forms.Form], None]] = {
-    "/correct": forms.correct,
-    "/correct-places": forms.correct_places,
+_FORMS: Mapping[str, Callable[[Viewer, correcting.Form], None]] = {
+    "/correct": correcting.correct,
+    "/correct-places": correcting.correct_places,
     "/settle": correcting.settle,
-    "/flag": forms.flag,
-    "/undo": forms.undo,
+    "/flag": correcting.flag,
+    "/undo": correcting.undo,
 }
 ADDRESSES = frozenset({*_PAGES, *_CORRECTING_PAGES, *_FORMS, "/report"})
 """None of them can be the path below which the others are seen: which of the two is meant could not be told."""
@@ -160,7 +153,7 @@ def build_app(
         log=CorrectionLog(opened, who),
         queue=ReviewQueue(opened, quotas),
         tagger=CollectionTagger(),
-        key=forms.form_key(token),
+        key=correcting.form_key(token),
         base=base,
     )
     routes = [Route(path, _page_endpoint(viewer, path, page)) for path, page in _PAGES.items()]
@@ -188,16 +181,16 @@ def _page_endpoint(viewer: Viewer, path: str, make: Callable[[Viewer, Query], Pa
     return answer
 
 
-def _form_endpoint(viewer: Viewer, act: Callable[[Viewer, forms.Form], None]) -> Any:
+def _form_endpoint(viewer: Viewer, act: Callable[[Viewer, correcting.Form], None]) -> Any:
     """Answer a form: what it asks for is on disk before the browser is sent to the next page."""
 
     def answer(body: bytes) -> Response:
         back = "/"
         viewer.opened.refresh()
         try:
-            form = forms.Form.of(body)
+            form = correcting.Form.of(body)
             back = form.back
-            forms.check_key(form, viewer.key)
+            correcting.check_key(form, viewer.key)
             act(viewer, form)
         except (RefusedError, NotFoundError, UnavailableError) as error:
             status, message = 409, str(error)
@@ -213,7 +206,7 @@ def _form_endpoint(viewer: Viewer, act: Callable[[Viewer, forms.Form], None]) ->
         try:
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > forms.MAX_FORM_BYTES:
+                if len(body) > correcting.MAX_FORM_BYTES:
                     return PlainTextResponse("413: choose fewer places at once.\n", status_code=413)
         except ClientDisconnect:
             return PlainTextResponse("400: the form was cut off.\n", status_code=400)
@@ -260,7 +253,7 @@ def _render(viewer: Viewer, query: Query, page: Page, *, status: int = 200) -> R
     policy = _POLICY.format(nonce)
     if page.values.get("fetches"):
         policy += "; connect-src 'self'"
-    html = load_template("concord.workflows.view.templates", page.template).render(
+    html = load_template("concord.workflows.view", f"templates/{page.template}").render(
         **page.values,
         query=query,
         link=link,

@@ -19,8 +19,8 @@ from concord.pipeline.exchange.review_queue import Quotas
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, info
 from concord.workflows.view.app import ADDRESSES, build_app
-from concord.workflows.view.correcting.review_queue import QUOTAS
 from concord.workflows.view.index.opened import OpenedCollection
+from concord.workflows.view.viewer import QUOTAS
 
 ADDRESS = "127.0.0.1"
 ANY = "0.0.0.0"

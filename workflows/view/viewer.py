@@ -1,18 +1,27 @@
 """What every page and form of the viewer works with: the collection, its index, log, queue and tagger."""
 
+import logging
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import RLock
-from typing import TYPE_CHECKING, Any
+from threading import Lock, RLock, Thread
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from concord.models.data.outputs import AttentionMap
 from concord.models.errors import ConcordError
-from concord.pipeline.output.collection import CollectedDocument, Collection, tagged_sentences
+from concord.pipeline.corrections.correction import read_log_of
+from concord.pipeline.exchange.review_queue import QueuedSentence, Quotas, select_sentences
+from concord.pipeline.output.collection import (
+    CollectedDocument,
+    Collection,
+    TokenRow,
+    read_collection,
+    tagged_sentences,
+    whole_sentences,
+)
 from concord.pipeline.plan import Plan
-from concord.workflows.view.correcting.correction_log import CorrectionLog, LogState
-from concord.workflows.view.correcting.review_queue import ReviewQueue
+from concord.workflows.view.correction_log import CorrectionLog, LogState
 from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.index.search_index import all_labels
 from concord.workflows.view.page import UnavailableError
@@ -21,9 +30,106 @@ if TYPE_CHECKING:
     # Most collections are read without asking the tagger, and torch takes seconds to import.
     from concord.models.taggers.base import Tagger
 
+logger = logging.getLogger(__name__)
+
+QUOTAS = Quotas(size=200, per_document=5, per_type=None, seed=1)
+"""Those of ``concord view``; the same as the defaults of ``concord review``."""
 MAX_WORDS = 3000
 """Words of a document whose attention is computed: the number of weights grows with the square."""
 _KEPT = 4
+
+
+class QueueRow(NamedTuple):
+    """A sentence of the queue as the list shows it.
+
+    Attributes:
+        start, end: of the sentence, its pieces included, in code points of the raw text.
+        last: number of its last piece.
+        text: its words.
+    """
+
+    sentence: QueuedSentence
+    start: int
+    end: int
+    last: int
+    text: str
+
+
+class Selection:
+    """The sentences of a queue, which a thread selects.
+
+    Attributes:
+        rows: by rank; None until they are selected, or if they cannot be.
+        fault: why they cannot be selected; empty until then.
+    """
+
+    def __init__(self, collection: Collection, quotas: Quotas) -> None:
+        self.rows: Sequence[QueueRow] | None = None
+        self.fault = ""
+        Thread(target=self._run, args=[collection, quotas], name="queue", daemon=True).start()
+
+    def _run(self, collection: Collection, quotas: Quotas) -> None:
+        try:
+            self.rows = _select(collection, quotas)
+        except ConcordError as error:
+            self.fault = str(error)
+        except Exception as error:
+            # Without a fault the page would be loaded again for ever.
+            logger.exception("The queue cannot be selected")
+            self.fault = (
+                f"The queue cannot be selected: {type(error).__name__}: {error}; "
+                "the terminal of 'concord view' shows where"
+            )
+
+
+class ReviewQueue:
+    """The queue of the collection as it is, selected in the background; a new generation has a queue of its own."""
+
+    def __init__(self, opened: OpenedCollection, quotas: Quotas) -> None:
+        self._opened = opened
+        self._quotas = quotas
+        self._lock = Lock()
+        self._selection: tuple[str, Selection] | None = None
+
+    def select(self) -> Selection:
+        """Return the selection for the collection as it is."""
+        snapshot = self._opened.snapshot
+        with self._lock:
+            if self._selection is None or self._selection[0] != snapshot.state:
+                self._selection = snapshot.state, Selection(snapshot.collection, self._quotas)
+            return self._selection[1]
+
+    def forget(self, selection: Selection) -> None:
+        """Forget a selection that failed, so that the next request tries again."""
+        with self._lock:
+            if self._selection is not None and self._selection[1] is selection:
+                self._selection = None
+
+
+def _select(collection: Collection, quotas: Quotas) -> Sequence[QueueRow]:
+    documents = (document for document in read_collection(collection) if document.sentences)
+    sentences = select_sentences(documents, quotas, log=read_log_of(collection.output))
+    by_address = {(sentence.doc_id, sentence.sent_id): sentence for sentence in sentences}
+    doc_ids = {sentence.doc_id for sentence in sentences}
+    rows: list[QueueRow] = []
+    for document in read_collection(collection, wanted=doc_ids.__contains__):
+        for pieces in whole_sentences(document):
+            first, last = pieces[0].row, pieces[-1].row
+            queued = by_address.get((document.row.doc_id, first.sent_id))
+            if queued is not None:
+                text = _text(token for piece in pieces for token in piece.tokens)
+                rows.append(QueueRow(queued, first.start_char, last.end_char, last.sent_id, text))
+    return sorted(rows, key=lambda row: row.sentence.rank)
+
+
+def _text(words: Iterable[TokenRow]) -> str:
+    """Return words as they follow each other in a text, with single spaces; those of one slice are one."""
+    text, end = "", 0
+    for word in words:
+        if word.start_char >= end:
+            text += f"{' ' if text and word.start_char > end else ''}{word.text}"
+            end = word.end_char
+    return text
 
 
 class CollectionTagger:

@@ -28,9 +28,9 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def window(browser: Browser) -> Iterator[BrowserContext]:
-    """Open a window."""
+    """Open a window; each test opens pages of its own, of a server with a port of its own."""
     with browser.new_context(viewport={"width": 1200, "height": 800}) as context:
         yield context
 

@@ -1,11 +1,7 @@
 """``concord view --as NAME``: what each form does, who may send it, and what two windows see of each other."""
 
-import json
 import re
-import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.parse
 import urllib.request
@@ -16,7 +12,6 @@ from typing import Any
 
 import pytest
 from concord_testing import fakes, finished_runs, runs, viewing
-from concord_testing.checkout import CHECKOUT
 from concord_testing.exports import TEXTS, annotate_texts, write_texts
 from starlette.testclient import TestClient
 
@@ -28,12 +23,11 @@ from concord.pipeline.corrections.correction import append_to_log, current_corre
 from concord.pipeline.output.collection import open_collection
 from concord.workflows.corrections import list_statuses
 from concord.workflows.view import viewer
-from concord.workflows.view.correcting import review_queue
-from concord.workflows.view.correcting.correction_log import Change, CorrectionLog
+from concord.workflows.view.correction_log import Change, CorrectionLog
 from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.index.queries import get_document
 from concord.workflows.view.page import UnavailableError
-from concord.workflows.view.pages import reviewing
+from concord.workflows.view.pages import correcting, reviewing
 from concord.workflows.view.server import serve
 
 pytestmark = pytest.mark.slow
@@ -108,7 +102,9 @@ def test_a_reader_accepts_relabels_drops_and_adds(client: TestClient, output: Pa
     window = Window(client, "/document?id=yard")
     before = window.entities
     assert before[:3] == [(0, 6, "ORG"), (24, 35, "PER"), (41, 47, "ORG")]
-    window.correct(0, 6, "ORG")
+    # A request that comes twice writes one line.
+    for _ in range(2):
+        window.correct(0, 6, "ORG")
     window.open("/document?id=yard")
     window.correct(24, 35, "ORG")
     window.open("/document?id=yard")
@@ -182,6 +178,23 @@ def test_undoing_the_last_step_twice_undoes_one(client: TestClient, output: Path
     assert not current_corrections(read_log(log_path(output)))
 
 
+def test_buttons_make_an_entity_longer_and_shorter(client: TestClient, output: Path) -> None:
+    start, end = 24, 35
+    for bounds, text in (
+        ("start-", "Baxter"),
+        ("start+", "Alan Baxter"),
+        ("end+", "Alan Baxter runs"),
+        ("end-", "Alan Baxter"),
+    ):
+        window = Window(client, f"/document?id=yard&at={start}-{end}")
+        assert f'name="bounds" value="{bounds}"' in window.page
+        window.send("/correct", start=start, end=end, bounds=bounds)
+        mark = read_log(log_path(output))[-1].result
+        assert mark.text == text
+        start, end = mark.start, mark.end
+    window.send("/correct", start=18, end=22, bounds="end+", status=409)
+
+
 def test_an_entity_becomes_two(client: TestClient, output: Path) -> None:
     window = Window(client, "/document?id=yard")
     window.correct(29, 35, "PER")
@@ -191,13 +204,6 @@ def test_an_entity_becomes_two(client: TestClient, output: Path) -> None:
     assert window.entities[1:3] == [(24, 28, "PER"), (29, 35, "PER")]
     assert actions(output) == ["relabel", "add"]
     assert all(status.state == "waiting" for status in list_statuses(output))
-
-
-def test_a_request_that_comes_twice_writes_one_line(client: TestClient, output: Path) -> None:
-    window = Window(client, "/document?id=yard")
-    for _ in range(2):
-        window.correct(0, 6, "PER")
-    assert actions(output) == ["relabel"]
 
 
 def test_two_windows_correct_other_words_and_are_told_of_the_same_ones(output: Path, tmp_path: Path) -> None:
@@ -312,44 +318,35 @@ def test_equal_words_everywhere_are_listed_before_they_are_corrected(client: Tes
     window.send("/correct-places", change="x", status=409)
 
 
-def test_five_hundred_places_are_listed_at_a_time(tmp_path: Path) -> None:
-    output = viewing.write_long(tmp_path / "out", entities=510)
-    client = viewing.open_client(output, tmp_path / "cache", who="ada")
-    window = Window(client, "/everywhere?text=Baxter&label=LOC&id=long")
+def test_so_many_places_are_listed_at_a_time(client: TestClient, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correcting, "LISTED", 3)
+    window = Window(client, "/everywhere?text=Goole&label=LOC")
     window.send("/correct-places", change=window.ticked)
-    assert actions(output) == ["relabel"] * 500
-    assert "10 places are not that yet" in Window(client, "/everywhere?text=Baxter&label=LOC&id=long").words
+    assert len(actions(output)) == 3
+    assert "1 place is not that yet" in Window(client, "/everywhere?text=Goole&label=LOC").words
 
 
-def test_tables_with_corrections_show_the_tagger_again_when_they_are_undone(tmp_path: Path) -> None:
+def test_tables_with_corrections_say_so_and_show_the_tagger_again_when_they_are_undone(tmp_path: Path) -> None:
     source = runs.write_collection(tmp_path / "in.jsonl", documents=0, extra=("Anna met Bob Roe.",))
     runs.run_job(runs.job(source, tmp_path / "out"))
     window = Window(viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada"), "/document?id=d0")
     before = window.entities
     assert before
-    start, end, _ = before[0]
-    window.correct(start, end, "" if len(before) > 1 else "ORG")
+    window.correct(*before[0][:2], "" if len(before) > 1 else "ORG")
     window.open("/document?id=d0")
-    window.correct(5, 8, "")
+    window.correct(5, 8, "ORG")
     runs.run_job(runs.job(source, tmp_path / "out"))
-    window = Window(viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada"), "/document?id=d0")
+    client = viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada")
+    window = Window(client, "/document?id=d0")
     assert [entity for entity in window.entities if entity[2]] != before
+    assert "met ORG corrected" in window.words
+    assert 'title="ORG, corrected by a person"' in window.page
+    assert "1 ORG corrected" in Window(client, "/document?id=d0&name=met").words
+    assert "Bob Roe. ORG corrected" in Window(client, "/name?name=met").words.replace(" .", ".")
     for _ in range(2):
         window.send("/undo")
         window.open("/document?id=d0")
     assert [entity for entity in window.entities if entity[2]] == before
-
-
-def test_a_label_that_a_person_gave_reads_corrected_on_every_page(tmp_path: Path) -> None:
-    source = runs.write_collection(tmp_path / "in.jsonl", documents=0, extra=("Anna met Bob Roe.",))
-    runs.run_job(runs.job(source, tmp_path / "out"))
-    Window(viewing.open_client(tmp_path / "out", tmp_path / "cache", who="ada"), "/document?id=d0").correct(5, 8, "ORG")
-    runs.run_job(runs.job(source, tmp_path / "out"))
-    client = viewing.open_client(tmp_path / "out", tmp_path / "cache")
-    assert "met ORG corrected" in Window(client, "/document?id=d0").words
-    assert 'title="ORG, corrected by a person"' in Window(client, "/document?id=d0").page
-    assert "1 ORG corrected" in Window(client, "/document?id=d0&name=met").words
-    assert "Bob Roe. ORG corrected" in Window(client, "/name?name=met").words.replace(" .", ".")
 
 
 class CountingTagger(fakes.AttentiveTagger):
@@ -421,15 +418,10 @@ def test_a_tagger_that_ran_on_a_gpu_is_loaded_on_what_there_is(output: Path, mon
     assert devices == ["auto"]
 
 
-def test_a_tagger_that_is_gone_is_named(client: TestClient) -> None:
-    window = Window(client, "/document?id=yard")
-    window.correct(0, 6, "ORG")
-    assert "tagger of this collection cannot be loaded" in Window(client, "/why?id=yard&name=Baxter").words
-
-
 def test_the_weights_behind_a_name_are_shown(output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = viewing.open_client(output, tmp_path / "cache")
     assert "/why?id=yard&amp;name=Alan+Baxter" in Window(client, "/document?id=yard&name=Alan+Baxter").page
+    assert "tagger of this collection cannot be loaded" in Window(client, "/why?id=yard&name=Baxter").words
     monkeypatch.setattr(viewer, "_load", lambda plan: fakes.AttentiveTagger())
     words = Window(client, "/why?id=yard&name=Alan+Baxter").words
     assert words.count("decided by stage one") == 2
@@ -441,14 +433,11 @@ def test_the_weights_behind_a_name_are_shown(output: Path, tmp_path: Path, monke
     assert "more than 3 words" in Window(client, "/why?id=yard&name=Baxter").words
 
 
-def test_a_tagger_without_a_memory_has_no_weights(
-    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = viewing.open_client(output, tmp_path / "cache")
+def test_a_tagger_without_a_memory_has_no_weights(reader: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = fakes.FakeTagger()
     monkeypatch.setattr(plain, "attention_maps", lambda document: [{} for _ in document], raising=False)
     monkeypatch.setattr(viewer, "_load", lambda plan: plain)
-    assert "has no document memory" in Window(client, "/why?id=yard&name=Baxter").words
+    assert "has no document memory" in Window(reader, "/why?id=yard&name=Baxter").words
 
 
 def open_queue(client: TestClient) -> Window:
@@ -478,7 +467,7 @@ def test_the_queue_leads_from_card_to_card(client: TestClient, output: Path) -> 
     window.open("/review")
     assert "0 of 6 sentences done, 0 steps of yours today" in window.words
     assert "Is Baxter ORG?" in window.words
-    assert review_queue.QUOTAS.size == 200
+    assert viewer.QUOTAS.size == 200
 
 
 def card_of(client: TestClient, sentence: str) -> Window:
@@ -528,8 +517,9 @@ def test_the_sentences_around_some_words_are_read_as_the_whole_document_is(tmp_p
     assert pieces > 0
 
 
-def test_a_correction_far_down_a_document_is_led_to(tmp_path: Path) -> None:
-    sentences = ("Nothing happened here at all ~.",) * 600 + ("Goole|B-LOC slept ~.",)
+def test_a_correction_far_down_a_document_is_led_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("concord.workflows.view.index.opened.PAGE_WORDS", 12)
+    sentences = ("Nothing happened here at all ~.",) * 3 + ("Goole|B-LOC slept ~.",)
     output = finished_runs.write_run(tmp_path / "out", {"long": sentences}, keep_text=True)
     client = viewing.open_client(output, tmp_path / "cache", who="ada")
     window = Window(client, "/document?id=long&page=1")
@@ -619,15 +609,6 @@ def test_selected_words_without_an_entity_are_said_to_be_none(client: TestClient
     assert "No other place is left" in Window(client, "/everywhere?text=closes").words
 
 
-def test_a_rank_that_the_queue_does_not_have_shows_the_list(client: TestClient) -> None:
-    open_queue(client)
-    for rank in ("7", "99999"):
-        window = Window(client, f"/review?rank={rank}")
-        assert 'id="accepting"' not in window.page
-        assert "4 Nobody called Goole closed." in window.words
-    assert "Is Baxter ORG?" in Window(client, "/review?rank=0").words
-
-
 def test_a_queue_that_cannot_be_selected_says_why(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -635,7 +616,7 @@ def test_a_queue_that_cannot_be_selected_says_why(
         raise KeyError("broken")
 
     with monkeypatch.context() as patched:
-        patched.setattr(review_queue, "select_sentences", fail)
+        patched.setattr(viewer, "select_sentences", fail)
         window = open_queue(client)
     assert "The queue cannot be selected: KeyError: 'broken'" in window.words
     assert "cannot be selected" in caplog.text
@@ -650,6 +631,12 @@ def test_the_list_shows_the_sentences_around_the_card(client: TestClient, monkey
         listed = re.findall(r'<li><a href="/review\?rank=(\d+)"( aria-current="true")?', page)
         assert [(int(number), bool(current)) for number, current in listed] == [(one, one == rank) for one in ranks]
         assert re.findall(r">((?:to|from) \d)<", page) == links
+    # A rank that the queue does not have shows the list.
+    for rank in (7, 99999):
+        window = Window(client, f"/review?rank={rank}")
+        assert 'id="accepting"' not in window.page
+        assert "1 Baxter closes the yard." in window.words
+    assert "Is Baxter ORG?" in Window(client, "/review?rank=0").words
 
 
 def test_saved_pages_have_nothing_to_send(client: TestClient) -> None:
@@ -701,27 +688,6 @@ def test_ids_with_line_ends_are_corrected(tmp_path: Path) -> None:
     assert {line.doc_id for line in read_log(log_path(output))} == {doc_id}
 
 
-def test_a_server_that_is_killed_leaves_whole_lines(output: Path, tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; from concord_testing import viewing; import uvicorn, time\n"
-        "with viewing.served(Path(sys.argv[1]), Path(sys.argv[2]), who='ada') as url:\n"
-        "    print(url, flush=True); time.sleep(600)"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, str(output), str(tmp_path / "cache")],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=CHECKOUT,
-        env={"PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'tests/support'}", "OMP_NUM_THREADS": "1"},
-    )
-    assert process.stdout is not None
-    done = _correct_until_killed(process, process.stdout.readline().strip(), rounds=6)
-    lines = [json.loads(line) for line in log_path(output).read_text(encoding="utf-8").splitlines()]
-    assert len(lines) == len({line["id"] for line in lines})
-    # Every correction that was answered is in the log.
-    assert len(lines) >= done == 6
-
-
 def test_a_form_that_is_cut_off_leaves_the_log_and_no_traceback(
     output: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -737,25 +703,3 @@ def test_a_form_that_is_cut_off_leaves_the_log_and_no_traceback(
             assert answer.status == 200
     assert not log_path(output).exists()
     assert "Traceback" not in caplog.text + "".join(capfd.readouterr())
-
-
-def _correct_until_killed(process: "subprocess.Popen[str]", url: str, *, rounds: int) -> int:
-    """Correct some words again and again, then kill the server; return how many requests were answered."""
-    import urllib.request
-
-    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-    base, _, _ = url.partition("/?")
-    opener.open(url).close()
-    for number in range(rounds):
-        with opener.open(f"{base}/document?id=yard") as answer:
-            page = answer.read().decode()
-        fields = {
-            name: unescape(re.findall(f'name="{name}" value="([^"]*)"', page)[0])
-            for name in ("key", "generation", "seen", "back", "id")
-        }
-        label = "PER" if f'data-at="0-6" data-label="{"ORG" if number % 2 else "PER"}"' not in page else "LOC"
-        body = urllib.parse.urlencode({**fields, "start": 0, "end": 6, "label": f"{label}{number}"}).encode()
-        opener.open(urllib.request.Request(f"{base}/correct", body, headers={"Origin": base})).close()
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    return rounds

@@ -11,7 +11,7 @@ from concord_testing.languages import write_languages
 from concord_testing.viewing import read, words
 from starlette.testclient import TestClient
 
-from concord.workflows.view.index.index_rows import fold, fold_word
+from concord.workflows.view.index.search_index import fold, fold_word
 
 
 @pytest.fixture(scope="module")

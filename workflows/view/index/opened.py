@@ -1,22 +1,41 @@
-"""The collection that is viewed, as it is now, with its index; both follow new generations and committed shards."""
+"""The collection that is viewed, as it is now, with its index; both follow new generations and committed shards.
+
+Documents are read from its tables a page at a time: some sentences with their words, and the text around them.
+"""
 
 import sqlite3
 import time
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
+from itertools import islice, repeat
 from pathlib import Path
 from threading import Lock, Thread
+from typing import Any
+
+import numpy as np
 
 from concord.models.errors import ConcordError
-from concord.pipeline.output.collection import Collection, DocumentRow, open_collection
+from concord.pipeline.errors import IntegrityError
+from concord.pipeline.output.collection import (
+    CollectedDocument,
+    CollectedSentence,
+    Collection,
+    DocumentRow,
+    EntityRow,
+    SentenceRow,
+    TokenRow,
+    open_collection,
+)
 from concord.pipeline.output.manifest import CommitRecord, Manifest
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.source_texts import SourceTexts
 from concord.workflows.job_files import cache_folder
-from concord.workflows.view.index.search_index import Progress, SearchIndex, shard_key
+from concord.workflows.view.index.queries import IndexedDocument, IndexedEntity
+from concord.workflows.view.index.search_index import SLOT_BITS, Progress, SearchIndex, select, shard_key
 from concord.workflows.view.page import UnavailableError
 
 _LOOK_SECONDS = 2.0
@@ -136,3 +155,166 @@ class OpenedCollection:
                 # A generation may be removed while it is being read; the next look finds the newer one.
                 self.fault = str(error)
                 self._state = ""
+
+
+PAGE_WORDS = 2500
+"""Words on a page of a document, to the end of the sentence."""
+_SHOWN = ("start_char", "end_char", "text", "draft_ner", "ner", "uncertainty", "refined")
+_DRAWN = ("upos", "head", "deprel")
+
+
+@dataclass(frozen=True, slots=True)
+class RawText:
+    """The raw text of a document; None where the input no longer has it, and why."""
+
+    content: str | None
+    missing: str = ""
+
+    @classmethod
+    def of(cls, opened: OpenedCollection, row: DocumentRow) -> "RawText":
+        """Read the text of a document."""
+        try:
+            return cls(opened.text(row))
+        except UnavailableError as error:
+            return cls(None, str(error))
+
+    def slice(self, start: int, end: int) -> str:
+        """Return a slice of the text; a space stands for one that is not there."""
+        if self.content is None:
+            return " " if start < end else ""
+        return self.content[start:end]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadSentence:
+    """A sentence with its words; ``gap`` is the text before it, back to the sentence before."""
+
+    row: SentenceRow
+    gap: str
+    tokens: Sequence[TokenRow]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentPage:
+    """A page of a document.
+
+    Attributes:
+        text: of the whole document.
+        page, pages: 0-based number of the page, and how many there are.
+        entities: of this page, in order.
+    """
+
+    row: DocumentRow
+    text: RawText
+    page: int
+    pages: int
+    sentences: Sequence[ReadSentence]
+    entities: Sequence[IndexedEntity]
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Where its first sentence starts and its last one ends, in code points of the raw text."""
+        return (self.sentences[0].row.start_char, self.sentences[-1].row.end_char) if self.sentences else (0, 0)
+
+
+def read_page(
+    opened: OpenedCollection,
+    index: sqlite3.Connection,
+    document: IndexedDocument,
+    *,
+    page: int | None = None,
+    sentence: int | None = None,
+    at: int | None = None,
+    only: tuple[int, int] | None = None,
+    trees: bool = False,
+) -> DocumentPage:
+    """Read a page of a document, by its number or by the number of a sentence on it; the first one by default.
+
+    Args:
+        at: an offset in the raw text, whose page is read if no other is asked for.
+        only: reads instead the sentences of these numbers, the last one included, as far as there are such.
+        trees: whether to read the columns that only a tree shows; they are null otherwise.
+
+    Raises:
+        IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
+    """
+    collection = opened.snapshot.collection
+    report, row = read_row(opened, index, document)
+    start = document.sentence_row
+    table = collection.read_rows(report, "sentences", SentenceRow._fields, start=start, stop=start + row.n_sentences)
+    words = np.concatenate([[0], np.cumsum(table["n_tokens"].to_numpy(), dtype=np.int64)])
+    # The first sentence of each page, and the end of the last page.
+    _, first_sentences = np.unique(words[:-1] // PAGE_WORDS, return_index=True)
+    bounds = [*(first_sentences.tolist() or [0]), row.n_sentences]
+    pages = len(bounds) - 1
+    if page is None and sentence is None and at is not None:
+        sentence = bisect_right(table["start_char"].to_pylist(), at) - 1
+    if sentence is not None and 0 <= sentence < row.n_sentences:
+        page = bisect_right(bounds, sentence) - 1
+    page = min(max(page or 0, 0), pages - 1)
+    first, stop = bounds[page : page + 2] if only is None else (max(only[0], 0), min(only[1] + 1, row.n_sentences))
+    start, end = (document.token_row + int(words[number]) for number in (first, stop))
+    names = (*_SHOWN, *_DRAWN) if trees else _SHOWN
+    words_table = collection.read_rows(report, "tokens", names, start=start, stop=end)
+    columns = (
+        words_table[name].to_pylist() if name in names else repeat(None, end - start) for name in TokenRow._fields
+    )
+    text = RawText.of(opened, row)
+    rows = [SentenceRow(**values) for values in table.slice(first, stop - first).to_pylist()]
+    before = int(table["end_char"][first - 1].as_py()) if first else 0
+    rest = "FROM entities WHERE document = ? AND end > ? AND start < ? ORDER BY number"
+    return DocumentPage(
+        row=row,
+        text=text,
+        page=page,
+        pages=pages,
+        sentences=list(_with_words(text, rows, map(TokenRow._make, zip(*columns, strict=True)), before=before)),
+        entities=select(index, IndexedEntity, rest, (document.id, before, rows[-1].end_char if rows else 0)),
+    )
+
+
+def read_document(opened: OpenedCollection, index: sqlite3.Connection, document: IndexedDocument) -> CollectedDocument:
+    """Read a whole document with all columns; raises what ``read_page`` raises."""
+    report, row = read_row(opened, index, document)
+    collection = opened.snapshot.collection
+
+    def rows(table: str, names: Sequence[str], start: int, count: int) -> Iterator[tuple[Any, ...]]:
+        columns = collection.read_rows(report, table, names, start=start, stop=start + count)
+        return zip(*(columns[name].to_pylist() for name in names), strict=True)
+
+    tokens = map(TokenRow._make, rows("tokens", TokenRow._fields, document.token_row, row.n_tokens))
+    sentences = map(SentenceRow._make, rows("sentences", SentenceRow._fields, document.sentence_row, row.n_sentences))
+    entities = map(EntityRow._make, rows("entities", EntityRow._fields, document.entity_row, row.n_entities))
+    return CollectedDocument(
+        row=row,
+        sentences=tuple(
+            CollectedSentence(sentence, tuple(islice(tokens, sentence.n_tokens))) for sentence in sentences
+        ),
+        entities=tuple(entities),
+    )
+
+
+def read_row(
+    opened: OpenedCollection, index: sqlite3.Connection, document: IndexedDocument
+) -> tuple[CommitRecord, DocumentRow]:
+    """Return the shard that holds a document of the index, and its row of the table of documents.
+
+    Raises:
+        IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
+    """
+    snapshot = opened.snapshot
+    [key] = index.execute("SELECT key FROM shards WHERE slot = ?", (document.id >> SLOT_BITS,)).fetchone()
+    report = snapshot.shards.get(key)
+    if report is None:
+        raise IntegrityError(f"{opened.output}: another generation has just become current; load the page again")
+    place = document.id & ((1 << SLOT_BITS) - 1)
+    table = snapshot.collection.read_rows(report, "documents", DocumentRow._fields, start=place, stop=place + 1)
+    return report, DocumentRow(**table.to_pylist()[0])
+
+
+def _with_words(
+    text: RawText, rows: Sequence[SentenceRow], words: Iterator[TokenRow], *, before: int
+) -> Iterator[ReadSentence]:
+    for row in rows:
+        yield ReadSentence(row=row, gap=text.slice(before, row.start_char), tokens=tuple(islice(words, row.n_tokens)))
+        before = row.end_char

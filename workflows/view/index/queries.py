@@ -7,14 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from concord.pipeline.names.values import VALUES
-from concord.workflows.view.index.index_rows import GLUE, INNER_SPACE, SHARED, fold_word
 from concord.workflows.view.index.search_index import (
     BAND,
     FIRST_PAGE,
+    GLUE,
+    INNER_SPACE,
+    SHARED,
     SLOT_BITS,
     Choice,
     band_name,
     count_rows,
+    fold_word,
     join_conditions,
     select,
     select_choices,

@@ -12,9 +12,8 @@ from concord.models.errors import ConcordError
 from concord.pipeline.documents import part_finder
 from concord.pipeline.output.collection import CollectedDocument, TokenRow
 from concord.pipeline.output.tables import normalize_name
-from concord.workflows.view.correcting.correction_log import CorrectionLog, LogState
-from concord.workflows.view.correcting.current_document import CurrentDocument, with_corrections
-from concord.workflows.view.index.document import DocumentPage, read_document, read_page
+from concord.workflows.view.correction_log import CorrectionLog, CurrentDocument, LogState, with_corrections
+from concord.workflows.view.index.opened import DocumentPage, read_document, read_page
 from concord.workflows.view.index.queries import (
     IndexedDeadLetter,
     IndexedDocument,

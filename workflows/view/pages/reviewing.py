@@ -8,16 +8,14 @@ from typing import Any, NamedTuple
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.output.tables import normalize_name
-from concord.workflows.view.correcting.correction_log import Change, LogState
-from concord.workflows.view.correcting.current_document import with_corrections
-from concord.workflows.view.correcting.review_queue import QueueRow
-from concord.workflows.view.index.document import read_page
+from concord.workflows.view.correction_log import Change, LogState, with_corrections
+from concord.workflows.view.index.opened import read_page
 from concord.workflows.view.index.queries import get_document, names_of_document
 from concord.workflows.view.index.search_index import PAGE_ROWS
 from concord.workflows.view.page import Page, Query, UnavailableError
 from concord.workflows.view.pages.correcting import choose
 from concord.workflows.view.pages.text_layout import NO_ENTITY, KnownNames, Sentence, label_name, lay_out
-from concord.workflows.view.viewer import Viewer
+from concord.workflows.view.viewer import QueueRow, Viewer
 
 
 class ListedSentence(NamedTuple):
@@ -55,10 +53,10 @@ def review(viewer: Viewer, query: Query) -> Page:
     if selection.fault:
         viewer.queue.forget(selection)
         return Page("message.html.j2", {"heading": "No queue", "message": selection.fault})
-    if selection.value is None:
+    if selection.rows is None:
         return Page("review.html.j2", {"state": "working"})
     state = viewer.log.state()
-    rows = [ListedSentence(row, _state_of(state, row)) for row in selection.value]
+    rows = [ListedSentence(row, _state_of(state, row)) for row in selection.rows]
     open_ranks = [row.queued.sentence.rank for row in rows if not row.state]
     rank = query.number("rank") or next(iter(open_ranks), 0)
     row = rows[rank - 1] if 0 < rank <= len(rows) else None
@@ -76,7 +74,7 @@ def review(viewer: Viewer, query: Query) -> Page:
         "fetches": viewer.log.who is not None,
         **({} if row is None else _card_values(viewer, query, state, row.queued)),
         "last": last,
-        "last_rank": next((row.sentence.rank for row in selection.value if last and _is_about(last, row)), 0),
+        "last_rank": next((row.sentence.rank for row in selection.rows if last and _is_about(last, row)), 0),
     }
     return Page("review.html.j2", values)
 

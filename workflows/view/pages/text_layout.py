@@ -11,7 +11,7 @@ from concord.models.labels import OUTSIDE, split_label
 from concord.pipeline.corrections.fitting import Offsets
 from concord.pipeline.output.collection import SentenceRow, TokenRow
 from concord.pipeline.output.tables import normalize_name
-from concord.workflows.view.index.document import DocumentPage, ReadSentence
+from concord.workflows.view.index.opened import DocumentPage, ReadSentence
 from concord.workflows.view.index.queries import IndexedEntity
 
 _MARGIN = 14
