@@ -6,13 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from concord_testing import runs
-from concord_testing.broken_files import arrow_stream, read_all
+from concord_testing.broken_files import arrow_stream, plan_for, read_all, read_plan
 
-from concord.pipeline.config import AnnotateConfig, ReaderConfig
+from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.planning.build_plan import PlanInputs, make_plan
-from concord.pipeline.readers.read_file import read_piece, read_text_at
+from concord.pipeline.readers.read_file import read_text_at
 
 TABLE = pa.table(
     {
@@ -24,14 +22,9 @@ TABLE = pa.table(
 
 
 def read_in_pieces(where: Path, *, shard_bytes: int) -> list[Document | DeadLetter]:
-    config = AnnotateConfig.from_mapping(
-        {"input": str(where), "output": "/nowhere/out", "planning": {"shard_bytes": shard_bytes}}
-    )
-    plan = make_plan(PlanInputs(job=runs.resolved(config), threads=1))
+    plan = plan_for(where, shard_bytes=shard_bytes)
     assert plan.ignored == 0
-    return [
-        record for shard in plan.shards for piece in shard.pieces for record in read_piece(piece, plan.config.reader)
-    ]
+    return read_plan(plan)
 
 
 def arrow_file(table: pa.Table) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from concord_testing.broken_files import damage_and_read, read_all, samples, zstd
+from concord_testing.broken_files import check_pieces, damage_and_read, read_all, samples, zstd
 from concord_testing.checkout import SOAK
 
 from concord.pipeline.config import ReaderConfig
@@ -20,7 +20,7 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers import streams
 from concord.pipeline.readers.fields import Fields
-from concord.pipeline.readers.read_file import read_piece, read_text_at, readers, scan_file
+from concord.pipeline.readers.read_file import read_piece, read_text_at, readers
 from concord.pipeline.readers.reader import Reader, RecordReader
 from concord.pipeline.readers.records import RecordError
 
@@ -116,18 +116,8 @@ def test_lines_before_the_end_of_what_is_unpacked_are_read_in_any_pieces(
     path.write_bytes(COMPRESSORS[suffix](b'{"text": "Ada met Charles."}\n' * 10_000))
     monkeypatch.setattr(streams, "UNPACK_RATIO", 2)
     config = ReaderConfig()
-    records = list(scan_file(str(path), format="jsonl", name="a", config=config))
     whole = read_all(path, "jsonl", config)
-
-    cut_up: list[Document | DeadLetter] = []
-    for first in range(0, len(records), 999):
-        piece = records[first : first + 999]
-        start, end = piece[0].position, piece[-1].end
-        cut_up += read_piece(
-            Piece(uri=str(path), format="jsonl", start=start, end=end, records=len(piece), name=path.name), config
-        )
-
-    assert cut_up == whole
+    check_pieces(path, whole, config, step=999)
     assert isinstance(whole[-1], DeadLetter)
     assert whole[-1].error == "unpacks_too_far"
     assert all(isinstance(record, Document) for record in whole[:-1])

@@ -7,33 +7,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from concord_testing import runs
-from concord_testing.broken_files import read_all, zstd
+from concord_testing import broken_files
+from concord_testing.broken_files import plan_for, read_all, read_plan, zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concord.pipeline.config import AnnotateConfig, ReaderConfig
+from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.planning.build_plan import PlanInputs, make_plan
-from concord.pipeline.readers.read_file import format_of, read_piece, read_text_at
+from concord.pipeline.readers.read_file import format_of, read_text_at
 
 PLAIN = ReaderConfig()
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".zst": zstd}
 
 
-def read_in_pieces(path: Path, *, shard_bytes: int, **reader: object) -> list[Document | DeadLetter]:
-    config = AnnotateConfig.from_mapping(
-        {"input": str(path), "output": "/nowhere/out", "planning": {"shard_bytes": shard_bytes}, "reader": reader}
-    )
-    plan = make_plan(PlanInputs(job=runs.resolved(config), threads=1))
-    return [
-        record for shard in plan.shards for piece in shard.pieces for record in read_piece(piece, plan.config.reader)
-    ]
-
-
-def outcomes(path: Path, format: str = "csv", config: ReaderConfig = PLAIN) -> list[str]:
-    found = read_all(path, format, config)
-    return [record.error if isinstance(record, DeadLetter) else record.text for record in found]
+def outcomes(path: Path, format: str = "csv") -> list[str]:
+    return broken_files.outcomes(read_all(path, format, PLAIN))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +62,7 @@ def test_row_keeps_its_byte_its_other_columns_and_its_line_ends(tmp_path: Path, 
 def test_fields_come_from_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("key\tbody\n7\tOne, two.\n")
 
-    (found,) = read_in_pieces(tmp_path / "a.tsv", shard_bytes=1, id_field="key", text_field="body")
+    (found,) = read_plan(plan_for(tmp_path / "a.tsv", shard_bytes=1, id_field="key", text_field="body"))
 
     assert isinstance(found, Document)
     assert (found.doc_id, found.text, found.meta) == ("7", "One, two.", None)
@@ -194,7 +182,7 @@ def test_pieces_of_any_size_have_the_records_of_the_whole_file(
     whole = read_all(path, "csv", PLAIN)
 
     if whole and any(isinstance(record, Document) for record in whole):
-        assert read_in_pieces(path, shard_bytes=shard_bytes) == whole
+        assert read_plan(plan_for(path, shard_bytes=shard_bytes)) == whole
     if not noise and not (suffix and cut):
         texts = [text.encode("utf-8", "replace").decode() for _, text in rows]
         assert [record.text for record in whole if isinstance(record, Document)] == texts

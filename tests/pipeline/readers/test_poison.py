@@ -9,12 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from concord_testing import runs
+from concord_testing.broken_files import plan_for, read_plan, zstd
 
-from concord.pipeline.config import AnnotateConfig, OutputConfig, PlanningConfig, ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.planning.build_plan import PlanInputs, make_plan
-from concord.pipeline.readers.read_file import read_piece
 
 pytestmark = pytest.mark.slow
 
@@ -31,23 +28,8 @@ ODD_TEXTS = {
 }
 
 
-def read(where: Path, *, shard_bytes: int = 500_000, **reader: Any) -> list[Document | DeadLetter]:
-    """Plan and read an input; every piece must have as many records as the planner counted."""
-    config = AnnotateConfig(
-        input=str(where),
-        output=OutputConfig(path="/nowhere/out"),
-        planning=PlanningConfig(shard_bytes=shard_bytes),
-        reader=ReaderConfig(**reader),
-    )
-    plan = make_plan(PlanInputs(job=runs.resolved(config), threads=1))
-    records: list[Document | DeadLetter] = []
-    for piece in (piece for shard in plan.shards for piece in shard.pieces):
-        found = list(read_piece(piece, config.reader))
-        assert len(found) == piece.records
-        records += found
-    assert len(records) == plan.read
-    assert all(record.stage == "read" for record in records if isinstance(record, DeadLetter))
-    return records
+def read(where: Path, **settings: Any) -> list[Document | DeadLetter]:
+    return read_plan(plan_for(where, **settings))
 
 
 def outcome(record: Document | DeadLetter) -> str:
@@ -58,13 +40,6 @@ def dead_letter(where: Path, **reader: Any) -> DeadLetter:
     (record,) = read(where, **reader)
     assert isinstance(record, DeadLetter)
     return record
-
-
-def zstd(content: bytes) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, "zstd") as stream:
-        stream.write(content)
-    return bytes(sink.getvalue())
 
 
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": zstd}
@@ -135,19 +110,13 @@ def test_dead_letter_has_the_id_if_known(tmp_path: Path) -> None:
     assert [record.doc_id for record in read(tmp_path)] == ["7", None, "8"]
 
 
-def test_truncated_last_line_is_reported_as_such(tmp_path: Path) -> None:
+def test_last_line_needs_a_line_end_only_if_it_is_truncated(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"id": "a", "text": "good"}\n{"id": "b", "te')
-
     good, bad = read(tmp_path)
-
     assert (outcome(good), outcome(bad)) == ("document", "invalid_json")
     assert isinstance(bad, DeadLetter)
     assert "the file may be truncated" in bad.message
-
-
-def test_whole_last_line_needs_no_line_end(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"id": "a", "text": "good"}')
-
     assert [outcome(record) for record in read(tmp_path)] == ["document"]
 
 
@@ -218,33 +187,14 @@ def test_byte_order_mark_is_removed_when_the_byte_order_is_set(tmp_path: Path) -
     assert found.text == "Text"
 
 
-def test_guessed_encoding_is_kept_with_its_confidence(tmp_path: Path) -> None:
-    text = "Der gr\u00f6\u00dfte Teil der B\u00fcrger f\u00e4hrt \u00fcber die Br\u00fccke nach M\u00fcnchen. " * 9
-    (tmp_path / "a.txt").write_bytes(text.encode("cp1252"))
-    (tmp_path / "b.txt").write_text("plain \u00e9", encoding="utf-8")
-
-    guessed, plain = read(tmp_path, encoding="auto")
-
-    assert isinstance(guessed, Document)
-    assert (guessed.text, guessed.encoding) == (text, "cp1252")
-    assert guessed.encoding_confidence is not None
-    assert 0.9 < guessed.encoding_confidence < 1
-    assert isinstance(plain, Document)
-    assert (plain.text, plain.encoding, plain.encoding_confidence) == ("plain \u00e9", "utf-8", None)
-
-
-def test_auto_rejects_bytes_that_are_not_text(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00")
-    (tmp_path / "b.txt").write_bytes(bytes(range(256)) * 8)
-
-    assert dead_letter(tmp_path / "a.txt", encoding="auto").error == "invalid_encoding"
-    assert dead_letter(tmp_path / "b.txt", encoding="auto").error == "invalid_encoding"
-
-
-def test_lone_surrogates_are_rejected_when_the_codec_accepts_them(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"+2AA-")
-
-    assert dead_letter(tmp_path, encoding="utf-7").error == "lone_surrogate"
+def test_bytes_that_are_not_text_are_rejected(tmp_path: Path) -> None:
+    for content, encoding, error in (
+        (b"\xff\xfe\x00", "auto", "invalid_encoding"),
+        (bytes(range(256)) * 8, "auto", "invalid_encoding"),
+        (b"+2AA-", "utf-7", "lone_surrogate"),  # which the codec accepts
+    ):
+        (tmp_path / "a.txt").write_bytes(content)
+        assert dead_letter(tmp_path, encoding=encoding).error == error
 
 
 LINES = [b'{"id": %d, "text": "%s"}\n' % (number, str(number * 7919).encode() * 9) for number in range(4000)]
@@ -286,16 +236,6 @@ def test_corrupt_stream_yields_the_same_records_in_any_pieces(tmp_path: Path, su
         assert outcome(whole[-1]) == "corrupt_stream"
 
 
-def test_stream_cut_at_a_line_end_is_still_a_dead_letter(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(LINES[0] + LINES[1])[:-8])
-
-    *whole, cut = read(tmp_path)
-
-    assert len(whole) == 2
-    assert isinstance(cut, DeadLetter)
-    assert (cut.error, cut.position) == ("truncated_stream", len(LINES[0] + LINES[1]))
-
-
 @pytest.mark.parametrize(
     ("stored", "lines", "error"),
     [
@@ -306,8 +246,18 @@ def test_stream_cut_at_a_line_end_is_still_a_dead_letter(tmp_path: Path) -> None
         (gzip.compress(b""), 0, None),
         (gzip.compress(LINES[0]) + gzip.compress(LINES[1]), 2, None),
         (gzip.compress(LINES[0]) + gzip.compress(LINES[1])[:5], 1, "truncated_stream"),
+        (gzip.compress(LINES[0] + LINES[1])[:-8], 2, "truncated_stream"),
     ],
-    ids=["junk behind", "checksum", "not gzip", "empty file", "empty stream", "two members", "cut member"],
+    ids=[
+        "junk behind",
+        "checksum",
+        "not gzip",
+        "empty file",
+        "empty stream",
+        "two members",
+        "cut member",
+        "cut at a line end",
+    ],
 )
 def test_odd_gzip_files_lose_no_data_silently(tmp_path: Path, stored: bytes, lines: int, error: str | None) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(stored)
@@ -315,16 +265,6 @@ def test_odd_gzip_files_lose_no_data_silently(tmp_path: Path, stored: bytes, lin
     outcomes = [outcome(record) for record in read(tmp_path)]
 
     assert outcomes == ["document"] * lines + ([error] if error else [])
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_truncated_text_file_is_a_dead_letter(tmp_path: Path, suffix: str) -> None:
-    stored = COMPRESSORS[suffix](b"".join(LINES))
-    (tmp_path / f"a.txt{suffix}").write_bytes(stored[:-20])
-
-    found = dead_letter(tmp_path)
-
-    assert (found.doc_id, found.error, found.position) == (f"a.txt{suffix}", "truncated_stream", 0)
 
 
 def test_empty_files_of_every_format(tmp_path: Path) -> None:
@@ -336,17 +276,6 @@ def test_empty_files_of_every_format(tmp_path: Path) -> None:
         ("c.parquet", "invalid_parquet"),
         ("d.txt.gz", "truncated_stream"),
     ]
-
-
-def test_document_of_three_megabytes_is_one_record(tmp_path: Path) -> None:
-    text = "word " * 600_000
-    (tmp_path / "a.jsonl.zst").write_bytes(zstd(json.dumps({"id": "big", "text": text}).encode() + b"\n" + LINES[0]))
-
-    big, small = read(tmp_path, shard_bytes=1000)
-
-    assert isinstance(big, Document)
-    assert big.text == text
-    assert small.doc_id == "0"
 
 
 def test_parquet_faults_of_rows_are_dead_letters(tmp_path: Path) -> None:
@@ -376,16 +305,6 @@ def test_parquet_without_texts_yields_a_dead_letter_for_each_row(
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "b.parquet")
 
     assert [outcome(record) for record in read(tmp_path)] == [error, error, "document"]
-
-
-def test_broken_parquet_is_one_dead_letter(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"text": ["a"] * 100}), tmp_path / "a.parquet")
-    (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-10])
-    (tmp_path / "b.txt").write_text("good")
-
-    bad, good = read(tmp_path)
-
-    assert (outcome(bad), outcome(good)) == ("invalid_parquet", "document")
 
 
 @pytest.mark.parametrize("shard_bytes", [1_000_000, 900])

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from concord_testing.broken_files import read_all
+from concord_testing.broken_files import check_pieces, read_all
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.plan import Piece
-from concord.pipeline.readers.read_file import read_piece, read_text_at, scan_file
+from concord.pipeline.readers.read_file import read_text_at
 from concord.pipeline.readers.streams import read_whole
 
 pytestmark = pytest.mark.slow
@@ -57,21 +56,17 @@ def test_zstd_with_a_long_window_is_read(tmp_path: Path, log: int) -> None:
     assert read_whole(str(tmp_path / "a.txt.zst")) == CONTENT
 
 
-def test_zstd_with_a_longer_window_than_any_is_a_dead_letter_that_names_it(tmp_path: Path) -> None:
+def test_zstd_that_cannot_be_unpacked_is_a_dead_letter_that_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
     frame = bytearray(with_window(CONTENT, 31))
     frame[5] += 1 << 3  # the exponent in the byte of the window
-    (tmp_path / "a.jsonl.zst").write_bytes(frame)
-
-    assert outcomes(tmp_path / "a.jsonl.zst") == ["corrupt_stream"]
-    assert "its window is larger than 2 GiB" in last_message(tmp_path / "a.jsonl.zst")
-    assert "fetch" not in last_message(tmp_path / "a.jsonl.zst")
-
-
-def test_zstd_with_a_dictionary_is_a_dead_letter_that_names_it(tmp_path: Path) -> None:
+    path.write_bytes(frame)
+    assert outcomes(path) == ["corrupt_stream"]
+    assert "its window is larger than 2 GiB" in last_message(path)
+    assert "fetch" not in last_message(path)
     dictionary = zstd.train_dict([line.encode() for line in LINES], 2000)
-    (tmp_path / "a.jsonl.zst").write_bytes(zstd.compress(CONTENT, zstd_dict=dictionary))
-
-    assert "needs the dictionary" in last_message(tmp_path / "a.jsonl.zst")
+    path.write_bytes(zstd.compress(CONTENT, zstd_dict=dictionary))
+    assert "needs the dictionary" in last_message(path)
 
 
 def test_zstd_frames_and_skippable_frames_follow_one_another(tmp_path: Path) -> None:
@@ -110,29 +105,6 @@ def test_file_that_is_not_compressed_as_its_name_says_is_told_to_be_renamed(tmp_
 
     assert outcomes(path) == ["corrupt_stream"]
     assert "rename a file that is not compressed" in last_message(path)
-
-
-@pytest.mark.parametrize("compress", [gzip.compress, zstd.compress])
-def test_records_before_any_cut_are_read(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
-    compressed = compress(CONTENT)
-    path = tmp_path / ("a.jsonl.gz" if compress is gzip.compress else "a.jsonl.zst")
-    before = 0
-    for cut in range(0, len(compressed), max(len(compressed) // 25, 1)):
-        path.write_bytes(compressed[:cut])
-        *found, last = outcomes(path)
-        assert last == "truncated_stream"
-        assert found == IDS[: len(found)]
-        assert len(found) >= before
-        before = len(found)
-    assert compress is zstd.compress or before > 200
-
-
-def test_records_before_a_wrong_checksum_are_read(tmp_path: Path) -> None:
-    compressed = bytearray(gzip.compress(CONTENT, mtime=0))
-    compressed[-8] ^= 1
-    (tmp_path / "a.jsonl.gz").write_bytes(compressed)
-
-    assert outcomes(tmp_path / "a.jsonl.gz") == [*IDS[:-1], "corrupt_stream"]
 
 
 def test_stored_blocks_and_flushes_of_gzip_are_read(tmp_path: Path) -> None:
@@ -179,23 +151,7 @@ def test_json_lines_in_utf_16_are_read_in_any_pieces(tmp_path: Path, mark: bytes
     assert [record.doc_id for record in found] == IDS
     assert isinstance(found[0], Document)
     assert (found[0].text, found[0].encoding) == ("Zoë met Bob 0 times.", "utf-16" if mark else encoding)
-    records = list(scan_file(str(path), format="jsonl", name="a", config=config))
-    cut_up = [
-        outcome
-        for first in range(0, len(records), 70)
-        for outcome in read_piece(
-            Piece(
-                uri=str(path),
-                format="jsonl",
-                start=records[first].position,
-                end=records[first : first + 70][-1].end,
-                records=len(records[first : first + 70]),
-                name="a.jsonl",
-            ),
-            config,
-        )
-    ]
-    assert cut_up == found
+    check_pieces(path, found, config, step=70)
 
 
 def test_invalid_utf_16_costs_only_its_line(tmp_path: Path) -> None:

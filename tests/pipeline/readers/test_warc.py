@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from concord_testing.broken_files import read_all, zstd
+from concord_testing.broken_files import check_pieces, outcomes, read_all, zstd
 from concord_testing.documents import warc_page, warc_record
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.plan import Piece
 from concord.pipeline.readers import streams
-from concord.pipeline.readers.read_file import read_piece, read_text_at, scan_file
+from concord.pipeline.readers.read_file import read_text_at, scan_file
 
 INFO = warc_record(b"software: x\r\n", "warcinfo")
 ANNA = warc_page(b"<title>One</title><p>Anna met Bob.", url="http://a.org/1")
@@ -47,10 +46,6 @@ def read_one(folder: Path, record: bytes, **config: Any) -> Document | DeadLette
     return found
 
 
-def outcomes(records: list[Document | DeadLetter]) -> list[str]:
-    return [record.error if isinstance(record, DeadLetter) else record.text for record in records]
-
-
 @pytest.mark.parametrize("name", WAYS)
 def test_pages_are_documents_that_are_found_by_their_byte(tmp_path: Path, name: str) -> None:
     path, config = tmp_path / name, ReaderConfig()
@@ -68,10 +63,7 @@ def test_pages_are_documents_that_are_found_by_their_byte(tmp_path: Path, name: 
     for position, expected in zip(reversed(starts), reversed(whole), strict=True):
         assert isinstance(expected, Document)
         assert read_text_at(str(path), format="warc", position=position, config=config) == expected.text
-    scanned = list(scan_file(str(path), format="warc", name=name, config=config))
-    for record, expected in reversed([*zip(scanned, whole, strict=True)]):
-        piece = Piece(uri=str(path), format="warc", start=record.position, end=record.end, records=1, name=name)
-        assert list(read_piece(piece, config)) == [expected]
+    check_pieces(path, whole, config)
 
 
 def test_id_may_be_the_address(tmp_path: Path) -> None:
@@ -246,17 +238,12 @@ def test_bombs_are_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert outcomes(read(tmp_path / "a.warc.gz", outer)) == ["Anna met Bob.", "unpacks_too_far", "Eve left."]
 
 
-def test_header_of_http_may_end_in_line_feeds(tmp_path: Path) -> None:
+def test_header_of_http_may_end_in_line_feeds_and_what_is_no_http_is_a_dead_letter(tmp_path: Path) -> None:
     head, _, http = warc_page(PAGE).removesuffix(b"\r\n\r\n").partition(b"\r\n\r\n")
     http = http.replace(b"\r\n", b"\n")
     head = head.rpartition(b" ")[0] + b" %d\r\n\r\n" % len(http)
-
     assert outcomes([read_one(tmp_path, head + http + b"\r\n\r\n")]) == ["Anna"]
-
-
-def test_answer_that_is_no_http_is_a_dead_letter(tmp_path: Path) -> None:
     record = warc_record(PAGE, "response", "Content-Type: application/http\r\n")
-
     assert outcomes(read(tmp_path / "a.warc", record + EVE)) == ["invalid_http", "Eve left."]
 
 

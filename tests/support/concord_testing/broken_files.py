@@ -9,15 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from concord.pipeline.config import ReaderConfig
+from concord.pipeline.config import AnnotateConfig, ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.readers.read_file import read_records
+from concord.pipeline.plan import Piece, Plan
+from concord.pipeline.planning.build_plan import PlanInputs, make_plan
+from concord.pipeline.readers.read_file import format_of, read_piece, read_records, scan_file
 from concord.pipeline.readers.reader import Reader
-from concord_testing import documents
+from concord_testing import documents, runs
 
 RECORDS = 40
 _MOST_RECORDS = 5000
@@ -172,6 +175,44 @@ def read_all(
         record.stage == "read" and str(path) in record.message for record in found if isinstance(record, DeadLetter)
     )
     return found
+
+
+def outcomes(records: Sequence[Document | DeadLetter]) -> list[str]:
+    """Return the text of each document, and the error of each dead letter."""
+    return [record.error if isinstance(record, DeadLetter) else record.text for record in records]
+
+
+def plan_for(where: Path, *, shard_bytes: int = 500_000, **reader: Any) -> Plan:
+    """Plan an input, whose reader has these settings."""
+    planning = {"shard_bytes": shard_bytes}
+    config = AnnotateConfig.from_mapping(
+        {"input": str(where), "output": "/nowhere/out", "planning": planning, "reader": reader}
+    )
+    return make_plan(PlanInputs(job=runs.resolved(config), threads=1))
+
+
+def read_plan(plan: Plan) -> list[Document | DeadLetter]:
+    """Read all pieces, each of which must have as many records as the planner counted."""
+    records: list[Document | DeadLetter] = []
+    for piece in (piece for shard in plan.shards for piece in shard.pieces):
+        found = list(read_piece(piece, plan.config.reader))
+        assert len(found) == piece.records, piece
+        records += found
+    assert len(records) == plan.read
+    assert all(record.stage == "read" for record in records if isinstance(record, DeadLetter))
+    return records
+
+
+def check_pieces(path: Path, whole: Sequence[Document | DeadLetter], config: ReaderConfig, *, step: int = 1) -> None:
+    """Check that records have equal outcomes when they are read in pieces of some records, the last piece first."""
+    format = format_of(path.name) or ""
+    scanned = list(scan_file(str(path), format=format, name=path.name, config=config))
+    assert len(scanned) == len(whole)
+    for first in reversed(range(0, len(whole), step)):
+        records = scanned[first : first + step]
+        start, end = records[0].position, records[-1].end
+        piece = Piece(uri=str(path), format=format, start=start, end=end, records=len(records), name=path.name)
+        assert list(read_piece(piece, config)) == whole[first : first + step]
 
 
 def damage_and_read(
