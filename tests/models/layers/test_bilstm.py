@@ -154,15 +154,14 @@ SIZES: dict[str, Any] = {
 }
 Build = Callable[..., Tagger]
 slow = pytest.mark.slow
-seeds = pytest.mark.parametrize("seed", [1, 2, 3])
 
 
 def label(labels: Sequence[tuple[str, ...]]) -> list[Sentence]:
     return [Sentence(words=words, labels=own) for words, own in zip(PHRASES, labels, strict=True)]
 
 
-def build_small(build: Build, name: str, sentences: list[Sentence], seed: int) -> Tagger:
-    return build(name, seed=seed, vocabulary=Vocabulary.from_sentences(sentences), **SIZES)
+def build_small(build: Build, name: str, sentences: list[Sentence]) -> Tagger:
+    return build(name, vocabulary=Vocabulary.from_sentences(sentences), **SIZES)
 
 
 def train(tagger: Tagger, sentences: list[Sentence], *, steps: int, until: float = 0.0) -> float:
@@ -185,46 +184,39 @@ def right_phrases(tagger: Tagger, sentences: list[Sentence]) -> int:
 
 
 @slow
-@seeds
 @pytest.mark.parametrize("name", ["cross_bilstm_cnn", "att_bilstm_cnn"])
-def test_cross_stacks_and_attention_learn_the_exclusive_or(build: Build, name: str, seed: int) -> None:
+def test_cross_stacks_and_attention_learn_the_exclusive_or(build: Build, name: str) -> None:
     sentences = label(MIDDLE_ALONE)
-    tagger = build_small(build, name, sentences, seed)
+    tagger = build_small(build, name, sentences)
     assert train(tagger, sentences, steps=800, until=1e-3) < 1e-3
     assert right_phrases(tagger, sentences) == 4
 
 
 def assert_chance_level(tagger: Tagger, sentences: list[Sentence], *, words: int = 1) -> None:
     """Train a tagger whose loss is the mean over this many words per phrase (1 if it is their sum), and check it."""
-    assert CHANCE - 1e-4 < words * train(tagger, sentences, steps=300) < CHANCE + 0.01
+    assert CHANCE - 1e-4 < words * train(tagger, sentences, steps=150) < CHANCE + 0.01
     assert right_phrases(tagger, sentences) <= 3
 
 
 @slow
-@seeds
-def test_independent_stacks_are_no_better_than_chance(build: Build, seed: int) -> None:
+@pytest.mark.parametrize(("name", "words"), [("baseline_bilstm_cnn", 3), ("bilstm_softmax", 1)])
+def test_independent_stacks_and_one_layer_are_no_better_than_chance(build: Build, name: str, words: int) -> None:
     sentences = label(MIDDLE_ALONE)
-    assert_chance_level(build_small(build, "baseline_bilstm_cnn", sentences, seed), sentences, words=3)
+    assert_chance_level(build_small(build, name, sentences), sentences, words=words)
 
 
-@pytest.mark.slow
-def test_one_bidirectional_layer_is_no_better_than_chance(build: Build) -> None:
-    sentences = label(MIDDLE_ALONE)
-    assert_chance_level(build_small(build, "bilstm_softmax", sentences, 1), sentences)
-
-
-@pytest.mark.slow
+@slow
 def test_two_bidirectional_layers_of_torch_learn_what_independent_stacks_cannot(build: Build) -> None:
     """They are a Cross stack, so they must not be used for the Baseline."""
     sentences = label(MIDDLE_ALONE)
-    tagger = build_small(build, "baseline_bilstm_cnn", sentences, 1)
+    tagger = build_small(build, "baseline_bilstm_cnn", sentences)
     tagger.lstm = BiLstm(BiLstmConfig(hidden=WIDTH, layers=2, dropout=0.0), 8)
     assert train(tagger, sentences, steps=800, until=1e-3) < 1e-3
     assert right_phrases(tagger, sentences) == 4
 
 
 def independent_stacks_with_crf(build: Build, sentences: list[Sentence]) -> Tagger:
-    tagger = build_small(build, "bilstm_crf", sentences, 1)
+    tagger = build_small(build, "bilstm_crf", sentences)
     tagger.lstm = IndependentLstm(StackedLstmConfig(hidden=WIDTH, dropout=0.0), 8)
     return tagger
 

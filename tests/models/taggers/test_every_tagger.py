@@ -6,6 +6,7 @@ the model of another library, from an untrained one.
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,7 @@ from concord.models.data.sentence import Sentence, SoftLabels
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf import CrfDistribution
 from concord.models.errors import ConfigError
-from concord.models.labels import BIO, BIOES, TOKENS, LabelScheme, decode_spans, split_label
+from concord.models.labels import BIO, TOKENS, decode_spans, split_label
 from concord.models.taggers.base import Tagger
 from concord.models.taggers.one_stage import OneStageTagger
 from concord.models.words.representation import WordRepresentation
@@ -86,9 +87,18 @@ def small(name: str, vocabulary: Vocabulary, other_model: Callable[[str, Vocabul
     return make
 
 
+@pytest.fixture(scope="module")
+def untouched() -> dict[str, Tagger]:
+    return {}
+
+
 @pytest.fixture
-def tagger(small: Build) -> Tagger:
-    return small()
+def tagger(name: str, small: Build, untouched: dict[str, Tagger]) -> Tagger:
+    """Return a copy of the tagger as it was built, or the tagger itself if it has no weights."""
+    if name not in untouched:
+        untouched[name] = small()
+    found = untouched[name]
+    return deepcopy(found) if found.has_scores else found.eval()
 
 
 @pytest.fixture
@@ -150,10 +160,11 @@ def test_every_word_gets_one_label(tagger: Tagger, random_documents: Callable[..
             assert_whole(prediction, sentence, tagger)
 
 
-def test_empty_documents_and_sentences_and_single_words_are_labelled(tagger: Tagger) -> None:
-    documents = [[], [parsed()], [parsed("Paris"), parsed(), parsed("?")]]
+def test_empty_documents_and_sentences_and_unusual_words_are_labelled(tagger: Tagger) -> None:
+    unusual = ("\u200d", "\U0001f469\u200d\U0001f680", "\ud800", "e\u0301", " ", "x" * 5000, "\u0661\u0662", "\x00")
+    documents = [[], [parsed()], [parsed("Paris"), parsed(), parsed("?"), parsed(*unusual)]]
     predictions = tagger.predict_documents(documents, REFINE_ALL)
-    assert [[len(entry.labels) for entry in document] for document in predictions] == [[], [0], [1, 0, 1]]
+    assert [[len(entry.labels) for entry in document] for document in predictions] == [[], [0], [1, 0, 1, 8]]
     assert predictions[1][0].spans == ()
     for document, found in zip(documents, predictions, strict=True):
         for sentence, prediction in zip(document, found, strict=True):
@@ -161,21 +172,13 @@ def test_empty_documents_and_sentences_and_single_words_are_labelled(tagger: Tag
     assert tagger.predict_documents([]) == []
 
 
-def test_unusual_words_are_labelled(tagger: Tagger) -> None:
-    words = ("\u200d", "\U0001f469\u200d\U0001f680", "\ud800", "e\u0301", " ", "x" * 5000, "\u0661\u0662", "\x00")
-    ((prediction,),) = tagger.predict_documents([[parsed(*words)]])
-    assert_whole(prediction, parsed(*words), tagger)
-
-
-@pytest.mark.parametrize("hidden", ["\u00ad", "\u200b", "\u200d", "\u200e", "\u2067", "\ufe0f", "\ufeff"])
-def test_invisible_characters_decide_nothing(tagger: Tagger, hidden: str) -> None:
+def test_invisible_characters_decide_nothing(tagger: Tagger) -> None:
     words = ("Maria", "Keller", "met", "Bob", "in", "Lisbon", "1914", ".")
-    documents = [[parsed(*words)], [parsed("Keller", "slept", ".")]]
-    marked = [
-        [parsed(f"{hidden}Maria", f"Kel{hidden}ler", "met", f"Bob{hidden * 2}", "in", "Lisbon", f"19{hidden}14", ".")],
-        [parsed(f"K{hidden}eller", f"slept{hidden}", f"{hidden}.")],
-    ]
-    assert tagger.predict_documents(marked, REFINE_ALL) == tagger.predict_documents(documents, REFINE_ALL)
+    expected = tagger.predict_documents([[parsed(*words)], [parsed("Keller", "slept", ".")]], REFINE_ALL)
+    for hidden in ("\u00ad", "\u200b", "\u200d", "\u200e", "\u2067", "\ufe0f", "\ufeff"):
+        marked = (f"{hidden}Maria", f"Kel{hidden}ler", "met", f"Bob{hidden * 2}", "in", "Lisbon", f"19{hidden}14", ".")
+        documents = [[parsed(*marked)], [parsed(f"K{hidden}eller", f"slept{hidden}", f"{hidden}.")]]
+        assert tagger.predict_documents(documents, REFINE_ALL) == expected, hidden
 
 
 def test_prediction_is_the_same_alone_and_in_a_batch(
@@ -271,7 +274,7 @@ def test_probabilities_train_every_parameter(learner: Tagger, documents: Documen
         return
     optimizer = torch.optim.Adam(learner.train().parameters(), lr=1e-3)
     losses = []
-    for _ in range(8):
+    for _ in range(4):
         optimizer.zero_grad()
         torch.manual_seed(2)
         loss = learner.loss(mixed)
@@ -282,26 +285,15 @@ def test_probabilities_train_every_parameter(learner: Tagger, documents: Documen
     assert losses[-1] < losses[0]
 
 
-def test_unknown_word_is_trained(learner: Tagger, documents: Documents) -> None:
+def test_loss_falls_on_one_batch_and_unknown_words_are_trained(learner: Tagger, documents: Documents) -> None:
+    batch, optimizer = encode(learner, documents), torch.optim.Adam(learner.train().parameters(), lr=0.01)
     tables = [
         module.words.weight
         for module in learner.modules()
         if isinstance(module, WordRepresentation) and module.words is not None and module.words.weight.requires_grad
     ]
-    if not tables:
-        pytest.skip("it has no word table that learns")
     before = [table[UNKNOWN].detach().clone() for table in tables]
-    batch, optimizer = encode(learner, documents), torch.optim.SGD(learner.train().parameters(), lr=0.1)
-    assert not (batch.words == UNKNOWN).any()
-    for _ in range(5):
-        optimizer.zero_grad()
-        learner.loss(batch).backward()
-        optimizer.step()
-    assert not any(torch.equal(table[UNKNOWN], start) for table, start in zip(tables, before, strict=True))
-
-
-def test_loss_falls_on_one_batch(learner: Tagger, documents: Documents) -> None:
-    batch, optimizer = encode(learner, documents), torch.optim.Adam(learner.train().parameters(), lr=0.01)
+    assert not tables or not (batch.words == UNKNOWN).any()
     losses = []
     for _ in range(15):
         optimizer.zero_grad()
@@ -311,6 +303,7 @@ def test_loss_falls_on_one_batch(learner: Tagger, documents: Documents) -> None:
         losses.append(float(loss.detach()))
     assert sum(losses[-3:]) < 0.7 * sum(losses[:3])
     assert all(math.isfinite(loss) for loss in losses)
+    assert not any(torch.equal(table[UNKNOWN], start) for table, start in zip(tables, before, strict=True))
 
 
 def test_loss_requires_gold_labels(learner: Tagger) -> None:
@@ -361,12 +354,10 @@ def test_attention_maps_are_weights_over_named_columns(
 
 
 @pytest.mark.parametrize("kinds", [(), ("PER",)])
-@pytest.mark.parametrize("scheme", [BIO, BIOES])
-def test_one_entity_type_or_none_is_supported(small: Build, kinds: tuple[str, ...], scheme: LabelScheme) -> None:
+def test_one_entity_type_or_none_is_supported_in_bio(small: Build, kinds: tuple[str, ...]) -> None:
     labels = ("B-PER", "I-PER", "O") if kinds else ("O", "O", "O")
     sentence = with_tree(Sentence(words=("Ada", "King", "slept"), labels=labels))
-    vocabulary = Vocabulary.from_sentences([sentence], scheme=scheme)
-    tagger = small(vocabulary=vocabulary, scheme=scheme.name)
+    tagger = small(vocabulary=Vocabulary.from_sentences([sentence], scheme=BIO), scheme="BIO")
     assert tagger.entity_types == kinds
     ((prediction,),) = tagger.predict_documents([[sentence]], REFINE_ALL)
     assert_whole(prediction, sentence, tagger)
@@ -409,7 +400,7 @@ def test_thousand_token_labels_are_supported(
     tagger = small(vocabulary=Vocabulary.from_sentences([everything], scheme=TOKENS), scheme="TOKENS")
     sentence = with_tree(Sentence(words=("a", "b", "c"), labels=labels[:3]))
     tagger.train().loss(encode(tagger, [[sentence]])).backward()
-    documents = [[with_tree(Sentence(words=("a",)))] * 60, *random_documents(1, documents=1)]
+    documents = [[with_tree(Sentence(words=("a",)))] * 20, *random_documents(1, documents=1)]
     for document, predictions in zip(documents, tagger.eval().predict_documents(documents), strict=True):
         for found, prediction in zip(document, predictions, strict=True):
             assert len(prediction.labels) == len(found.words)

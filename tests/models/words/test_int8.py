@@ -98,12 +98,10 @@ def test_partial_sums_in_float32_stay_exact_up_to_the_largest_part() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE", None])
-def test_products_are_exact_with_the_instructions_of_other_processors(isa: str | None) -> None:
+@pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE"])
+def test_products_are_exact_with_the_instructions_of_other_processors(isa: str) -> None:
     """Without VNNI, oneDNN adds pairs of products in 16 bits."""
-    variables = {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"}
-    if isa is not None:
-        variables["ONEDNN_MAX_CPU_ISA"] = isa
+    variables = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa}
     command = [sys.executable, "-c", CHECK]
     child = subprocess.run(
         command, cwd=CHECKOUT, env=variables, capture_output=True, text=True, check=False, timeout=120
