@@ -1,6 +1,6 @@
 """Fixtures that several folders share: finished runs, and a collection with the bytes of its undisturbed run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,22 @@ def finish_run(tmp_path: Path) -> FinishRun:
     return finish
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """Write a file of twelve documents and one that becomes a dead letter."""
-    return runs.write_collection(tmp_path / "in.jsonl", extra=("PARSERFAULT",))
+@pytest.fixture(scope="session")
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
+    folder = tmp_path_factory.mktemp("source")
+    source = runs.write_collection(folder / "in.jsonl", extra=("PARSERFAULT",))
+    runs.run_job(runs.job(source, folder / "undisturbed"))
+    return source, runs.committed_bytes(folder / "undisturbed")
 
 
 @pytest.fixture
-def undisturbed(source: Path, tmp_path: Path) -> dict[str, bytes]:
-    """Return the bytes of an undisturbed local run."""
-    runs.run_job(runs.job(source, tmp_path / "undisturbed"))
-    return runs.committed_bytes(tmp_path / "undisturbed")
+def source(_shared: tuple[Path, dict[str, bytes]]) -> Iterator[Path]:
+    """Give a file of twelve documents and one that becomes a dead letter; no test may change it."""
+    yield _shared[0]
+    _shared[0].with_name("fakes.json").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def undisturbed(_shared: tuple[Path, dict[str, bytes]]) -> dict[str, bytes]:
+    """Return the bytes of an undisturbed local run over that file."""
+    return _shared[1]
