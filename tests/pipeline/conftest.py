@@ -1,5 +1,6 @@
 """Fixtures that several folders share: finished runs, and a collection with the bytes of its undisturbed run."""
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,3 +40,10 @@ def source(_shared: tuple[Path, dict[str, bytes]]) -> Iterator[Path]:
 def undisturbed(_shared: tuple[Path, dict[str, bytes]]) -> dict[str, bytes]:
     """Return the bytes of an undisturbed local run over that file."""
     return _shared[1]
+
+
+@pytest.fixture
+def output(_shared: tuple[Path, dict[str, bytes]], tmp_path: Path) -> Path:
+    """Copy the output of that run: three shards or more, with a dead letter."""
+    copied = shutil.copytree(_shared[0].with_name("undisturbed"), tmp_path / "out", symlinks=True)
+    return Path(copied)

@@ -18,7 +18,6 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
-from concord.pipeline.run_report import Progress
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.worker.shard_worker import ShardWorker
 
@@ -42,7 +41,10 @@ def state_of(output: Path) -> dict[str, tuple[int, int, str]]:
 
 def test_run_writes_the_documented_files(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    report = runs.run_job(runs.job(source, output, report=True))
+    config = runs.job(source, output, report=True)
+    report = runs.run_job(config)
+    assert yaml.safe_load((output / "_run" / "settings.yaml").read_text()) == config.lasting
+    assert OutputFolder(output).plan().config == config
     assert sorted(path.name for path in output.iterdir()) == ["_run", "current", *sorted([*SCHEMAS, "generations"])]
     assert sorted(path.name for path in (output / "_run").iterdir()) == [
         "attempts",
@@ -63,14 +65,6 @@ def test_run_writes_the_documented_files(source: Path, tmp_path: Path) -> None:
     assert pq.read_table(output / "documents")["doc_id"].to_pylist() == [f"d{number}" for number in range(12)]
 
 
-def test_settings_and_configuration_of_a_run_are_kept(source: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    config = runs.job(source, output)
-    runs.run_job(config)
-    assert yaml.safe_load((output / "_run" / "settings.yaml").read_text()) == config.lasting
-    assert OutputFolder(output).plan().config == config
-
-
 def test_relative_paths_become_absolute(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     report = runs.run_job(runs.job(Path("in.jsonl"), Path("out")))
@@ -79,30 +73,20 @@ def test_relative_paths_become_absolute(source: Path, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
-def test_finished_run_is_left_untouched(source: Path, tmp_path: Path) -> None:
+def test_finished_run_is_left_untouched_and_does_not_join_ray(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = runs.job(source, tmp_path / "out", report=True)
     first = runs.run_job(config)
     before = state_of(tmp_path / "out")
     again = runs.run_job(config, build=fakes.build_no_worker)
     assert state_of(tmp_path / "out") == before
     assert (again.done_before, again.annotated, again.unchanged) == (first.shards, 0, first.annotated)
-
-
-def test_finished_run_is_repeated_without_joining_ray(source: Path, tmp_path: Path) -> None:
-    runs.run_job(runs.job(source, tmp_path / "out"))
+    assert (again.words, OutputFolder(first.output).latest_generation()) == (0, 0)
     # There is no such cluster, so joining it would fail.
-    os.environ["RAY_ADDRESS"] = "127.0.0.1:1"
-    try:
-        again = runs.run_job(runs.job(source, tmp_path / "out", executor={"kind": "ray", "threads": 1}))
-    finally:
-        del os.environ["RAY_ADDRESS"]
-    assert again.done_before == again.shards
-
-
-def test_two_runs_write_equal_bytes(source: Path, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        runs.run_job(runs.job(source, tmp_path / name))
-    assert runs.committed_bytes(tmp_path / "a") == runs.committed_bytes(tmp_path / "b")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    on_ray = runs.run_job(runs.job(source, tmp_path / "out", report=True, executor={"kind": "ray", "threads": 1}))
+    assert on_ray.done_before == on_ray.shards
 
 
 @pytest.mark.slow
@@ -124,31 +108,18 @@ def test_only_missing_shards_are_annotated_again(source: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lost", ["manifest.json", "report.html"])
-def test_file_missing_after_a_kill_at_the_end_is_written(source: Path, tmp_path: Path, lost: str) -> None:
-    config = runs.job(source, tmp_path / "out", report=True)
+def test_what_a_kill_at_the_end_leaves_is_repaired_without_a_worker(source: Path, tmp_path: Path) -> None:
+    config, output = runs.job(source, tmp_path / "out", report=True), tmp_path / "out"
     runs.run_job(config)
-    (tmp_path / "out" / "_run" / lost).unlink()
+    original = runs.committed_bytes(output)
+    for lost in ("manifest.json", "report.html"):
+        (output / "_run" / lost).unlink()
+        runs.run_job(config, build=fakes.build_no_worker)
+        assert (output / "_run" / lost).exists()
+    (output / "_run" / "manifest.json").write_text("{")
+    (output / "documents" / "part-00000-g0-00000000.parquet").touch()
     runs.run_job(config, build=fakes.build_no_worker)
-    assert (tmp_path / "out" / "_run" / lost).exists()
-
-
-def test_broken_manifest_is_restored(source: Path, tmp_path: Path) -> None:
-    config = runs.job(source, tmp_path / "out")
-    runs.run_job(config)
-    original = runs.committed_bytes(tmp_path / "out")
-    (tmp_path / "out" / "_run" / "manifest.json").write_text("{")
-    runs.run_job(config)
-    assert runs.committed_bytes(tmp_path / "out") == original
-
-
-def test_orphan_in_a_finished_run_is_removed(source: Path, tmp_path: Path) -> None:
-    config = runs.job(source, tmp_path / "out")
-    runs.run_job(config)
-    orphan = tmp_path / "out" / "documents" / "part-00000-g0-00000000.parquet"
-    orphan.touch()
-    runs.run_job(config, build=fakes.build_no_worker)
-    assert not orphan.exists()
+    assert runs.committed_bytes(output) == original
 
 
 @pytest.mark.parametrize("change", [{"planning": {"shard_bytes": 900}}, {"executor": {"threads": 2}}])
@@ -228,16 +199,6 @@ def test_missing_input_creates_no_output_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         runs.run_job(runs.job(tmp_path / "nothing.jsonl", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
-
-
-def test_progress_is_reported_before_the_first_shard_and_after_each(source: Path, tmp_path: Path) -> None:
-    reported: list[Progress] = []
-    report = runs.run_job(runs.job(source, tmp_path / "out"), progress=reported.append)
-    between_shards = [progress.shards_done for progress in reported if not progress.in_flight]
-    assert between_shards == list(range(report.shards + 1))
-    assert [progress.read_done for progress in reported] == sorted(progress.read_done for progress in reported)
-    assert reported[0] == Progress(shards_done=0, shards=report.shards, read_done=0, read=12)
-    assert reported[-1].read_done == 12
 
 
 def test_stats_add_up_the_times_of_all_calls(source: Path, tmp_path: Path) -> None:

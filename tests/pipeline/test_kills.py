@@ -69,7 +69,7 @@ def test_repeated_kills_change_no_byte(source: Path, tmp_path: Path, undisturbed
     check_rerun(config, undisturbed)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_kill_at_a_random_moment_changes_no_byte(
     source: Path, tmp_path: Path, undisturbed: dict[str, bytes], seed: int
 ) -> None:
@@ -82,9 +82,10 @@ def test_kill_at_a_random_moment_changes_no_byte(
     check_rerun(config, undisturbed)
 
 
-def wait_for_commits(output: Path, commits: int) -> None:
+def wait_for(output: Path, pattern: str) -> None:
+    """Wait until a file below the output's folder of its own exists."""
     deadline = time.monotonic() + 60
-    while len(list((output / "_run" / "commits").glob("*/*.json"))) < commits:
+    while not list((output / "_run").glob(pattern)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -96,7 +97,7 @@ def test_signal_lets_the_shard_in_flight_finish(
     config = runs.job(source, tmp_path / "out")
     runs.configure_fakes(source, seconds=0.1)
     process = runs.in_child(lambda: runs.run_job(config))
-    wait_for_commits(tmp_path / "out", 1)
+    wait_for(tmp_path / "out", "commits/*/*.json")
     assert process.pid is not None
     os.kill(process.pid, number)
     process.join()
@@ -116,13 +117,6 @@ def one_long_shard(source: Path, output: Path, *, drain_seconds: float) -> Annot
     return runs.job(source, output, planning={"shard_bytes": 10**6}, executor=executor)
 
 
-def wait_until_working(output: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not list(output.glob("_run/attempts/*/*.mark")):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_shard_that_does_not_finish_in_time_is_dropped_between_batches(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], number: signal.Signals, exit_code: int
@@ -135,7 +129,7 @@ def test_shard_that_does_not_finish_in_time_is_dropped_between_batches(
         runs.run_job(config)
 
     process = runs.in_child(run)
-    wait_until_working(tmp_path / "out")
+    wait_for(tmp_path / "out", "attempts/*/*.mark")
     assert process.pid is not None
     os.kill(process.pid, number)
     process.join(timeout=5)
@@ -153,7 +147,7 @@ def test_shard_that_does_not_finish_in_time_is_dropped_between_batches(
 def test_second_signal_stops_at_once(tmp_path: Path) -> None:
     source = runs.write_collection(tmp_path / "in.jsonl")
     process = runs.in_child(lambda: runs.run_job(one_long_shard(source, tmp_path / "out", drain_seconds=60)))
-    wait_until_working(tmp_path / "out")
+    wait_for(tmp_path / "out", "attempts/*/*.mark")
     assert process.pid is not None
     for _ in range(2):
         os.kill(process.pid, signal.SIGTERM)

@@ -139,8 +139,13 @@ def test_retry_annotates_only_dead_letters(archive: Path) -> None:
     assert attempts(next_run) == {None: 1, "d": 1, "f": 1}
 
 
-def test_retry_counts_every_failed_attempt(archive: Path) -> None:
-    runs.run_job(job(archive))
+def test_retry_counts_every_failed_attempt_and_does_nothing_when_none_matches(archive: Path) -> None:
+    first = runs.run_job(job(archive))
+    before = parts(first.output)
+    report = retry(archive, DeadLetterFilter(ids=("nobody",)), build=fakes.build_no_worker)
+    assert parts(report.output) == before
+    assert OutputFolder(report.output).latest_generation() == 0
+    assert (report.dead_letters, report.changes.retried) == (5, 0)
     for number in (1, 2, 3):
         report = retry(archive)
         assert attempts(report) == {None: number, "d": number, "e": number, "f": number, "whole.txt": number}
@@ -210,46 +215,24 @@ def test_a_truncated_stream_is_one_dead_letter_and_is_retried(archive: Path) -> 
     assert any(found.source_uri.endswith("torn.jsonl.gz") for found in again)
 
 
-def test_retry_does_nothing_when_no_dead_letter_matches(archive: Path) -> None:
-    first = runs.run_job(job(archive))
-    before = parts(first.output)
-    report = retry(archive, DeadLetterFilter(ids=("nobody",)), build=fakes.build_no_worker)
-    assert parts(report.output) == before
-    assert OutputFolder(report.output).latest_generation() == 0
-    assert (report.dead_letters, report.changes.retried) == (5, 0)
-
-
-def test_retry_refuses_a_different_configuration_or_parser(archive: Path) -> None:
+def test_retry_refuses_another_configuration_or_parser_and_a_missing_file(archive: Path) -> None:
     runs.run_job(job(archive))
     with pytest.raises(PlanError, match=r"parser.language: was 'en', is now 'de'.*'concord annotate' does all"):
         retry(archive, config=job(archive, parser={"language": "de"}))
     with pytest.raises(PlanError, match="parser: was"):
         retry(archive, parser=fakes.PARSER.model_copy(update={"digest": "8" * 64}))
     assert retry(archive, config=job(archive, max_removed=0.0)).changes.retried == 5
-
-
-def test_retry_names_an_input_file_that_no_longer_exists(archive: Path) -> None:
-    runs.run_job(job(archive))
     (archive / "whole.txt").unlink()
     with pytest.raises(InputError, match=r"whole.txt: holds dead letters .* gone"):
         retry(archive)
-    assert attempts(retry(archive, DeadLetterFilter(ids=("e",))))["e"] == 1
+    assert attempts(retry(archive, DeadLetterFilter(ids=("e",))))["e"] == 2
 
 
-def test_retry_refuses_an_unfinished_run(archive: Path) -> None:
+def test_retry_refuses_an_unfinished_run_and_an_interrupted_one_is_continued(archive: Path) -> None:
     with pytest.raises(StoreError):
         runs.run_job(job(archive), build=fakes.build_worker_without_room)
     with pytest.raises(PlanError, match="not finished"):
         retry(archive)
-    runs.run_job(job(archive))
-    (archive / "new.txt").write_text("Dora went.")
-    with pytest.raises(StoreError):
-        runs.run_job(job(archive), build=fakes.build_worker_without_room)
-    with pytest.raises(PlanError, match="generation 1 is not finished"):
-        retry(archive)
-
-
-def test_an_interrupted_retry_is_continued_by_retry_or_annotate(archive: Path) -> None:
     runs.run_job(job(archive))
     with pytest.raises(StoreError):
         retry(archive, build=fakes.build_worker_without_room)
@@ -261,6 +244,11 @@ def test_an_interrupted_retry_is_continued_by_retry_or_annotate(archive: Path) -
     report = runs.run_job(job(archive))
     assert set(attempts(report).values()) == {1}
     assert report.annotated == 0
+    (archive / "new.txt").write_text("Dora went.")
+    with pytest.raises(StoreError):
+        runs.run_job(job(archive), build=fakes.build_worker_without_room)
+    with pytest.raises(PlanError, match=r"generation \d is not finished"):
+        retry(archive)
 
 
 @pytest.fixture(scope="module")

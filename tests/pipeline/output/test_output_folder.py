@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from concord_testing import runs, stores
+from concord_testing import stores
 
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError, StoreError
 from concord.pipeline.output.manifest import CommitRecord, DataFile
@@ -17,14 +17,6 @@ from concord.pipeline.plan import Plan
 from concord.pipeline.storage.output_paths import OutputPath
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    """Annotate a small collection: three shards or more, with a dead letter."""
-    source = runs.write_collection(tmp_path / "in.jsonl", extra=("PARSERFAULT",))
-    runs.run_job(runs.job(source, tmp_path / "out"))
-    return tmp_path / "out"
 
 
 @pytest.fixture
@@ -44,23 +36,15 @@ def part_with(output: Path, content: bytes, shard: int) -> CommitRecord:
     )
 
 
-def test_first_commit_wins_and_second_removes_its_parts(tmp_path: Path) -> None:
+def test_first_commit_wins_and_another_removes_its_parts(tmp_path: Path) -> None:
     folder = OutputFolder(tmp_path)
     first, second = part_with(tmp_path, b"first", 0), part_with(tmp_path, b"second", 0)
-    assert folder.commit(first) == first
+    assert folder.commit(first) == folder.commit(first) == first
     assert folder.commit(second) == first
     assert [path.name for path in (tmp_path / "_run/parts/documents").iterdir()] == [
         Path(first.files["documents"].path).name
     ]
     assert not any((tmp_path / "_run/staging").iterdir())
-
-
-def test_second_commit_of_equal_bytes_keeps_the_file(tmp_path: Path) -> None:
-    folder = OutputFolder(tmp_path)
-    report = part_with(tmp_path, b"same", 0)
-    folder.commit(report)
-    assert folder.commit(report) == report
-    assert folder.part(report, "documents").exists()
 
 
 def test_one_of_many_concurrent_commits_wins(tmp_path: Path) -> None:
@@ -74,40 +58,31 @@ def test_one_of_many_concurrent_commits_wins(tmp_path: Path) -> None:
         assert left == [Path(winners[0].files["documents"].path).name]
 
 
-def test_commit_writes_no_record_when_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("call", "error", "message"), [("fsync", errno.ENOSPC, "No space left"), ("link", errno.EPERM, "no hard links")]
+)
+def test_commit_writes_no_record_without_space_or_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: int, message: str
+) -> None:
     folder = OutputFolder(tmp_path)
     report = part_with(tmp_path, b"x", 0)
 
-    def no_space(_descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(os, "fsync", no_space)
-    with pytest.raises(StoreError):
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(StoreError, match=message):
         folder.commit(report)
     assert not folder.record_path(0, generation=0).exists()
 
 
-def test_commit_explains_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_links(*_: object, **__: object) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(os, "link", no_links)
-    with pytest.raises(StoreError, match="no hard links"):
-        OutputFolder(tmp_path).commit(part_with(tmp_path, b"x", 0))
-
-
-def test_write_plan_refuses_a_different_plan_of_the_same_generation(output: Path, plan: Plan) -> None:
-    other = plan.model_copy(update={"threads": 3})
+def test_write_plan_accepts_another_executor_and_no_other_plan_of_the_generation(output: Path, plan: Plan) -> None:
     with pytest.raises(PlanError, match="another run has just started generation 0"):
-        OutputFolder(output).write_plan(other)
-
-
-def test_write_plan_accepts_the_same_plan_for_another_executor(output: Path, plan: Plan) -> None:
-    executor = plan.config.executor.model_copy(update={"kind": "ray"})
+        OutputFolder(output).write_plan(plan.model_copy(update={"threads": 3}))
     before = OutputFolder(output).plan_path(0).read_bytes()
-    OutputFolder(output).write_plan(
-        plan.model_copy(update={"config": plan.config.model_copy(update={"executor": executor})})
-    )
+    executor = plan.config.executor.model_copy(update={"kind": "ray"})
+    config = plan.config.model_copy(update={"executor": executor})
+    OutputFolder(output).write_plan(plan.model_copy(update={"config": config}))
     assert OutputFolder(output).plan_path(0).read_bytes() == before
 
 
@@ -147,16 +122,13 @@ def test_remove_broken_commits_keeps_the_records_of_complete_shards(output: Path
     assert exist == [shard.index != 1 for shard in plan.shards]
 
 
-def test_finish_needs_every_shard(output: Path, plan: Plan) -> None:
+def test_finish_checks_the_totals_and_needs_every_shard(output: Path, plan: Plan) -> None:
     folder = OutputFolder(output)
+    with pytest.raises(ReconciliationError, match="records were planned"):
+        folder.finish(plan.model_copy(update={"read": plan.read + 1}))
     folder.record_path(1, generation=0).unlink(missing_ok=True)
     with pytest.raises(IntegrityError, match="shard 00001"):
         folder.finish(plan)
-
-
-def test_finish_checks_the_totals(output: Path, plan: Plan) -> None:
-    with pytest.raises(ReconciliationError, match="records were planned"):
-        OutputFolder(output).finish(plan.model_copy(update={"read": plan.read + 1}))
 
 
 def test_manifest_lists_every_part_in_shard_order(output: Path, plan: Plan) -> None:

@@ -68,15 +68,10 @@ def tables_of(*documents: AnnotatedDocument, keep_text: bool = False) -> dict[st
     return annotated_tables(documents, signature, keep_text=keep_text)
 
 
-def test_every_field_has_a_description() -> None:
-    for schema in SCHEMAS.values():
-        for field in schema:
-            assert field.metadata[b"description"]
-
-
 def test_annotated_tables_have_the_schemas_and_signatures() -> None:
     tables = tables_of(AnnotatedDocument(parsed=parsed("Hi", (word(0, "Hi"),)), predictions=(prediction("O"),)))
     assert list(tables) == ["documents", "sentences", "tokens", "entities"]
+    assert all(field.metadata[b"description"] for schema in SCHEMAS.values() for field in schema)
     for name, table in tables.items():
         assert table.schema.equals(SCHEMAS[name])
         assert schema_version(table.schema) == SCHEMA_VERSION
@@ -181,34 +176,23 @@ def test_names_of_one_person_share_identity_and_canonical_name_across_sentences(
     assert entities["identity"].to_pylist() == [0, 1, 0] * 2
 
 
-def test_dates_and_amounts_have_a_value_and_names_have_none() -> None:
+def test_dates_and_amounts_have_a_value_unless_the_words_beside_them_say_otherwise() -> None:
     text = "Ann paid $3.5\n million in May 1945."
+    words: tuple[ParsedWord, ...]
     words = (word(0, "Ann"), word(4, "paid"), word(9, "$"), word(10, "3.5"), word(15, "million"), word(23, "in"))
-    spans = (Span(0, 1, "PER"), Span(2, 5, "MONEY"), Span(6, 8, "DATE"))
+    spans: tuple[Span, ...] = (Span(0, 1, "PER"), Span(2, 5, "MONEY"), Span(6, 8, "DATE"))
     labels = ("B-PER", "O", "B-MONEY", "I-MONEY", "I-MONEY", "O", "B-DATE", "I-DATE", "O")
     annotated = AnnotatedDocument(
         parsed=parsed(text, (*words, word(26, "May"), word(30, "1945"), word(34, "."))),
         predictions=(prediction(*labels, spans=spans),),
     )
     assert tables_of(annotated)["entities"]["value"].to_pylist() == [None, "3500000 USD", "1945-05"]
-
-
-def test_the_words_beside_an_entity_may_leave_it_without_a_value() -> None:
     words = (word(0, "$3.5"), word(4, "bn", head=1), word(7, "in", head=1), word(10, "1274", head=1))
     spans = (Span(0, 1, "MONEY"), Span(3, 4, "DATE"))
     annotated = AnnotatedDocument(
         parsed=parsed("$3.5bn in 1274 B.C.", words), predictions=(prediction("O", "O", "O", "O", spans=spans),)
     )
     assert tables_of(annotated)["entities"]["value"].to_pylist() == [None, None]
-
-
-def test_name_of_an_entity_has_single_spaces() -> None:
-    annotated = AnnotatedDocument(
-        parsed=parsed("New\u00a0\n York", (word(0, "New"), word(6, "York"))),
-        predictions=(prediction("B-LOC", "I-LOC", spans=(Span(0, 2, "LOC"),)),),
-    )
-    (entity,) = tables_of(annotated)["entities"].to_pylist()
-    assert (entity["text"], entity["name"]) == ("New\u00a0\n York", "New York")
 
 
 def test_documents_hold_their_encoding_and_on_demand_their_text() -> None:
@@ -258,27 +242,22 @@ def test_an_entity_across_pieces_belongs_to_the_piece_where_it_starts() -> None:
 def test_an_empty_document_is_one_row_of_documents_only() -> None:
     tables = tables_of(AnnotatedDocument(parsed=parsed(" \n"), predictions=()))
     assert [tables[name].num_rows for name in ("documents", "sentences", "tokens", "entities")] == [1, 0, 0, 0]
-
-
-def test_annotated_tables_are_empty_without_documents() -> None:
     assert all(table.num_rows == 0 for table in tables_of().values())
 
 
 @pytest.mark.parametrize(
-    "broken",
+    ("broken", "labels", "message"),
     [
-        word(0, "Hi")._replace(lemma="\ud800"),
-        word(0, "Hi")._replace(word=None),  # type: ignore[arg-type]
+        (word(0, "Hi")._replace(lemma="\ud800"), ("O",), "."),
+        (word(0, "Hi")._replace(word=None), ("O",), "."),  # type: ignore[arg-type]
+        (word(0, "Hi"), ("O", "O"), "expected 1, got 2"),
     ],
 )
-def test_annotated_tables_refuse_a_value_that_the_schema_does_not_allow(broken: ParsedWord) -> None:
-    with pytest.raises(ValueError):
-        tables_of(AnnotatedDocument(parsed=parsed("Hi", (broken,)), predictions=(prediction("O"),)))
-
-
-def test_annotated_tables_refuse_a_prediction_of_another_length() -> None:
-    with pytest.raises(ValueError, match="expected 1, got 2"):
-        tables_of(AnnotatedDocument(parsed=parsed("Hi", (word(0, "Hi"),)), predictions=(prediction("O", "O"),)))
+def test_annotated_tables_refuse_what_the_schema_does_not_allow(
+    broken: ParsedWord, labels: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        tables_of(AnnotatedDocument(parsed=parsed("Hi", (broken,)), predictions=(prediction(*labels),)))
 
 
 def test_error_table_escapes_what_utf8_cannot_encode() -> None:
@@ -289,14 +268,14 @@ def test_error_table_escapes_what_utf8_cannot_encode() -> None:
     assert row["doc_id"] is None
 
 
-@pytest.mark.parametrize("hidden", ["\u00ad", "\u061c", "\u200b", "\u200f", "\u2066", "\u2060", "\ufeff"])
-def test_name_of_an_entity_has_no_invisible_characters(hidden: str) -> None:
-    text = f"{hidden}Anna {hidden} Smi{hidden}th{hidden}"
-    words = (word(0, text[:5], form="Anna"), word(8, text[8:], form="Smith"))
+def test_name_of_an_entity_has_single_spaces_and_no_invisible_characters() -> None:
     entity = prediction("B-PER", "I-PER", spans=(Span(0, 2, "PER"),))
-    tables = tables_of(AnnotatedDocument(parsed=parsed(text, words), predictions=(entity,)))
-    [row] = tables["entities"].to_pylist()
-    assert (row["name"], row["text"]) == ("Anna Smith", text)
+    for hidden in ("\u00ad", "\u061c", "\u200b", "\u200f", "\u2066", "\u2060", "\ufeff"):
+        text = f"{hidden}Anna {hidden}\u00a0\n Smi{hidden}th{hidden}"
+        words = (word(0, text[:5], form="Anna"), word(10, text[10:], form="Smith"))
+        tables = tables_of(AnnotatedDocument(parsed=parsed(text, words), predictions=(entity,)))
+        [row] = tables["entities"].to_pylist()
+        assert (row["name"], row["text"]) == ("Anna Smith", text)
 
 
 @given(st.text(alphabet="ab \n\t\u00a0\u2028e\u0301\U0001f600.", max_size=60))

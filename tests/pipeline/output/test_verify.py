@@ -14,24 +14,11 @@ from concord.pipeline.output.verify import verify
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    """Annotate a small collection: three shards or more, with a dead letter."""
-    source = runs.write_collection(tmp_path / "in.jsonl", extra=("PARSERFAULT",))
-    runs.run_job(runs.job(source, tmp_path / "out"))
-    return tmp_path / "out"
-
-
-def test_verify_refuses_a_folder_without_a_run(tmp_path: Path) -> None:
+def test_verify_needs_a_finished_run(output: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
     with pytest.raises(PlanError, match="found no plan"):
-        verify(tmp_path)
-
-
-def test_verify_finds_nothing_in_a_complete_run(output: Path) -> None:
+        verify(tmp_path / "empty")
     assert verify(output) == []
-
-
-def test_verify_reports_an_unfinished_run(output: Path) -> None:
     runs.unfinish(output)
     (finding,) = verify(output)
     assert "not finished" in finding.problem

@@ -67,22 +67,16 @@ def test_a_range_of_a_changed_object_is_refused(bucket: DisturbedBucket) -> None
 
 
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)
-def test_s3_gets_the_sha256_of_every_upload(bucket: DisturbedBucket) -> None:
-    at(bucket).write(b"part")
-    at(bucket, "new").write_once(b"record")
-    sent = [request.headers["x-amz-checksum-sha256"] for request in bucket.proxy.requests[1:]]
-    assert sent == [b64encode(sha256(content).digest()).decode() for content in (b"part", b"record")]
-
-
-@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
-def test_s3_keeps_the_sha256_of_an_upload(bucket: DisturbedBucket) -> None:
+def test_s3_gets_and_keeps_the_sha256_of_every_upload(bucket: DisturbedBucket) -> None:
     import boto3
 
     at(bucket).write(b"part")
+    at(bucket, "new").write_once(b"record")
+    expected = [b64encode(sha256(content).digest()).decode() for content in (b"part", b"record")]
+    assert [request.headers["x-amz-checksum-sha256"] for request in bucket.proxy.requests[1:]] == expected
     place = {"Bucket": at(bucket).bucket, "Key": at(bucket).key}
-    client = boto3.client("s3")
-    found = client.get_object_attributes(**place, ObjectAttributes=["Checksum"])
-    assert found["Checksum"]["ChecksumSHA256"] == b64encode(sha256(b"part").digest()).decode()
+    found = boto3.client("s3").get_object_attributes(**place, ObjectAttributes=["Checksum"])
+    assert found["Checksum"]["ChecksumSHA256"] == expected[0]
 
 
 @pytest.mark.parametrize("fault", ["status", "refused", "lost", "truncated", "slow"])
@@ -102,17 +96,12 @@ def test_a_passing_fault_is_not_noticed(bucket: DisturbedBucket, fault: Fault) -
     assert [found for found, _ in path.parent.walk()] == [path]
 
 
-@pytest.mark.parametrize("fault", ["status", "refused"])
+@pytest.mark.parametrize("fault", ["status", "refused", "lost"])
 def test_a_creation_survives_a_passing_fault(bucket: DisturbedBucket, fault: Fault) -> None:
-    bucket.proxy.disturb(fault)
-    assert at(bucket).write_once(b"first")
+    bucket.proxy.disturb(fault, method="PUT")
+    # Where the response was lost, the object is there already.
+    assert at(bucket).write_once(b"first") == (fault != "lost")
     assert not at(bucket).write_once(b"second")
-    assert at(bucket).read_bytes() == b"first"
-
-
-def test_a_creation_whose_response_was_lost_finds_its_own_object(bucket: DisturbedBucket) -> None:
-    bucket.proxy.disturb("lost", method="PUT")
-    assert not at(bucket).write_once(b"first")
     assert at(bucket).read_bytes() == b"first"
 
 
@@ -309,7 +298,7 @@ path = StorePath.parse(sys.argv[1])
 path.write(b"by the parent")
 for _ in range(4):
     threading.Thread(target=read_on, daemon=True).start()
-for number in range(50):
+for number in range(20):
     # Its client was in use a moment ago, and the child alone could drop it.
     assert not StorePath(path.scheme, f"bucket-{number}", "a").exists()
     child = os.fork()
@@ -333,4 +322,4 @@ def test_a_forked_process_is_refused_and_ends(bucket: DisturbedBucket) -> None:
         timeout=60,
         check=True,
     )
-    assert [line.endswith("start processes by spawn or forkserver") for line in done.stderr.splitlines()] == [True] * 50
+    assert [line.endswith("start processes by spawn or forkserver") for line in done.stderr.splitlines()] == [True] * 20

@@ -75,23 +75,29 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> ResolvedTagger:
     return save_tiny(tmp_path_factory.mktemp("taggers") / "tiny")
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of documents that are hard to tokenize."""
-    path = tmp_path / "in.jsonl"
+    path = tmp_path_factory.mktemp("source") / "in.jsonl"
     path.write_text("".join(json.dumps({"id": f"d{number}", "text": text}) + "\n" for number, text in enumerate(TEXTS)))
     return path
 
 
-def test_every_document_is_annotated_with_correct_offsets(source: Path, tmp_path: Path, tagger: ResolvedTagger) -> None:
-    output = tmp_path / "out"
+@pytest.fixture(scope="module")
+def annotated(source: Path, tagger: ResolvedTagger) -> Path:
+    """The output of a run over that file."""
+    output = source.parent / "out"
     report = annotate(resolved(job(source, output), tagger=tagger, parser=None))
     assert (report.read, report.annotated, report.dead_letters) == (6, 6, 0)
-    assert verify(output) == []
-    sentences = pq.read_table(output / "sentences")
+    return output
+
+
+def test_every_document_is_annotated_with_correct_offsets(annotated: Path) -> None:
+    assert verify(annotated) == []
+    sentences = pq.read_table(annotated / "sentences")
     assert pc.max(sentences["n_tokens"]).as_py() <= 200
     assert pc.sum(sentences["continues"].cast("int32")).as_py() >= 1
-    tokens = pq.read_table(output / "tokens").to_pylist()
+    tokens = pq.read_table(annotated / "tokens").to_pylist()
     assert any(token["refined"] for token in tokens)
     for number, text in enumerate(TEXTS):
         spans = [token for token in tokens if token["doc_id"] == f"d{number}"]
@@ -100,19 +106,8 @@ def test_every_document_is_annotated_with_correct_offsets(source: Path, tmp_path
         assert not visible("".join(text[place] for place in range(len(text)) if place not in covered)).strip()
 
 
-def test_output_is_the_same_on_a_second_run_with_a_moved_tagger(
-    source: Path, tmp_path: Path, tagger: ResolvedTagger
-) -> None:
-    annotate(resolved(job(source, tmp_path / "a"), tagger=tagger, parser=None))
-    moved = tmp_path / "moved"
-    shutil.copytree(tagger.folder, moved)
-    found = ResolvedTagger(name=tagger.name, version=None, digest=tagger.digest, folder=moved)
-    annotate(resolved(job(source, tmp_path / "b"), tagger=found, parser=None))
-    assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
-
-
-def test_output_is_the_same_when_another_worker_has_parsed(
-    source: Path, tmp_path: Path, tagger: ResolvedTagger
+def test_output_is_the_same_with_a_moved_tagger_and_when_another_worker_has_parsed(
+    source: Path, annotated: Path, tmp_path: Path, tagger: ResolvedTagger
 ) -> None:
     def build(plan: Plan) -> ShardWorker:
         worker, parser = build_worker(plan), build_parse_worker(plan)
@@ -129,9 +124,11 @@ def test_output_is_the_same_when_another_worker_has_parsed(
         fakes.wrap_stage(worker.parse_stage, parse_nothing)
         return worker
 
-    annotate(resolved(job(source, tmp_path / "a"), tagger=tagger, parser=None))
-    annotate(resolved(job(source, tmp_path / "b"), tagger=tagger, parser=None), build=build)
-    assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
+    moved = tmp_path / "moved"
+    shutil.copytree(tagger.folder, moved)
+    found = ResolvedTagger(name=tagger.name, version=None, digest=tagger.digest, folder=moved)
+    annotate(resolved(job(source, tmp_path / "b"), tagger=found, parser=None), build=build)
+    assert committed_bytes(annotated) == committed_bytes(tmp_path / "b")
 
 
 @pytest.mark.encoder
@@ -142,13 +139,11 @@ def test_tagger_with_a_tuned_encoder_runs_from_its_folder_alone(source: Path, tm
     values = {"source": str(pretrained), "sha256": None, "last_layers": 1, "tuned": True}
     tagger = save_tiny(tmp_path / "tagger", encoder=values)
     shutil.rmtree(pretrained)
-    report = annotate(resolved(job(source, tmp_path / "a"), tagger=tagger, parser=None))
-    assert (report.read, report.annotated, report.dead_letters) == (6, 6, 0)
     moved = ResolvedTagger(
         name="tiny", version=None, digest=tagger.digest, folder=tagger.folder.rename(tmp_path / "moved")
     )
-    annotate(resolved(job(source, tmp_path / "b"), tagger=moved, parser=None))
-    assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
+    report = annotate(resolved(job(source, tmp_path / "a"), tagger=moved, parser=None))
+    assert (report.read, report.annotated, report.dead_letters) == (6, 6, 0)
 
 
 @pytest.mark.parametrize("harm", ["weights.safetensors", "tagger.json"])

@@ -42,22 +42,17 @@ def parsed(*texts: str) -> list[ParsedDocument]:
     return [fakes.parsed_document(document) for document in documents(*texts)]
 
 
-class CountingParser(fakes.FakeParser):
-    """Records the documents of each call."""
+def test_parse_stage_parses_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[list[str]] = []
+    parse = fakes.FakeParser.parse
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[list[str]] = []
+    def record(self: fakes.FakeParser, documents: Sequence[Document], **_: Any) -> list[ParsedDocument | DeadLetter]:
+        calls.append([document.doc_id for document in documents])
+        return parse(self, documents)
 
-    def parse(self, documents: Sequence[Document], **_: Any) -> list[ParsedDocument | DeadLetter]:
-        self.calls.append([document.doc_id for document in documents])
-        return super().parse(documents)
-
-
-def test_parse_stage_parses_in_batches() -> None:
-    parser = CountingParser()
-    results = ParseStage(parser, batch_documents=2).run(documents("a", "b", "c"))
-    assert parser.calls == [["d0", "d1"], ["d2"]]
+    monkeypatch.setattr(fakes.FakeParser, "parse", record)
+    results = ParseStage(fakes.FakeParser(), batch_documents=2).run(documents("a", "b", "c"))
+    assert calls == [["d0", "d1"], ["d2"]]
     assert [result.document.doc_id for result in results if isinstance(result, ParsedDocument)] == ["d0", "d1", "d2"]
 
 
@@ -87,16 +82,13 @@ def test_stages_pass_dead_letters_through() -> None:
     assert TagStage(fakes.FakeTagger(), TaggerRunConfig()).run([DEAD_LETTER]) == [DEAD_LETTER]
 
 
-class BrokenStore(fakes.FakeParser):
-    """Raises an error that no document causes."""
-
-    def parse(self, documents: Sequence[Document], **_: Any) -> list[ParsedDocument | DeadLetter]:
+def test_store_error_ends_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise StoreError("no space")
 
-
-def test_store_error_ends_the_shard() -> None:
+    monkeypatch.setattr(fakes.FakeParser, "parse", fail)
     with pytest.raises(StoreError):
-        ParseStage(BrokenStore(), batch_documents=9).run(documents("a", "b"))
+        ParseStage(fakes.FakeParser(), batch_documents=9).run(documents("a", "b"))
 
 
 def test_tag_stage_calls_the_tagger_once_per_shard() -> None:

@@ -35,11 +35,8 @@ def put_texts(url: str) -> str:
     return f"{url}/texts"
 
 
-@pytest.mark.parametrize("bucket", ["s3", "az"], indirect=True)
-def test_every_verb_accepts_the_url_of_a_collection(
-    bucket: stores.DisturbedBucket, tiny_bundle: Path, tmp_path: Path
-) -> None:
-    source, output = put_texts(bucket.url), f"{bucket.url}/out"
+def test_every_verb_accepts_the_url_of_a_collection(s3_url: str, tiny_bundle: Path, tmp_path: Path) -> None:
+    source, output = put_texts(s3_url), f"{s3_url}/out"
     assert any(check["found"].startswith(output) for check in answer("doctor", "-o", output)["checks"])
     run = answer("annotate", source, "-o", output, "-m", tiny_bundle)
     assert (run["read"], run["annotated"], run["output"], run["report"]) == (2, 2, output, f"{output}/_run/report.html")
@@ -68,10 +65,6 @@ def test_every_verb_accepts_the_url_of_a_collection(
     assert [found["place"] for found in answer("verify", output, exit_code=1)["findings"]] == [part]
 
 
-def test_a_url_without_a_run_is_refused(s3_url: str) -> None:
-    assert "found no plan" in answer("status", f"{s3_url}/none", exit_code=2)["error"]
-
-
 def test_doctor_refuses_a_store_that_creates_an_object_twice(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def replace(path: StorePath, content: bytes) -> bool:
         path.write(content)
@@ -85,7 +78,8 @@ def test_doctor_refuses_a_store_that_creates_an_object_twice(s3_url: str, monkey
     assert "s3://not-there: no such bucket" in concord("doctor", "-o", "s3://not-there/out", exit_code=1)
 
 
-def test_a_missing_bucket_is_named(s3_url: str, tiny_bundle: Path) -> None:
+def test_a_missing_bucket_and_a_url_without_a_run_are_named(s3_url: str, tiny_bundle: Path) -> None:
+    assert "found no plan" in answer("status", f"{s3_url}/none", exit_code=2)["error"]
     missing = answer("annotate", put_texts(s3_url), "-o", "s3://not-there/out", "-m", tiny_bundle, exit_code=2)
     assert missing["error"].startswith("s3://not-there: no such bucket")
 
