@@ -74,19 +74,7 @@ class NoTagger:
 
 
 def _sentence(text: str) -> ParsedSentence:
-    word = ParsedWord(
-        start_char=0,
-        end_char=len(text),
-        text=text,
-        word=text,
-        lemma=text,
-        upos="X",
-        xpos=None,
-        feats=None,
-        head=0,
-        deprel="root",
-    )
-    return ParsedSentence(words=(word,))
+    return ParsedSentence(words=(ParsedWord(0, len(text), text, text, text, "X", None, None, 0, "root"),))
 
 
 def build(plan: Plan) -> ShardWorker:

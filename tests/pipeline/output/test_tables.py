@@ -32,18 +32,8 @@ def document(text: str, doc_id: str = "d") -> Document:
 
 
 def word(start: int, text: str, *, end: int | None = None, form: str | None = None, head: int = 0) -> ParsedWord:
-    return ParsedWord(
-        start_char=start,
-        end_char=start + len(text) if end is None else end,
-        text=text,
-        word=form or text,
-        lemma=None,
-        upos="X",
-        xpos=None,
-        feats=None,
-        head=head,
-        deprel="root" if head == 0 else "dep",
-    )
+    end = start + len(text) if end is None else end
+    return fakes.parsed_word(start, text, head, end_char=end, word=form or text, lemma=None)
 
 
 def parsed(text: str, *sentences: tuple[ParsedWord, ...]) -> ParsedDocument:

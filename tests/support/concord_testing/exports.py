@@ -1,9 +1,7 @@
 """A collection of documents that are difficult to export, annotated with fakes."""
 
 import json
-import re
-from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +9,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from concord.pipeline.config import ParserConfig
-from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.worker.shard_worker import ShardWorker
@@ -41,29 +37,19 @@ TEXTS = {
 EXPORTED = [doc_id for doc_id in TEXTS if doc_id != "faulty"]
 MULTI_WORD = {"au": ("a", "le"), "du": ("de", "le")}
 
-_TOKEN = re.compile(r"10\s+000|New\s+York|\S+")
-
-
-class MultiWordParser(fakes.FakeParser):
-    """Parses as the fake does; some tokens contain white space, others are multi-word tokens of two words."""
-
-    def __init__(self, config: ParserConfig) -> None:
-        super().__init__()
-        self._null = null_columns([part for part in ("trees", "tags") if not getattr(config, part)])
-
-    def parse(self, documents: Sequence[Document], **_: Any) -> list[ParsedDocument | DeadLetter]:
-        if any("PARSERFAULT" in document.text for document in documents):
-            raise RuntimeError("parser fault")
-        return [_parse(document, self._null) for document in documents]
+_TOKEN = r"10\s+000|New\s+York|\S+"
 
 
 def build_multi_word_worker(plan: Plan) -> ShardWorker:
-    """Build a worker with MultiWordParser."""
-    return ShardWorker(plan, parser=MultiWordParser(plan.config.parser), tagger=fakes.FakeTagger())
+    """Build a worker for whose parser some tokens contain white space, and others are of two words."""
+    null = null_columns([part for part in ("trees", "tags") if not getattr(plan.config.parser, part)])
+    fields = {"upos": "NOUN", "xpos": "NN", "feats": "Number=Sing", **null}
+    parse_one = partial(fakes.parsed_document, token=_TOKEN, forms=MULTI_WORD, fields=fields)
+    return ShardWorker(plan, parser=fakes.FakeParser(parse_one=parse_one), tagger=fakes.FakeTagger())
 
 
 def annotate_texts(source: Path, output: Path, /, **changes: Any) -> RunReport:
-    """Annotate a collection with MultiWordParser."""
+    """Annotate a collection with ``build_multi_word_worker``."""
     config = job(source, output, max_dead_letters=0.5, **changes)
     return run_job(config, build=build_multi_word_worker)
 
@@ -112,35 +98,3 @@ def sentences(output: Path, doc_id: str) -> list[list[dict[str, Any]]]:
 def _all_rows(table: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = pq.read_table(table).to_pylist()
     return rows
-
-
-def _parse(document: Document, null: dict[str, Any]) -> ParsedDocument:
-    found: list[ParsedSentence] = []
-    words: list[ParsedWord] = []
-    continues = False
-    for match in _TOKEN.finditer(document.text):
-        token = " ".join(match.group().split())
-        for form in MULTI_WORD.get(token, (token,)):
-            words.append(_word(match, form, len(words))._replace(**null))
-        is_end = token.endswith(".")
-        if is_end or len(words) >= fakes.LONGEST_PIECE:
-            found.append(ParsedSentence(words=tuple(words), continues=continues))
-            words, continues = [], not is_end
-    if words:
-        found.append(ParsedSentence(words=tuple(words), continues=continues))
-    return ParsedDocument(document=document, sentences=tuple(found))
-
-
-def _word(match: re.Match[str], form: str, number: int) -> ParsedWord:
-    return ParsedWord(
-        start_char=match.start(),
-        end_char=match.end(),
-        text=match.group(),
-        word=form,
-        lemma=form.lower(),
-        upos="NOUN",
-        xpos="NN",
-        feats="Number=Sing",
-        head=number,
-        deprel="root" if number == 0 else "dep",
-    )

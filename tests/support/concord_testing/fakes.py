@@ -13,10 +13,11 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from typing_extensions import override
@@ -73,10 +74,13 @@ class FakeSettings:
 
 
 class FakeParser:
-    """Splits at white space and full stops; the head of each word is the word before it."""
+    """Splits at white space and full stops, unless ``parse_one`` does; a word's head is the word before it."""
 
-    def __init__(self, settings: FakeSettings | None = None) -> None:
+    def __init__(
+        self, settings: FakeSettings | None = None, *, parse_one: Callable[[Document], ParsedDocument] | None = None
+    ) -> None:
         self._settings = settings or FakeSettings()
+        self._parse_one = parse_one or parsed_document
 
     def parse(
         self, documents: Sequence[Document], *, on_batch: OnBatch | None = None
@@ -92,7 +96,7 @@ class FakeParser:
             time.sleep(settings.seconds)
             if on_batch is not None:
                 on_batch(done + 1, len(documents))
-        return [parsed_document(document) for document in documents]
+        return [self._parse_one(document) for document in documents]
 
     def _act_on(self, words: Sequence[str]) -> None:
         if "PARSERFAULT" in words:
@@ -251,15 +255,30 @@ def build_no_worker(plan: Plan) -> ShardWorker:
     raise OSError(f"no weights for {plan.tagger.name}")
 
 
-def parsed_document(document: Document) -> ParsedDocument:
-    """Parse a document as FakeParser does."""
+def parsed_document(
+    document: Document,
+    *,
+    token: str = r"\S+",
+    forms: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    fields: Mapping[str, Any] = MappingProxyType({}),
+) -> ParsedDocument:
+    """Parse a document as FakeParser does.
+
+    Args:
+        token: the pattern of a token.
+        forms: the words of multi-word tokens.
+        fields: other values for fields of every word.
+    """
     sentences: list[ParsedSentence] = []
     words: list[ParsedWord] = []
     continues = False
-    for match in re.finditer(r"\S+", document.text):
-        words.append(_word(match.start(), match.group(), len(words)))
-        ends = match.group().endswith(".")
-        if ends or len(words) == LONGEST_PIECE:
+    for match in re.finditer(token, document.text):
+        text = " ".join(match.group().split())
+        for form in forms.get(text, (text,)):
+            word = parsed_word(match.start(), match.group(), len(words), word=form, lemma=form.lower())
+            words.append(word._replace(**_FAULTS.get(text, {}), **fields))
+        ends = text.endswith(".")
+        if ends or len(words) >= LONGEST_PIECE:
             sentences.append(ParsedSentence(words=tuple(words), continues=continues))
             words, continues = [], not ends
     if words:
@@ -267,19 +286,14 @@ def parsed_document(document: Document) -> ParsedDocument:
     return ParsedDocument(document=document, sentences=tuple(sentences))
 
 
-def _word(start: int, text: str, number: int) -> ParsedWord:
-    return ParsedWord(
-        start_char=start + (text == "LOSTTEXT"),
-        end_char=start + len(text),
-        text=text,
-        word=text,
-        lemma="\ud800" if text == "SURROGATE" else text.lower(),
-        upos="X",
-        xpos=None,
-        feats=None,
-        head=number,
-        deprel="root" if number == 0 else "dep",
-    )
+_FAULTS: Mapping[str, Mapping[str, Any]] = {"LOSTTEXT": {"text": "LOST"}, "SURROGATE": {"lemma": "\ud800"}}
+
+
+def parsed_word(start: int, text: str, head: int, **fields: Any) -> ParsedWord:
+    """Return a word at an offset; fields have other values than those that follow from its text and its head."""
+    relation = "dep" if head else "root"
+    word = ParsedWord(start, start + len(text), text, text, text.lower(), "X", None, None, head, relation)
+    return word._replace(**fields)
 
 
 def _predict(sentence: Sentence, threshold: float, *, noise: float = 0.0) -> Prediction:

@@ -16,13 +16,13 @@ from concord.pipeline.documents import (
     Document,
     ParsedDocument,
     ParsedSentence,
-    ParsedWord,
 )
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMA_VERSION, Signature
 from concord.pipeline.plan import Piece, Plan, Shard
 from concord.pipeline.worker.commit_stage import CommitStage
+from concord_testing import fakes
 
 THRESHOLD = 0.35
 _COLUMNS = {"trees": ("head", "deprel"), "tags": ("lemma", "upos", "xpos", "feats")}
@@ -120,8 +120,11 @@ def _annotated(
         words = []
         for number, row in enumerate(sentence, 1):
             text += " " if text and not row.word.startswith("~") else ""
-            word = _word(row.word.removeprefix("~"), len(text), number, root=min(2, len(sentence)))
-            words.append(word._replace(**null_columns(left_out)))
+            root = min(2, len(sentence))
+            head = 0 if number == root else root
+            fields = {"upos": "NOUN", **null_columns(left_out)}
+            word = fakes.parsed_word(len(text), row.word.removeprefix("~"), head, **fields)
+            words.append(word)
             text += word.text
         parsed.append(ParsedSentence(words=tuple(words)))
     document = Document(
@@ -141,21 +144,6 @@ def _row(item: str) -> _Row:
     word, label, draft, uncertainty, probability = (item.split("|") + [""] * 4)[:5]
     known = None if probability == "-" else float(probability or 0.9)
     return _Row(word, label or "O", draft or label or "O", float(uncertainty or 0.01), known)
-
-
-def _word(text: str, place: int, number: int, *, root: int) -> ParsedWord:
-    return ParsedWord(
-        start_char=place,
-        end_char=place + len(text),
-        text=text,
-        word=text,
-        lemma=text.lower(),
-        upos="NOUN",
-        xpos=None,
-        feats=None,
-        head=0 if number == root else root,
-        deprel="root" if number == root else "dep",
-    )
 
 
 def _prediction(rows: Sequence[_Row]) -> Prediction:

@@ -7,11 +7,10 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,13 +34,8 @@ COLUMNS = ["doc_id", "entity_id", "start_char", "end_char", "label"]
 GRACE_SECONDS = 60.0
 SECONDS_BETWEEN_READS = 0.1
 
-
-@dataclass(kw_only=True)
-class Reads:
-    """What the reads of one kind of reader saw: how often each set of rows, and what they failed with."""
-
-    rows: Counter[str] = field(default_factory=Counter)
-    failures: Counter[str] = field(default_factory=Counter)
+Answer = Mapping[str, Sequence[Mapping[str, int]]]
+"""Kind of reader -> how often it saw each set of rows, and how often it failed with each error."""
 
 
 def by_pandas(output: Path) -> pd.DataFrame:
@@ -104,76 +98,73 @@ def fingerprint(frame: pd.DataFrame) -> str:
     return sha256("\n".join(rows).encode()).hexdigest()[:16]
 
 
-def read_often(keep_on: Iterable[object], output: Path, answer: Path, *, seed: int) -> None:
-    """Read once for each item, in random order, and write what was seen as JSON."""
-    chance, kinds = random.Random(seed), readers()
-    seen = {name: Reads() for name in kinds}
-    for _ in keep_on:
-        name = chance.choice(list(kinds))
-        try:
-            seen[name].rows[fingerprint(kinds[name](output))] += 1
-        except (OSError, IntegrityError, duckdb.Error) as error:
-            seen[name].failures[f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"] += 1
-    answer.write_text(json.dumps({name: [reads.rows, reads.failures] for name, reads in seen.items()}))
-
-
-def start_reader(keep_on: Iterable[object], output: Path, answer: Path, *, seed: int) -> BaseProcess:
-    """Start ``read_often`` in a process of its own."""
-    return runs.in_child(partial(read_often, keep_on, output, answer, seed=seed))
-
-
-@dataclass(frozen=True, slots=True)
-class TurnsUntil:
-    """Creates a file, then yields several times a second, once there is a collection, until another file exists."""
-
-    started: Path
-    stop: Path
-    output: Path
-
-    def __iter__(self) -> Iterator[None]:
-        self.started.touch()
-        while not self.stop.exists():
-            time.sleep(SECONDS_BETWEEN_READS)
-            if (self.output / "current").exists():
-                yield
-
-
-@dataclass(frozen=True, slots=True)
-class AtLeast:
-    """Creates a file, then yields a number of times, and then on until another file exists."""
-
-    turns: int
-    started: Path
-    until: Path
-
-    def __iter__(self) -> Iterator[None]:
-        self.started.touch()
-        for _ in range(self.turns):
-            yield
-        while not self.until.exists():
-            yield
-
-
 class ReaderProcess:
-    """A process that reads a collection, once there is one, several times a second until it is stopped."""
+    """A process that reads a collection, once there is one, until it is told to stop and has read often enough."""
 
-    def __init__(self, output: Path, *, seed: int) -> None:
-        self._output = output
-        self._stop = output.with_name(f"{output.name}.stop")
-        self._answer = output.with_name(f"{output.name}.reads.json")
-        started = output.with_name(f"{output.name}.started")
-        for path in (self._stop, started):
+    def __init__(self, output: Path, *, seed: int, reads: int = 0, pause: float = SECONDS_BETWEEN_READS) -> None:
+        paths = [output.with_name(f"{output.name}.{seed}.{name}") for name in ("started", "stop", "reads.json")]
+        for path in paths:
             path.unlink(missing_ok=True)
-        self._process = start_reader(TurnsUntil(started, self._stop, output), output, self._answer, seed=seed)
+        started, self._stop, self._answer = paths
+        work = partial(_read_often, output, paths, seed=seed, reads=reads, pause=pause)
+        self._process = runs.in_child(work)
         while not started.exists() and self._process.is_alive():
             time.sleep(SECONDS_BETWEEN_READS)
 
-    def stop(self) -> dict[str, dict[str, Any]]:
-        """Stop it, and return its counts by kind of reader; every generation must still be kept."""
+    def tell_to_stop(self) -> None:
+        """Let it end once it has read often enough."""
         self._stop.touch()
+
+    def is_alive(self) -> bool:
+        """Return whether it still reads."""
+        return self._process.is_alive()
+
+    def stop(self) -> Answer:
+        """Stop it, and return what it saw."""
+        self.tell_to_stop()
         self._process.join()
-        generations = {found.name: fingerprint(_rows(found)) for found in FolderGenerations(self._output).history()}
-        return summarize([json.loads(self._answer.read_text())], generations)
+        answer: Answer = json.loads(self._answer.read_text())
+        return answer
+
+
+def _read_often(output: Path, paths: Sequence[Path], *, seed: int, reads: int, pause: float) -> None:
+    """Read in random order, and write as JSON how often each kind of reader saw each set of rows, and its failures."""
+    started, stop, answer = paths
+    chance, kinds = random.Random(seed), readers()
+    seen: dict[str, tuple[Counter[str], Counter[str]]] = {name: (Counter(), Counter()) for name in kinds}
+    started.touch()
+    while reads > 0 or not stop.exists():
+        time.sleep(pause)
+        if not (output / "current").exists():
+            continue
+        reads -= 1
+        name = chance.choice(list(kinds))
+        rows, failures = seen[name]
+        try:
+            rows[fingerprint(kinds[name](output))] += 1
+        except (OSError, IntegrityError, duckdb.Error) as error:
+            failures[type(error).__name__] += 1
+    answer.write_text(json.dumps(seen))
+
+
+def kept_generations(output: Path) -> list[str]:
+    """Return the fingerprints of the generations that a collection keeps."""
+    return [fingerprint(_rows(generation)) for generation in FolderGenerations(output).history()]
+
+
+def summarize(answers: Sequence[Answer], generations: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return by kind of reader how many reads there were, were not exactly one generation, and failed, and why."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in readers():
+        rows, failures = (sum((Counter(answer[name][part]) for answer in answers), Counter[str]()) for part in (0, 1))
+        found[name] = {
+            "reads": rows.total() + failures.total(),
+            "wrong": sum(number for seen, number in rows.items() if seen not in generations),
+            "failed": failures.total(),
+            "generations": max(len(answer[name][0]) for answer in answers),
+            "errors": sorted(failures),
+        }
+    return found
 
 
 def _rows(generation: Generation) -> pd.DataFrame:
@@ -285,37 +276,19 @@ def read_beside_a_writer(
     """
     writer = Writer(folder, documents=documents, seed=seed, grace_seconds=grace_seconds)
     started = time.monotonic()
-    answers = [folder / f"reads{number}.json" for number in range(readers_at_once)]
-    turns = [AtLeast(reads // readers_at_once, answer.with_suffix(".started"), folder / "enough") for answer in answers]
     work = [
-        start_reader(turn, writer.output, answer, seed=seed + number)
-        for number, (turn, answer) in enumerate(zip(turns, answers, strict=True))
+        ReaderProcess(writer.output, seed=seed + number, reads=reads // readers_at_once, pause=0.0)
+        for number in range(readers_at_once)
     ]
-    unread = 0
+    enough = len(writer.generations) + generations
     while any(reader.is_alive() for reader in work):
         writer.step()
-        if not all(turn.started.exists() for turn in turns):
-            unread = len(writer.generations)
-        elif len(writer.generations) - unread >= generations:
-            (folder / "enough").touch()
+        if len(writer.generations) >= enough:
+            for reader in work:
+                reader.tell_to_stop()
     return {
         "generations": len(writer.generations),
         "runs": dict(writer.runs),
         "seconds": round(time.monotonic() - started, 1),
-        "readers": summarize(map(json.loads, (answer.read_text() for answer in answers)), writer.generations),
+        "readers": summarize([reader.stop() for reader in work], writer.generations.values()),
     }
-
-
-def summarize(answers: Iterable[Mapping[str, Any]], generations: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return by kind of reader how many reads there were, were not exactly one generation, and failed, and why."""
-    known = set(generations.values())
-    found: dict[str, dict[str, Any]] = {}
-    for answer in answers:
-        for name, (rows, failures) in answer.items():
-            counts = found.setdefault(name, {"reads": 0, "wrong": 0, "failed": 0, "generations": 0, "errors": []})
-            counts["reads"] += sum(rows.values()) + sum(failures.values())
-            counts["wrong"] += sum(number for seen, number in rows.items() if seen not in known)
-            counts["failed"] += sum(failures.values())
-            counts["generations"] = max(counts["generations"], len(rows))
-            counts["errors"] = sorted({*counts["errors"], *(error.split(":")[0] for error in failures)})
-    return found

@@ -158,7 +158,7 @@ class Round:
         try:
             self._carry_out()
         finally:
-            self._check_reads(reader.stop())
+            self._check_reads(readers.summarize([reader.stop()], readers.kept_generations(self._output)))
 
     def _carry_out(self) -> None:
         for number, run in enumerate(self.schedule.runs):
