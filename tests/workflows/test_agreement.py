@@ -6,7 +6,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from concord_testing.command_line import concord
 from concord_testing.exports import TEXTS, annotate_texts, write_texts
 from concord_testing.finished_runs import write_run
 from hypothesis import given
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log, log_path, read_log
 from concord.pipeline.output.collection import open_collection
-from concord.workflows.cli.main import main
 from concord.workflows.corrections import (
     Agreement,
     agreements,
@@ -137,7 +136,7 @@ def test_agreement_is_the_same_once_the_tables_have_the_corrections(tmp_path: Pa
     append_to_log(log_path(output), lines)
 
     def shown() -> dict[str, object]:
-        result = CliRunner().invoke(main, ["corrections", "agreement", str(output), "--json"])
+        result = concord("corrections", "agreement", str(output), "--json")
         assert result.exit_code == 0, result.output
         values: dict[str, object] = json.loads(result.output)
         return values
@@ -147,7 +146,7 @@ def test_agreement_is_the_same_once_the_tables_have_the_corrections(tmp_path: Pa
     annotate_texts(source, output)
     assert read_log(log_path(output)) == lines
     assert shown() == before
-    plain = CliRunner().invoke(main, ["corrections", "agreement", str(output)])
+    plain = concord("corrections", "agreement", str(output))
     assert "ada, bob" in plain.output
     assert "1 difference to settle" in plain.output
 
@@ -160,7 +159,7 @@ def read_tagger(output: Path) -> str:
 
 
 def test_without_a_shared_sentence_the_command_says_so(output: Path) -> None:
-    result = CliRunner().invoke(main, ["corrections", "agreement", str(output)])
+    result = concord("corrections", "agreement", str(output))
     assert (result.exit_code, result.output) == (0, "No two people have corrected in one sentence.\n")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
+from concord_testing.command_line import concord
 
 from concord.models.bundles.checkpoint import save_tagger
 from concord.models.bundles.manifest import tagger_digest
@@ -22,7 +22,6 @@ from concord.models.labels import Span, encode_spans
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.gold_corpus import GoldDocument
 from concord.pipeline.errors import InputError
-from concord.workflows.cli.main import main
 from concord.workflows.console import plain
 from concord.workflows.evaluation import (
     CompareJob,
@@ -190,7 +189,7 @@ def test_corpus_without_entities_is_rejected(tiny_bundle: Path, write_corpus: Ca
 @pytest.mark.slow
 def test_compare_command_prints_a_table(tiny_bundle: Path) -> None:
     arguments = ["compare", str(tiny_bundle), str(tiny_bundle), "--data", str(GOLD), "--rounds", "50"]
-    result = CliRunner().invoke(main, [*arguments, "--train", str(GOLD)])
+    result = concord(*arguments, "--train", str(GOLD))
     assert result.exit_code == 0, result.output
     for text in ("cannot be told apart", "detectable", "\nseen", "Holm"):
         assert text in result.stdout

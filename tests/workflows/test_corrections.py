@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from concord_testing.command_line import concord
 from concord_testing.exports import TEXTS, annotate_texts, write_texts
 
 from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log, log_path
 from concord.pipeline.exchange.export import export_collection
-from concord.workflows.cli.main import main
 from concord.workflows.corrections import list_statuses
 
 TEXT = TEXTS["plain"]
@@ -25,7 +24,7 @@ def test_list_says_what_became_of_each(tmp_path: Path) -> None:
     source, output = write_texts(tmp_path / "texts.jsonl", TEXTS), tmp_path / "out"
     annotate_texts(source, output)
     assert list_statuses(output) == []
-    assert "no corrections" in CliRunner().invoke(main, ["corrections", "list", str(output)]).output
+    assert "no corrections" in concord("corrections", "list", str(output)).output
     first, second = correct(ANNA, None), correct(ANNA, ANNA.model_copy(update={"type": "ORG"}), who="bob")
     undone, lost = correct(None, ANNA), correct(ANNA, ANNA, doc_id="\u202egone\n")
     half = correct(None, Mark(start=1, end=3, type="PER", text="nn"))
@@ -37,10 +36,10 @@ def test_list_says_what_became_of_each(tmp_path: Path) -> None:
     assert "word" in states[half.id][1]
     annotate_texts(source, output)
     assert [one.state for one in list_statuses(output)][-1] == "written"
-    found = CliRunner().invoke(main, ["corrections", "list", str(output), "--json"])
+    found = concord("corrections", "list", str(output), "--json")
     values = json.loads(found.output)
     assert values["counts"] == {"misfit": 2, "overruled": 1, "undone": 1, "written": 1}
-    shown = CliRunner().invoke(main, ["corrections", "list", str(output)])
+    shown = concord("corrections", "list", str(output))
     assert shown.exit_code == 0
     assert "Anna Smith: PER to ORG" in shown.output
     assert "\u202e" not in shown.output
@@ -57,7 +56,7 @@ def test_list_shows_who_flagged_which_sentence_and_why(tmp_path: Path) -> None:
     ]
     append_to_log(log_path(output), [*flags, flags[1].undone(who="bob")])
     assert [(one.correction.who, one.state) for one in list_statuses(output)] == [("ada", "flagged"), ("bob", "undone")]
-    shown = CliRunner().invoke(main, ["corrections", "list", str(output)]).output
+    shown = concord("corrections", "list", str(output)).output
     row = next(line for line in shown.splitlines() if "flagged, whose" in line)
     assert all(part in row for part in ("plain", "flag", TEXT[:20], "name?", "ada"))
     assert "\u202e" not in shown
@@ -71,16 +70,16 @@ def test_import_adds_to_the_log(tmp_path: Path) -> None:
     export_collection(output, tmp_path / "brat", to="brat")
     (tmp_path / "brat" / "plain.ann").write_text("T1\tORG 0 10\tAnna Smith\nT2\tORG 1 2\tn\n")
     arguments = ["corrections", "import", str(tmp_path / "brat"), str(output)]
-    assert CliRunner().invoke(main, arguments).exit_code == 2
-    dry = CliRunner().invoke(main, [*arguments, "--as", "ada", "--dry-run"])
+    assert concord(*arguments).exit_code == 2
+    dry = concord(*arguments, "--as", "ada", "--dry-run")
     assert dry.exit_code == 3
     assert "0 corrections would be added" in dry.output
     assert "2 corrections held back, for --accept-drops" in dry.output
     assert "Bob: no entity" in dry.output
-    held = CliRunner().invoke(main, [*arguments, "--as", "ada", "--json"])
+    held = concord(*arguments, "--as", "ada", "--json")
     assert (held.exit_code, len(json.loads(held.output)["held_back"])) == (3, 2)
     assert not log_path(output).exists()
-    done = CliRunner().invoke(main, [*arguments, "--as", "ada", "--accept-drops", "--json"])
+    done = concord(*arguments, "--as", "ada", "--accept-drops", "--json")
     assert done.exit_code == 3
     assert json.loads(done.output)["actions"] == {"drop": 1, "relabel": 1}
     assert [one.state for one in list_statuses(output)] == ["waiting", "waiting"]

@@ -10,14 +10,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 from concord_testing import finished_runs, runs
+from concord_testing.command_line import concord
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.schema import SCHEMA_VERSION
-from concord.workflows.cli.main import main
 from concord.workflows.diff import diff_collections
 
 pytestmark = pytest.mark.slow
@@ -50,10 +49,6 @@ def diff(first: Path, second: Path, *, listed: int = 20) -> dict[str, Any]:
     answer = diff_collections(first, second, listed=listed)
     assert answer.exit_code == 0
     return dict(answer.values)
-
-
-def concord(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def reported(values: dict[str, Any]) -> list[tuple[Any, ...]]:

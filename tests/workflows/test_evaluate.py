@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
+from concord_testing.command_line import concord
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
-from concord.workflows.cli.main import main
 from concord.workflows.corpora import read_corpora, without_labels
 from concord.workflows.evaluation import EvaluateJob, evaluate_command
 
@@ -129,13 +128,13 @@ def test_sentence_of_5000_words_is_scored_completely(tiny_bundle: Path, write_co
 
 def test_command_prints_a_table_by_type(tiny_bundle: Path) -> None:
     arguments = ["evaluate", str(tiny_bundle), "--data", str(GOLD), "--train", str(GOLD)]
-    result = CliRunner().invoke(main, [*arguments, "--labels", "ORG=,LOC=PLACE"])
+    result = concord(*arguments, "--labels", "ORG=,LOC=PLACE")
     assert result.exit_code == 0, result.output
     for title in ("precision", "\nall ", "\nPLACE", "\nseen "):
         assert title in result.stdout
     assert "stage two" not in result.stdout
     assert "counts as" not in result.stderr
-    wrong = CliRunner().invoke(main, ["evaluate", str(tiny_bundle), "--data", str(GOLD), "--labels", "ORG"])
+    wrong = concord("evaluate", str(tiny_bundle), "--data", str(GOLD), "--labels", "ORG")
     assert (wrong.exit_code, "GPE=LOC,MISC=" in wrong.stderr) == (2, True)
 
 

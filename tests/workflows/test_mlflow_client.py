@@ -6,11 +6,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from concord_testing.command_line import concord
 from concord_testing.runs import in_child
 from mlflow import MlflowClient
 
-from concord.workflows.cli.main import main
 from concord.workflows.mlflow_client import COMMIT_TAG, DIRTY_TAG, Run, TrackingError, code_tags, open_run, tracking_uri
 
 pytestmark = pytest.mark.slow
@@ -75,7 +74,7 @@ def test_database_that_another_process_has_locked_is_reported(store: Path, caplo
     run = open_run(experiment="test", name="run", parameters={}, tags={})
     with closing(sqlite3.connect(store / "mlflow.db")) as holder:
         holder.execute("BEGIN EXCLUSIVE")
-        result = CliRunner().invoke(main, ["registry", "list"])
+        result = concord("registry", "list")
         assert result.exit_code == 75
         assert "database is locked; try again later" in result.stderr
         with pytest.raises(TrackingError, match=r"metrics could not be logged: .*database is locked") as raised:

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
+from concord_testing.command_line import concord
 
 from concord.pipeline.corpora.gold_corpus import read_gold
-from concord.workflows.cli.main import main
 
 EXAMPLES = CHECKOUT / "examples/train"
 
@@ -40,10 +39,6 @@ Turin NNP B-LOC
 """
 
 Write = Callable[[str, str], Path]
-
-
-def concord(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
+from concord_testing.command_line import concord
 from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
 
@@ -19,7 +19,6 @@ from concord.models.bundles.registry import build_tagger
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError, ModelError
 from concord.workflows import promotion, registry
-from concord.workflows.cli.main import main
 from concord.workflows.corpora import Provenance, describe_part, read_corpora, without_labels, write_provenance
 from concord.workflows.mlflow_client import TrackingError, open_run, tracking_uri
 from concord.workflows.promotion import (
@@ -79,7 +78,7 @@ def add_version(bundle: Path, *, name: str = "tiny") -> int:
 
 
 def call(*arguments: object) -> tuple[int, dict[str, Any]]:
-    result = CliRunner().invoke(main, [*map(str, arguments), "--json"])
+    result = concord(*arguments, "--json")
     return result.exit_code, json.loads(result.stdout)
 
 

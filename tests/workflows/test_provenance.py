@@ -5,12 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
+from concord_testing.command_line import concord
 
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ModelError
-from concord.workflows.cli.main import main
 from concord.workflows.corpora import (
     PROVENANCE_NAME,
     Provenance,
@@ -84,7 +83,7 @@ def test_read_provenance_raises_model_error_when_the_file_is_invalid(tmp_path: P
 @pytest.mark.slow
 def test_trained_bundle_records_its_training_and_dev_corpora(train_file: Path, tmp_path: Path) -> None:
     arguments = ["train", str(train_file), "--no-tracking", "--output", str(tmp_path / "run"), "--set", "fit.epochs=1"]
-    result = CliRunner().invoke(main, arguments)
+    result = concord(*arguments)
     assert result.exit_code == 0, result.output
     provenance = read_provenance(tmp_path / "run" / "bundle")
     assert provenance is not None

@@ -9,8 +9,8 @@ import mlflow
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
+from concord_testing.command_line import concord
 from concord_testing.processes import policy_at_import_of_torch
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import PyFuncModel, scoring_server
@@ -19,7 +19,6 @@ from starlette.testclient import TestClient
 from concord.models.errors import ConfigError, ModelError
 from concord.workflows import serving
 from concord.workflows.bundles import pack_bundle
-from concord.workflows.cli.main import main
 from concord.workflows.serving import ENTITY_FIELDS, write_model
 
 pytestmark = pytest.mark.slow
@@ -51,7 +50,7 @@ def served(model_folder: Path) -> PyFuncModel:
 def annotated(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """Return text -> entities of the sample collection, from annotate with the tiny tagger."""
     output = tmp_path_factory.mktemp("annotated") / "out"
-    done = CliRunner().invoke(main, ["annotate", str(NEWS), "-o", str(output), "-m", str(tiny_bundle), "--limit", "5"])
+    done = concord("annotate", str(NEWS), "-o", str(output), "-m", str(tiny_bundle), "--limit", "5")
     assert done.exit_code == 0, done.output
     ids = pq.read_table(output / "documents", columns=["doc_id"])["doc_id"].to_pylist()
     texts = {record["id"]: record["text"] for record in map(_record, NEWS.read_bytes().split(b"\n")) if record}

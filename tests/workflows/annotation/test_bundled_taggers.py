@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
+from concord_testing.command_line import concord
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import CALIBRATION_NAME
 from concord.models.confidence import Calibration
 from concord.models.labels import decode_spans
-from concord.workflows.cli.main import main
 from concord.workflows.corpora import read_documents, read_provenance
 from concord.workflows.registry import BUNDLED_FOLDER, bundled_names
 
@@ -22,7 +21,7 @@ NEWS = EXAMPLES / "news" / "news.jsonl"
 
 def annotate_news(output: Path, model: str, *options: str) -> dict[str, object]:
     arguments = ["annotate", str(NEWS), "-o", str(output), "--model", model, "--json", *options]
-    result = CliRunner().invoke(main, arguments)
+    result = concord(*arguments)
     assert result.exit_code == 0, result.output
     values = json.loads(result.stdout)
     assert isinstance(values, dict)
@@ -45,7 +44,7 @@ def test_entities_multi_annotates_the_sample_collection(annotated_news: Path) ->
     output, values = annotated_news, json.loads((annotated_news.parent / "answer.json").read_bytes())
     assert values["tagger"]["name"] == "entities_multi"
     assert (values["read"], values["annotated"], values["dead_letters"]) == (14, 13, 1)
-    assert CliRunner().invoke(main, ["verify", str(output)]).exit_code == 0
+    assert concord("verify", str(output)).exit_code == 0
     entities = pq.read_table(output / "entities").to_pylist()
     texts = texts_by_id()
     assert all(texts[row["doc_id"]][row["start_char"] : row["end_char"]] == row["text"] for row in entities)
@@ -82,7 +81,7 @@ def test_entities_en_small_annotates_the_sample_collection_in_one_stage(tmp_path
 @pytest.mark.slow
 def test_entities_bio_annotates_the_sample_abstracts(tmp_path: Path) -> None:
     arguments = ["annotate", str(EXAMPLES / "abstracts"), "-o", str(tmp_path / "out"), "--model", "entities_bio"]
-    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert concord(*arguments).exit_code == 0
     found = {(row["text"], row["label"]) for row in pq.read_table(tmp_path / "out" / "entities").to_pylist()}
     assert {("warfarin", "Chemical"), ("cisplatin", "Chemical"), ("nephrotoxicity", "Disease")} <= found
 
@@ -90,10 +89,10 @@ def test_entities_bio_annotates_the_sample_abstracts(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_entities_multi_annotates_twelve_languages_with_its_own_parser(tmp_path: Path) -> None:
     arguments = ["annotate", str(EXAMPLES / "languages" / "languages.jsonl"), "-o", str(tmp_path / "out"), "--json"]
-    result = CliRunner().invoke(main, [*arguments, "--model", "entities_multi"])
+    result = concord(*arguments, "--model", "entities_multi")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["annotated"] == 12
-    assert CliRunner().invoke(main, ["verify", str(tmp_path / "out")]).exit_code == 0
+    assert concord("verify", str(tmp_path / "out")).exit_code == 0
     documents = pq.read_table(tmp_path / "out" / "documents").to_pylist()
     assert all(row["parser"].startswith("stanza/parser_multi@") for row in documents)
     assert [row["n_sentences"] for row in documents].count(10) >= 9

@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from concord_testing.checkout import CHECKOUT
+from concord_testing.command_line import concord
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import CALIBRATION_NAME, tagger_digest
-from concord.workflows.cli.main import main
 from concord.workflows.corpora import Provenance, describe_part, read_corpora, read_provenance, write_provenance
 
 EXAMPLES = CHECKOUT / "examples/train"
@@ -19,7 +19,7 @@ TRAIN, DEV = EXAMPLES / "train.conllu", EXAMPLES / "dev.conllu"
 
 
 def calibrate(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["calibrate", *map(str, arguments)])
+    return concord("calibrate", *arguments)
 
 
 @pytest.fixture

@@ -7,19 +7,18 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
+from concord_testing.command_line import concord
 
 from concord.models.errors import ConfigError
 from concord.pipeline.corpora.gold_corpus import read_gold
 from concord.pipeline.corpora.read_terms import read_terms
-from concord.workflows.cli.main import main
 from concord.workflows.promotion import read_gate
 from concord.workflows.training.job import init_command, read_train_job
 
 
 def test_the_files_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "my labels"
-    result = CliRunner().invoke(main, ["init", str(folder), "--types", "DRUG, DOSE", "--json"])
+    result = concord("init", str(folder), "--types", "DRUG, DOSE", "--json")
     assert result.exit_code == 0, result.output
     values = json.loads(result.stdout)
     assert set(values["files"]) >= {"README.md", "train.yaml", "promote.yaml", "terms.jsonl", "texts/notes.jsonl"}
@@ -62,7 +61,7 @@ def test_no_document_of_the_test_set_is_in_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("types", ["", "DRUG,DRUG", "DRUG,DO SE", "B/DRUG"])
 def test_other_types_are_refused(tmp_path: Path, types: str) -> None:
-    result = CliRunner().invoke(main, ["init", str(tmp_path / "new"), "--types", types])
+    result = concord("init", str(tmp_path / "new"), "--types", types)
     assert result.exit_code == 2
     assert "--types: expected" in result.stderr
     assert not (tmp_path / "new").exists()
@@ -88,7 +87,7 @@ def test_the_commands_work_in_order(store: Path, monkeypatch: pytest.MonkeyPatch
         # The first training is used by what follows; the one with the list only has to work.
         epochs = 8 if "data.terms" in command else 14
         Path("train.yaml").write_text(config.replace("epochs: 60", f"epochs: {epochs}"))
-        result = CliRunner().invoke(main, shlex.split(command)[1:])
+        result = concord(*shlex.split(command)[1:])
         assert result.exit_code == 0, (command, result.output)
     score = json.loads(Path("runs/first/result.json").read_bytes())["test"]
     assert score["scores"]["all"]["f1"] > 50

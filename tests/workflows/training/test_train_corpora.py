@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from concord_testing.command_line import concord
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.errors import ConfigError
 from concord.models.labels import BIO, TOKENS
 from concord.pipeline.errors import InputError
-from concord.workflows.cli.main import main
 from concord.workflows.training.job import DataConfig, read_train_job
 from concord.workflows.training.train_corpora import open_outside, read_train_corpora, read_weak_corpora
 
@@ -132,7 +131,7 @@ def test_a_training_learns_from_a_list(tmp_path: Path, train_file: Path, gold: b
     }
     options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     command = ["train", str(train_file), "-o", str(tmp_path / "run"), "--no-tracking", "--json", *options]
-    result = CliRunner().invoke(main, command)
+    result = concord(*command)
     assert result.exit_code == 0, result.output
     assert "40 matches of the list of terms in 560 words" in result.stderr
     assert json.loads(result.stdout)["best"]["dev_recall"] >= 50
