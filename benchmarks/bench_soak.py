@@ -3,8 +3,8 @@
 Command: make soak SECONDS=1800 SEED=1 INPUT='../shared/data/text/*.jsonl.zst'
 
 Without --input the archive is made of invented words. With --workers fake, parser and tagger have no weights. A round
-with findings ends the soak with exit code 1; its schedule is printed as JSON and its outputs are kept. --replay FILE,
-or --seed and --round, repeats it.
+with findings ends the soak with exit code 1; its schedule is printed as JSON and its outputs are kept. --seed and
+--round repeat it.
 """
 
 import argparse
@@ -24,8 +24,7 @@ from typing import Any
 
 import torch
 from concord_testing.heads import ray_head
-from concord_testing.soak.rounds import ATTEMPTS, Round, SoakSetup, soak
-from concord_testing.soak.schedule import Schedule, draw
+from concord_testing.soak import ATTEMPTS, Round, Schedule, SoakSetup, draw, soak
 from corpora import read_texts, write_chunks
 from environment import environment
 
@@ -81,7 +80,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1800, help="the last round is finished")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--round", type=int, help="only this round of the seed")
-    parser.add_argument("--replay", type=Path, help="only the round whose schedule is in this file")
     parser.add_argument(
         "--input", type=Path, action="append", default=[], help="JSON Lines files to cut documents from"
     )
@@ -120,9 +118,7 @@ def _documents(arguments: argparse.Namespace, folder: Path) -> list[tuple[str, s
 
 
 def _schedules(arguments: argparse.Namespace, *, ray: bool) -> Iterator[Schedule]:
-    if arguments.replay is not None:
-        yield Schedule.from_mapping(json.loads(arguments.replay.read_text()))
-    elif arguments.round is not None:
+    if arguments.round is not None:
         yield draw(arguments.seed, arguments.round, ray=ray)
     else:
         yield from (draw(arguments.seed, number, ray=ray) for number in count())

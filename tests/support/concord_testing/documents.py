@@ -66,11 +66,11 @@ def _escaped(text: str) -> str:
 
 
 def zipped(files: Mapping[str, str | bytes]) -> bytes:
-    """Return a zip archive of files, by name."""
+    """Return a zip archive of files, by name, without their dates: equal files give equal bytes."""
     buffer = BytesIO()
     with ZipFile(buffer, "w", ZIP_DEFLATED) as archive:
         for name, content in files.items():
-            archive.writestr(name, content)
+            archive.writestr(ZipInfo(name), content, ZIP_DEFLATED)
     return buffer.getvalue()
 
 
@@ -116,19 +116,15 @@ def epub(*chapters: str | bytes | None, files: Mapping[str, str] = MappingProxyT
         '<item id="nav" href="nav.xhtml" media-type="application/xhtml+xml" properties="nav"/></manifest>'
         f"<spine>{spine}</spine></package>"
     )
-    content: dict[str, str | bytes] = {
-        "META-INF/container.xml": '<container><rootfiles><rootfile full-path="in/a.opf"/></rootfiles></container>',
-        "in/a.opf": package,
-        "in/nav.xhtml": f'<html xmlns="http://www.w3.org/1999/xhtml"><body><nav>{toc}</nav></body></html>',
-        **{f"in/c{n}.xhtml": page for n, page in zip(numbers, chapters, strict=True) if page is not None},
-        **files,
-    }
-    sink = BytesIO()
-    with ZipFile(sink, "w", ZIP_DEFLATED) as archive:
-        for path, text in content.items():
-            # Without a date, so that the same book has the same bytes.
-            archive.writestr(ZipInfo(path), text, ZIP_DEFLATED)
-    return sink.getvalue()
+    return zipped(
+        {
+            "META-INF/container.xml": '<container><rootfiles><rootfile full-path="in/a.opf"/></rootfiles></container>',
+            "in/a.opf": package,
+            "in/nav.xhtml": f'<html xmlns="http://www.w3.org/1999/xhtml"><body><nav>{toc}</nav></body></html>',
+            **{f"in/c{n}.xhtml": page for n, page in zip(numbers, chapters, strict=True) if page is not None},
+            **files,
+        }
+    )
 
 
 def warc_page(

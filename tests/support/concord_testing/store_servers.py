@@ -251,12 +251,19 @@ def _send(endpoint: str, method: str, path: str, headers: Mapping[str, str], bod
 
 
 @contextmanager
+def serving(server: ThreadingHTTPServer) -> Iterator[str]:
+    """Run a server; yields its address."""
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
 def store_proxy(endpoint: str, *, translate_google: bool = False) -> Iterator[StoreProxy]:
     """Run a proxy before a store."""
     proxy = StoreProxy(endpoint, translate_google=translate_google)
-    threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    try:
+    with serving(proxy):
         yield proxy
-    finally:
-        proxy.shutdown()
-        proxy.server_close()

@@ -1,6 +1,5 @@
 """Files behind URLs for tests: objects in a bucket, and a small web server."""
 
-import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ import pytest
 
 from concord.pipeline.storage.object_stores import StorePath, connect
 from concord.pipeline.storage.output_paths import OutputPath
-from concord_testing.store_servers import AZURE_ACCOUNT, AZURE_KEY, StoreProxy, create_bucket
+from concord_testing.store_servers import AZURE_ACCOUNT, AZURE_KEY, StoreProxy, create_bucket, serving
 
 
 def local(path: OutputPath) -> Path:
@@ -142,10 +141,5 @@ def web_server(
 ) -> Iterator[tuple[str, WebServer]]:
     """Serve files; yields the server's URL and the server."""
     server = WebServer(files, ranges=ranges, statuses=statuses or {})
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", server
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(server) as address:
+        yield address, server

@@ -8,9 +8,13 @@ as it is then has something else in place of one of its files: every command on 
 and to touch nothing outside.
 """
 
+import csv
 import errno
-import filecmp
+import html
+import io
+import json
 import os
+import random
 import shutil
 import signal
 import stat
@@ -21,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow.parquet as pq
 
@@ -35,8 +39,203 @@ from concord.pipeline.worker.shard_worker import ShardWorker
 from concord_testing import fakes, hostile, readers, runs
 from concord_testing.heads import Head
 from concord_testing.processes import ray_workers
-from concord_testing.soak.archive import Archive
-from concord_testing.soak.schedule import Fault, Kind, Schedule
+
+Kind = Literal[
+    "kill_driver", "term_driver", "crash", "no_space", "two_drivers", "kill_worker", "term_worker", "hostile"
+]
+
+
+_ENDING: tuple[Kind, ...] = ("kill_driver", "kill_driver", "term_driver", "crash", "no_space", "hostile")
+_SURVIVED: dict[str, tuple[Kind, ...]] = {
+    "local": ("two_drivers",),
+    "ray": ("two_drivers", "kill_worker", "kill_worker", "term_worker"),
+}
+# The steps at which a driver can be killed, and how often a run of a few shards reaches each at most. With Ray, workers
+# do the steps of a shard.
+_STEPS: dict[str, dict[str, int]] = {
+    "local": {
+        "plan": 1,
+        "write": 12,
+        "fsync": 12,
+        "rename": 8,
+        "commit": 3,
+        "link": 6,
+        "publish": 1,
+        "swap": 1,
+        "sweep": 1,
+    },
+    "ray": {"plan": 1, "write": 3, "fsync": 3, "publish": 1, "swap": 1, "sweep": 1},
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """A fault of a run, and when it happens.
+
+    Attributes:
+        after: share of the remaining shards that are committed before it.
+        delay: further wait, as a share of the mean time of a shard.
+        step: of a crash: the value of CONCORD_CRASH_AT.
+        writes: of no space: the number of the file that fails, from 1.
+        attack: of a hostile copy: decides what is in place of which of its files (concord_testing.hostile.ATTACKS).
+    """
+
+    kind: Kind
+    after: float = 0.0
+    delay: float = 0.0
+    step: str = ""
+    writes: int | None = None
+    attack: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Edit:
+    """A change of the archive; the number decides which record."""
+
+    kind: Literal["change", "add", "remove", "rename", "tear"]
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScheduledRun:
+    """Edits of the archive, and the faults of the run that follows."""
+
+    edits: tuple[Edit, ...]
+    faults: tuple[Fault, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """Everything that happens in a round."""
+
+    seed: int
+    number: int
+    executor: Literal["local", "ray"]
+    runs: tuple[ScheduledRun, ...]
+
+
+def draw(seed: int, number: int, *, ray: bool) -> Schedule:
+    """Draw the schedule of a round; equal seeds and numbers give equal schedules.
+
+    Args:
+        ray: draw rounds on Ray as well, one in four.
+    """
+    chance = random.Random(f"{seed}/{number}")
+    executor: Literal["local", "ray"] = "ray" if chance.random() < 0.25 and ray else "local"
+    runs = []
+    for run in range(chance.randint(1, 3)):
+        # A fault that a run survives comes last, because the run ends with it.
+        kinds = [*chance.choices(_ENDING, k=chance.randint(0, 3)), chance.choice(_ENDING + _SURVIVED[executor])]
+        edits = [_draw_edit(chance) for _ in range(chance.randint(3, 12) if run else 0)]
+        faults = [_draw_fault(chance, kind, executor) for kind in kinds]
+        runs.append(ScheduledRun(edits=tuple(edits), faults=tuple(faults)))
+    return Schedule(seed=seed, number=number, executor=executor, runs=tuple(runs))
+
+
+def _draw_edit(chance: random.Random) -> Edit:
+    return Edit(
+        kind=chance.choice(("change", "change", "add", "remove", "rename", "tear")), number=chance.randrange(10_000)
+    )
+
+
+def _draw_fault(chance: random.Random, kind: Kind, executor: str) -> Fault:
+    if kind == "crash":
+        step, most = chance.choice(list(_STEPS[executor].items()))
+        return Fault(kind=kind, step=f"{step}:{chance.randint(1, most)}")
+    if kind == "no_space":
+        return Fault(kind=kind, writes=chance.randint(1, 12))
+    if kind == "hostile":
+        return Fault(kind=kind, attack=chance.randrange(10_000))
+    return Fault(kind=kind, after=round(chance.random(), 3), delay=round(chance.random(), 3))
+
+
+class Archive:
+    """JSON Lines, CSV, HTML and text files whose content is known."""
+
+    def __init__(self, folder: Path, documents: Sequence[tuple[str, str]], *, files: int = 6) -> None:
+        """Spread documents over files: every seventh is a text file, every eleventh a page, every fifth in a table.
+
+        Every JSON Lines file has one broken line.
+        """
+        self.folder = folder
+        self._files: dict[str, dict[str, str | None]] = {}
+        for number, (doc_id, text) in enumerate(documents):
+            if number % 7 == 0:
+                self._files[f"{number:04d}.txt"] = {f"{number:04d}.txt": text}
+            elif number % 11 == 0:
+                self._files[f"{number:04d}.html"] = {f"{number:04d}.html": text}
+            elif number % 5 == 0:
+                self._files.setdefault("table.csv", {})[doc_id] = text
+            else:
+                self._files.setdefault(f"lines{number % files}.jsonl", {})[doc_id] = text
+        for name, records in self._files.items():
+            if name.endswith(".jsonl"):
+                records[f"torn {name}"] = None
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all documents, in order."""
+        return sorted(doc_id for _, doc_id, text in self._records() if text is not None)
+
+    @property
+    def broken_records(self) -> int:
+        """How many records become dead letters."""
+        return sum(text is None for _, _, text in self._records())
+
+    def write(self) -> None:
+        """Make the folder hold exactly these files."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        contents = {name: _content(name, records) for name, records in self._files.items()}
+        for path in self.folder.iterdir():
+            if path.name not in contents:
+                path.unlink()
+        for name, content in contents.items():
+            path = self.folder / name
+            if not path.exists() or path.read_bytes() != content:
+                path.write_bytes(content)
+
+    def edit(self, edit: Edit) -> None:
+        """Change one record."""
+        records = list(self._records())
+        name, doc_id, text = records[edit.number % len(records)]
+        in_lines, holds_many = name.endswith(".jsonl"), name.endswith((".jsonl", ".csv"))
+        match edit.kind:
+            case "change" if text is not None:
+                self._files[name][doc_id] = f"{text} Number {edit.number} was added."
+            case "add":
+                lines = [each for each in sorted(self._files) if each.endswith(".jsonl")]
+                added = f"new {edit.number} {len(records)}"
+                self._files[lines[edit.number % len(lines)]][added] = f"New is {edit.number}. {text}"
+            case "remove" if holds_many:
+                del self._files[name][doc_id]
+            case "rename" if not holds_many:
+                del self._files[name]
+                self._files[f"{edit.number} {name}"] = {f"{edit.number} {name}": text}
+            case "tear" if in_lines:
+                self._files[name][doc_id] = None
+
+    def _records(self) -> Iterator[tuple[str, str, str | None]]:
+        for name in sorted(self._files):
+            for doc_id, text in self._files[name].items():
+                yield name, doc_id, text
+
+
+def _content(name: str, records: Mapping[str, str | None]) -> bytes:
+    if name.endswith(".txt"):
+        return "".join(text or "" for text in records.values()).encode()
+    if name.endswith(".html"):
+        paragraphs = "".join(f"<p>{html.escape(text or '')}</p>" for text in records.values())
+        return f"<!DOCTYPE html><html><body><main>{paragraphs}</main></body></html>".encode()
+    if name.endswith(".csv"):
+        table = io.StringIO(newline="")
+        csv.writer(table).writerows([("id", "text"), *((doc_id, text or "") for doc_id, text in records.items())])
+        return table.getvalue().encode()
+    lines = [
+        json.dumps({"id": doc_id, "text": text} if text is not None else {"id": doc_id})
+        for doc_id, text in records.items()
+    ]
+    return "".join(f"{line}\n" for line in lines).encode()
+
 
 POLL_SECONDS = 0.01
 PATIENCE_SECONDS = 600.0
@@ -287,12 +486,12 @@ class Round:
     def _compare(self, run: int) -> None:
         for finding in verify(self._output, deep=True):
             self.findings.append(f"run {run}, verify: {finding.place}: {finding.problem}")
-        ours, theirs = _comparable_files(self._output), _comparable_files(self._reference)
-        for name in sorted(ours ^ theirs):
+        ours, theirs = runs.committed_bytes(self._output), runs.committed_bytes(self._reference)
+        for name in sorted(ours.keys() ^ theirs.keys()):
             self.findings.append(f"run {run}: {name} is in only one of the two outputs")
-        _, different, unread = filecmp.cmpfiles(self._output, self._reference, sorted(ours & theirs), shallow=False)
-        for name in (*different, *unread):
-            self.findings.append(f"run {run}: {name} has other bytes than without faults")
+        for name in sorted(ours.keys() & theirs.keys()):
+            if ours[name] != theirs[name]:
+                self.findings.append(f"run {run}: {name} has other bytes than without faults")
         ids, dead_letters = _ids(self._output), _rows(self._output, "errors")
         if ids != self._archive.ids or dead_letters != self._archive.broken_records:
             self.findings.append(
@@ -343,12 +542,6 @@ def build_without_space(build: BuildWorker, writes: int, mark: str, plan: Plan) 
 
     os.fsync = flush_or_fail  # type: ignore[assignment]
     return worker
-
-
-def _comparable_files(output: Path) -> set[str]:
-    """Return the files that must have equal bytes."""
-    paths = [*output.glob("*/*.parquet"), *output.glob("_run/commits/*/*"), output / "_run" / "manifest.json"]
-    return {path.relative_to(output).as_posix() for path in paths}
 
 
 def _rows(output: Path, table: str) -> int:
