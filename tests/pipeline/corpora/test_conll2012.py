@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from concord.models.data.sentence import Sentence
-from concord.models.errors import ConfigError
 from concord.pipeline.corpora.corpus_format import Fault, GoldFormat
 from concord.pipeline.corpora.gold_corpus import read_corpus, read_gold
 from concord.pipeline.errors import InputError
@@ -102,8 +101,3 @@ def test_line_with_too_few_columns_is_reported(tmp_path: Path) -> None:
     path = write(tmp_path / "a_gold_conll", ONTONOTES.replace("   -   -   -   -       (GPE)       *    -", ""))
     with pytest.raises(InputError, match=r"a_gold_conll:5: expected a word in column 4 and 11 columns or more, got 6"):
         read_gold(path)
-
-
-def test_label_column_must_exist_in_the_format(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected xpos for conll2012"):
-        read_gold(write(tmp_path / "a_gold_conll", ONTONOTES), GoldFormat(label_column="NER"))

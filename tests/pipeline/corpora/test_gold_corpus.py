@@ -67,17 +67,21 @@ def test_conllu_has_documents_words_labels_and_trees(tmp_path: Path) -> None:
     assert documents[1][0].relations is None
 
 
-def test_conll_has_documents(tmp_path: Path) -> None:
+def test_conll_has_documents_and_columns_separated_by_tabs_or_spaces(tmp_path: Path) -> None:
     documents = read_gold(write(tmp_path / "a.conll", CONLL))
     assert documents == [
         [Sentence(words=("Ada", "King"), labels=("B-PER", "I-PER")), Sentence(words=("yes",), labels=("O",))],
         [Sentence(words=("no",), labels=("O",))],
     ]
-
-
-def test_conll_reads_four_columns_separated_by_spaces(tmp_path: Path) -> None:
     text = "-DOCSTART- -X- -X- O\n\nAda NNP B-NP B-PER\n. . O O\n"
     assert read_gold(write(tmp_path / "a.conll", text)) == [[Sentence(words=("Ada", "."), labels=("B-PER", "O"))]]
+    path = write(tmp_path / "a.conll", "She\tPRP\nran\tI-VBD\n")
+    assert read_gold(path, GoldFormat(label_scheme="TOKENS"))[0][0].labels == ("PRP", "I-VBD")
+    path = write(tmp_path / "a.txt", "1 I-PER NNP Ada\n2 O VBD slept\n")
+    form = GoldFormat(format="conll", word_column=4, tag_column=3, label_column=2, label_scheme="IOB1")
+    assert read_gold(path, form) == [
+        [Sentence(words=("Ada", "slept"), labels=("B-PER", "O"), tags=("NNP", "VBD"))],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -100,11 +104,6 @@ def test_conllu_reads_entities_from_any_key_of_misc(tmp_path: Path) -> None:
     assert documents[1][0].labels == ("B-PER", "I-PER")
 
 
-def test_conll_reads_token_labels_unchanged(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.conll", "She\tPRP\nran\tI-VBD\n")
-    assert read_gold(path, GoldFormat(label_scheme="TOKENS"))[0][0].labels == ("PRP", "I-VBD")
-
-
 @pytest.mark.parametrize("column", ["xpos", "Sense"])
 def test_word_without_a_token_label_is_reported(tmp_path: Path, column: str) -> None:
     text = TOKEN_LABELS.replace("ITJ", "_").replace("Sense=yes", "_")
@@ -119,12 +118,6 @@ def test_each_sentence_is_a_document_when_the_corpus_has_none(tmp_path: Path, na
     documents = read_gold(write(tmp_path / name, text))
     assert len(documents) >= 2
     assert all(len(document) == 1 for document in documents)
-
-
-def test_conll_ignores_byte_order_mark_and_line_end_style(tmp_path: Path) -> None:
-    path = tmp_path / "a.conll"
-    path.write_bytes("\ufeffa\u2028b\tB-PER\r\n\r\nno\u00a0way\tO\r\n".encode())
-    assert [document[0].words for document in read_gold(path)] == [("a\u2028b",), ("no\u00a0way",)]
 
 
 def test_compressed_files_are_read_like_plain_ones(tmp_path: Path) -> None:
@@ -153,26 +146,14 @@ def test_fault_names_file_and_line(tmp_path: Path, name: str, text: str, message
         read_gold(write(tmp_path / name, text))
 
 
-def test_invalid_utf8_is_reported_with_its_column(tmp_path: Path) -> None:
+def test_unreadable_file_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_bytes(b"yes\tO\nn\xff\tO\n")
     with pytest.raises(InputError, match=r"a\.conll:2: expected UTF-8, got byte 0xff at column 2"):
         read_gold(tmp_path / "a.conll")
-
-
-def test_missing_or_truncated_file_is_an_input_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="readable corpus file"):
-        read_gold(tmp_path / "none.conll")
     (tmp_path / "cut.conll.gz").write_bytes(gzip.compress(CONLL.encode() * 50)[:-9])
-    with pytest.raises(InputError, match="readable corpus file"):
-        read_gold(tmp_path / "cut.conll.gz")
-
-
-def test_conll_columns_can_be_in_any_order(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", "1 I-PER NNP Ada\n2 O VBD slept\n")
-    form = GoldFormat(format="conll", word_column=4, tag_column=3, label_column=2, label_scheme="IOB1")
-    assert read_gold(path, form) == [
-        [Sentence(words=("Ada", "slept"), labels=("B-PER", "O"), tags=("NNP", "VBD"))],
-    ]
+    for name in ("none.conll", "cut.conll.gz"):
+        with pytest.raises(InputError, match="readable corpus file"):
+            read_gold(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +173,8 @@ def test_conll_white_space_other_than_tab_and_space_belongs_to_words(tmp_path: P
     text = "a\u2028b B-PER  \nno\u00a0way\tO  \n  c\u0085d  O\n   \ne\u2029f\tO"
     documents = read_gold(write(tmp_path / "a.conll", text))
     assert [document[0].words for document in documents] == [("a\u2028b", "no\u00a0way", "c\u0085d"), ("e\u2029f",)]
+    (tmp_path / "b.conll").write_bytes("\ufeffa\u2028b\tB-PER\r\n\r\nno\u00a0way\tO\r\n".encode())
+    assert [document[0].words for document in read_gold(tmp_path / "b.conll")] == [("a\u2028b",), ("no\u00a0way",)]
 
 
 def test_conllu_ignores_byte_order_mark_and_line_end_style(tmp_path: Path) -> None:
@@ -225,21 +208,14 @@ def test_every_fault_is_reported_and_valid_sentences_are_read(tmp_path: Path) ->
     assert labels == [("B-PER", "I-PER"), ("O",), ("O", "O")]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "form", "message"),
-    [
-        ("a.conll", CONLL, {"label_column": "upos"}, "label_column: expected the number of a column for conll"),
-        ("a.conllu", CONLLU, {"label_column": 4}, "label_column: expected upos, xpos or a key of MISC for conllu"),
-    ],
-)
-def test_label_column_must_fit_the_format(
-    tmp_path: Path, name: str, text: str, form: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        read_gold(write(tmp_path / name, text), GoldFormat(**form))
-
-
-def test_missing_label_column_is_reported(tmp_path: Path) -> None:
+def test_label_column_must_fit_the_format_and_the_file(tmp_path: Path) -> None:
+    for name, text, column, message in (
+        ("a.conll", CONLL, "upos", "label_column: expected the number of a column for conll"),
+        ("a.conllu", CONLLU, 4, "label_column: expected upos, xpos or a key of MISC for conllu"),
+        ("a_gold_conll", "", "NER", "expected xpos for conll2012"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            read_gold(write(tmp_path / name, text), GoldFormat(label_column=column))
     path = write(tmp_path / "a.conll", "Ada\tNNP\tB-PER\nslept\tVBD\n")
     with pytest.raises(InputError, match=r"a\.conll:2: expected a word in column 1 and a label in column 3"):
         read_gold(path, GoldFormat(label_column=3))

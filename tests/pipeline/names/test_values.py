@@ -43,32 +43,31 @@ def test_dates_are_as_exact_as_they_are_written(text: str, value: str) -> None:
     assert value_of("DATE", text) == value
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "yesterday",
-        "May",
-        "May 8",
-        "four years ago",
-        "the 1830s",
-        "fiscal year 1958",
-        "early 1990",
-        "09/10/11",
-        "30 February 2020",
-        "29 Feb 2019",
-        "5 May 20",
-        "20200605",
-        "5-7 May 2020",
-        "2004-05",
-        "1945-13",
-        "5/4/2025",
-        "5 May 6, 1945",
-        "1066 BC",
-        "",
-    ],
-)
-def test_dates_that_are_not_clear_have_no_value(text: str) -> None:
-    assert value_of("DATE", text) is None
+UNCLEAR = {
+    "DATE": (
+        "yesterday; May; May 8; four years ago; the 1830s; fiscal year 1958; early 1990; 09/10/11; 30 February 2020; "
+        "29 Feb 2019; 5 May 20; 20200605; 5-7 May 2020; 2004-05; 1945-13; 5/4/2025; 5 May 6, 1945; 1066 BC; "
+    ),
+    "MONEY": (
+        "$1.999; €1.000.000,5; ¥100; $100 a month; half a million dollars; 25,000; $5 to $10 million; "
+        "$5 million dollars; Australian dollars; $"
+    ),
+    "CARDINAL": (
+        "two hundred thousand; one hundred and five; 5bn; 20 m; 2.5m; 6'2; 1/2; ½; 1 1/2; 1.000.000,5; 100 000; 1,5; "
+        "007; 5th; dozen; millions; nineteen forty-five; ten one; a thousand million; 1.515; 2-3; "
+        "999999999999999999999999999999; ٣"
+    ),
+    "PERCENT": "1/2 percent; 3 m%; 1.5 percentage points; 12.4 to 3.2 percent",
+    "ORDINAL": "first",
+    "TIME": "5 pm",
+    "PER": "1945",
+}
+
+
+@pytest.mark.parametrize("label", UNCLEAR)
+def test_what_is_not_clear_has_no_value(label: str) -> None:
+    found = {text: value_of(label, text) for text in UNCLEAR[label].split("; ")}
+    assert found == dict.fromkeys(found)
 
 
 @pytest.mark.parametrize(
@@ -86,19 +85,9 @@ def test_dates_that_are_not_clear_have_no_value(text: str) -> None:
         ("twenty-five euros", "25 EUR"),
         ("A$3", "3 AUD"),
         ("5 million Canadian dollars", "5000000 CAD"),
-        ("$1.999", None),
-        ("€1.000.000,5", None),
-        ("¥100", None),
-        ("$100 a month", None),
-        ("half a million dollars", None),
-        ("25,000", None),
-        ("$5 to $10 million", None),
-        ("$5 million dollars", None),
-        ("Australian dollars", None),
-        ("$", None),
     ],
 )
-def test_money_is_an_amount_and_a_currency(text: str, value: str | None) -> None:
+def test_money_is_an_amount_and_a_currency(text: str, value: str) -> None:
     assert value_of("MONEY", text) == value
 
 
@@ -112,33 +101,10 @@ def test_money_is_an_amount_and_a_currency(text: str, value: str | None) -> None
         ("more than 140", "140"),
         ("forty-two", "42"),
         ("two hundred", "200"),
-        ("two hundred thousand", None),
         ("a hundred", "100"),
-        ("one hundred and five", None),
-        ("5bn", None),
-        ("20 m", None),
-        ("2.5m", None),
-        ("6'2", None),
-        ("1/2", None),
-        ("½", None),
-        ("1 1/2", None),
-        ("1.000.000,5", None),
-        ("100 000", None),
-        ("1,5", None),
-        ("007", None),
-        ("5th", None),
-        ("dozen", None),
-        ("millions", None),
-        ("nineteen forty-five", None),
-        ("ten one", None),
-        ("a thousand million", None),
-        ("1.515", None),
-        ("2-3", None),
-        ("9" * 30, None),
-        ("٣", None),
     ],
 )
-def test_numbers_are_digits_or_words(text: str, value: str | None) -> None:
+def test_numbers_are_digits_or_words(text: str, value: str) -> None:
     assert value_of("CARDINAL", text) == value
 
 
@@ -151,17 +117,10 @@ def test_numbers_are_digits_or_words(text: str, value: str | None) -> None:
         ("PERCENT", "-4.5 per cent", "-4.5%"),
         ("PERCENT", "eleven per cent", "11%"),
         ("PERCENT", "twenty-five percent", "25%"),
-        ("PERCENT", "1/2 percent", None),
-        ("PERCENT", "3 m%", None),
-        ("PERCENT", "1.5 percentage points", None),
-        ("PERCENT", "12.4 to 3.2 percent", None),
-        ("ORDINAL", "first", None),
-        ("TIME", "5 pm", None),
-        ("PER", "1945", None),
         ("Date", "1945", "1945"),
     ],
 )
-def test_other_labels_have_a_value_of_their_own_or_none(label: str, text: str, value: str | None) -> None:
+def test_other_labels_have_a_value_of_their_own_or_none(label: str, text: str, value: str) -> None:
     assert value_of(label, text) == value
 
 
@@ -187,81 +146,37 @@ def test_what_is_beside_an_entity_may_change_nothing(label: str, marked: str, va
     assert value_beside(label, marked) == value
 
 
-@pytest.mark.parametrize(
-    ("label", "marked"),
-    [
-        ("MONEY", "sold for {$2.4}m in"),
-        ("MONEY", "over {$5} mil in"),
-        ("MONEY", "over {$1.8} bln in"),
-        ("MONEY", "paid US{$3 million} for"),
-        ("MONEY", "{24,224} million dollars"),
-        ("MONEY", "cost {$1} 1/2 million to"),
-        ("MONEY", "loss of minus {$5}"),
-        ("MONEY", "$3 and {$5 million} in all"),
-        ("MONEY", "paid hong kong {$5 million} for"),
-        ("CARDINAL", "births: {19},115,781 (2025"),
-        ("CARDINAL", "28.964 {a billion} kWh"),
-        ("CARDINAL", "{twenty}-five men"),
-        ("CARDINAL", "it was −{5}"),
-        ("PERCENT", "to 5 1/{2 percent} in"),
-        ("PERCENT", "fell\n-{5 percent}"),
-        ("DATE", "in May {1990}"),
-        ("DATE", "in {1274} B.C. the"),
-        ("MONEY", "between {$3} and $5 million"),
-        ("MONEY", "paid {$1.5}-$2 billion"),
-        ("MONEY", "{$3}, $4 and $5 million"),
-        ("MONEY", "{$5} and 30 cents"),
-        ("MONEY", "{£10}, 5s. in all"),
-        ("MONEY", "sold for {$2.4}mil"),
-        ("MONEY", "cost {$7 million} (Australian)"),
-        ("MONEY", "lost {$5 million} Canadian"),
-        ("MONEY", "Hong Kong {$3 million}"),
-        ("MONEY", "{$5 million} (AUD)"),
-        ("MONEY", "{$5 million} in Canadian money"),
-        ("CARDINAL", "between {3} and 5 million"),
-        ("CARDINAL", "{two} and a half million"),
-        ("CARDINAL", "{two} dozen"),
-        ("CARDINAL", "half {a million}"),
-        ("CARDINAL", "{1}.234.567"),
-        ("CARDINAL", "{12} 000"),
-        ("CARDINAL", "{5} m wide"),
-        ("CARDINAL", "{3}:1"),
-        ("CARDINAL", "{one hundred} and five"),
-        ("CARDINAL", "{twenty}-first"),
-        ("CARDINAL", "{5} o'clock"),
-        ("CARDINAL", "{79} A.D."),
-        ("CARDINAL", "{two} point five"),
-        ("CARDINAL", "COVID-{19}"),
-        ("CARDINAL", "[{1}] (202) 612"),
-        ("CARDINAL", "-٣{5}"),
-        ("PERCENT", "was 1,{5 %} in"),
-        ("PERCENT", "one tenth of {1 percent}"),
-        ("PERCENT", "5-{6%}"),
-        ("PERCENT", "at {5}½ percent"),
-        ("PERCENT", "growth - {5%}"),
-        ("DATE", "until {1066} B.C."),
-        ("DATE", "{1274}–1258 BC"),
-        ("DATE", "in {1274} (or 1275) BCE"),
-        ("DATE", "BC {1274}"),
-        ("DATE", "{1400} AH"),
-        ("DATE", "mid-{1990}"),
-        ("DATE", "{1990}s"),
-        ("DATE", "c. {1500}"),
-        ("DATE", "{2019}/20"),
-        ("DATE", "{1990}-95"),
-        ("DATE", "Q3 {2019}"),
-        ("DATE", "spring of {1990}"),
-        ("DATE", "fiscal {1990}"),
-        ("DATE", "{1990} fiscal year"),
-        ("DATE", "May 1-5, {1990}"),
-        ("DATE", "5-7 {May 1990}"),
-        ("DATE", "{1945}-05-08"),
-        ("DATE", "{2500} years ago"),
-        ("DATE", "{1990} or so"),
-    ],
-)
-def test_what_is_beside_an_entity_may_change_it(label: str, marked: str) -> None:
-    assert value_beside(label, marked) is None
+CHANGED = {
+    "MONEY": (
+        "sold for {$2.4}m in; over {$5} mil in; over {$1.8} bln in; paid US{$3 million} for; {24,224} million "
+        "dollars; cost {$1} 1/2 million to; loss of minus {$5}; $3 and {$5 million} in all; paid hong kong {$5 "
+        "million} for; between {$3} and $5 million; paid {$1.5}-$2 billion; {$3}, $4 and $5 million; {$5} and 30 "
+        "cents; {£10}, 5s. in all; sold for {$2.4}mil; cost {$7 million} (Australian); lost {$5 million} "
+        "Canadian; Hong Kong {$3 million}; {$5 million} (AUD); {$5 million} in Canadian money"
+    ),
+    "CARDINAL": (
+        "births: {19},115,781 (2025; 28.964 {a billion} kWh; {twenty}-five men; it was −{5}; between {3} and 5 "
+        "million; {two} and a half million; {two} dozen; half {a million}; {1}.234.567; {12} 000; {5} m wide; "
+        "{3}:1; {one hundred} and five; {twenty}-first; {5} o'clock; {79} A.D.; {two} point five; COVID-{19}; "
+        "[{1}] (202) 612; -٣{5}"
+    ),
+    "PERCENT": (
+        "to 5 1/{2 percent} in; fell\n-{5 percent}; was 1,{5 %} in; one tenth of {1 percent}; 5-{6%}; at {5}½ "
+        "percent; growth - {5%}"
+    ),
+    "DATE": (
+        "in May {1990}; in {1274} B.C. the; until {1066} B.C.; {1274}–1258 BC; in {1274} (or 1275) BCE; BC "
+        "{1274}; {1400} AH; mid-{1990}; {1990}s; c. {1500}; {2019}/20; {1990}-95; Q3 {2019}; spring of {1990}; "
+        "fiscal {1990}; {1990} fiscal year; May 1-5, {1990}; 5-7 {May 1990}; {1945}-05-08; {2500} years ago; "
+        "{1990} or so"
+    ),
+}
+
+
+@pytest.mark.parametrize("label", CHANGED)
+def test_what_is_beside_an_entity_may_change_it(label: str) -> None:
+    found = {marked: value_beside(label, marked) for marked in CHANGED[label].split("; ")}
+    assert found == dict.fromkeys(found)
 
 
 @given(st.dates(min_value=date(1000, 1, 1), max_value=date(2999, 12, 31)))
