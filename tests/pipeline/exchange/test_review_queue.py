@@ -77,17 +77,8 @@ def test_score_is_that_of_the_least_confident_decision(output: Path) -> None:
         ("b", "Carla"),
         ("c", "nothing"),
     }
-
-
-def test_pieces_of_an_over_long_sentence_are_queued_as_one(output: Path) -> None:
-    assert [
-        address
-        for address in addresses(select_sentences(read_collection(open_collection(output)), ALL))
-        if address[0] == "b"
-    ] == [
-        ("b", 2),
-        ("b", 0),
-    ]
+    # The pieces of an over-long sentence are one.
+    assert [address for address in addresses(choices) if address[0] == "b"] == [("b", 2), ("b", 0)]
 
 
 def test_entropy_orders_sentences_of_equal_score() -> None:
@@ -174,28 +165,20 @@ def test_label_studio_queue_lists_sentences_by_rank(output: Path, tmp_path: Path
     assert report.labels == ("PER",)
 
 
-def test_queue_offers_types_that_none_of_its_sentences_has(output: Path, tmp_path: Path) -> None:
-    report = write_review_queue(output, tmp_path / "queue", to="brat", quotas=ALL, exclude={"a", "b"})
-    assert {choice.doc_id for choice in report.choices} == {"c"}
-    assert report.labels == ("PER",)
-    assert "[entities]\nPER\n" in (tmp_path / "queue" / "annotation.conf").read_text()
-
-
-def test_json_lines_queue_has_offsets_within_the_sentence(output: Path, tmp_path: Path) -> None:
+def test_queues_of_other_forms_and_without_excluded_documents(output: Path, tmp_path: Path) -> None:
     write_review_queue(output, tmp_path / "queue.jsonl", to="jsonl", quotas=ALL)
     for record in map(json.loads, (tmp_path / "queue.jsonl").read_bytes().splitlines()):
         rows = [*record["entities"], *(word for sentence in record["sentences"] for word in sentence["tokens"])]
         assert all(record["text"][row["start_char"] : row["end_char"]] == row["text"] for row in rows)
-
-
-def test_brat_queue_has_one_file_per_sentence(output: Path, tmp_path: Path) -> None:
-    report = write_review_queue(output, tmp_path / "queue", to="brat", quotas=ALL)
-    assert len(list((tmp_path / "queue").glob("*.ann"))) == len(report.choices)
-
-
-def test_excluded_documents_are_not_queued(output: Path, tmp_path: Path) -> None:
-    report = write_review_queue(output, tmp_path / "queue.json", to="label-studio", quotas=ALL, exclude={"a", "c"})
-    assert {choice.doc_id for choice in report.choices} == {"b"}
+    report = write_review_queue(output, tmp_path / "all", to="brat", quotas=ALL)
+    assert len(list((tmp_path / "all").glob("*.ann"))) == len(report.choices)
+    # Types are offered that none of its sentences has.
+    report = write_review_queue(output, tmp_path / "queue", to="brat", quotas=ALL, exclude={"a", "b"})
+    assert {choice.doc_id for choice in report.choices} == {"c"}
+    assert report.labels == ("PER",)
+    assert "[entities]\nPER\n" in (tmp_path / "queue" / "annotation.conf").read_text()
+    with pytest.raises(ConfigError, match="expected a new name"):
+        write_review_queue(output, tmp_path / "queue", to="label-studio", quotas=ALL)
 
 
 def test_sentence_is_left_out_and_reported_when_its_text_has_changed(tmp_path: Path) -> None:
@@ -206,12 +189,6 @@ def test_sentence_is_left_out_and_reported_when_its_text_has_changed(tmp_path: P
     assert report.left_out == 1
     assert report.errors == tmp_path / "queue.json.errors.jsonl"
     assert {choice.doc_id for choice in report.choices} == {"a", "b"}
-
-
-def test_existing_queue_is_not_overwritten(output: Path, tmp_path: Path) -> None:
-    (tmp_path / "queue.json").write_text("annotated by hand")
-    with pytest.raises(ConfigError, match="expected a new name"):
-        write_review_queue(output, tmp_path / "queue.json", to="label-studio", quotas=ALL)
 
 
 def named(doc_id: str, *sentences: str) -> CollectedDocument:
