@@ -61,6 +61,7 @@ def members(wheel: Path) -> set[str]:
         return {name for name in archive.namelist() if ".dist-info/" not in name}
 
 
+@pytest.mark.slow(reason="builds a wheel with the weights of the taggers")
 def test_a_wheel_holds_one_package_with_all_its_files(wheel: Path) -> None:
     assert wheel.name.startswith("concord_annotate-")
     code = {

@@ -43,11 +43,6 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> tuple[concord.Run, P
     return concord.open(str(report.output)), source
 
 
-def row_of(run: concord.Run, doc_id: str) -> dict[str, Any]:
-    [row] = [row for row in run.to_arrow("documents").to_pylist() if row["doc_id"] == doc_id]
-    return dict(row)
-
-
 def test_every_source_gives_the_text_that_was_annotated(collection: tuple[concord.Run, Path]) -> None:
     run, _ = collection
     rows = {row["doc_id"]: row for row in run.to_arrow("documents").to_pylist()}
@@ -70,15 +65,10 @@ def test_row_may_be_of_pandas_or_arrow_or_have_attributes(collection: tuple[conc
     named = next(row for row in frame.itertuples() if row.doc_id == "r1")
     scalar = next(row for row in run.to_arrow("documents").to_struct_array().to_pylist() if row["doc_id"] == "r1")
     struct = pa.scalar(scalar)
+    series = pd.Series({name: scalar[name] for name in ("doc_id", "source_uri", "source_position", "text_sha256")})
 
-    assert [concord.read_text(row) for row in (frame.loc["r1"], named, struct)] == [TEXTS[1]] * 3
+    assert [concord.read_text(row) for row in (frame.loc["r1"], named, struct, series)] == [TEXTS[1]] * 4
     assert run.read_text(frame.loc["latin.txt.gz"]) == "Muñoz left.\r\n"
-
-
-def test_stored_text_needs_no_source() -> None:
-    row = {"doc_id": "a", "source_uri": "/gone.txt", "source_position": 0, "text_sha256": "0" * 64, "raw_text": "kept"}
-
-    assert concord.read_text(row) == "kept"
 
 
 def test_settings_name_the_field(tmp_path: Path) -> None:
@@ -120,20 +110,12 @@ def test_row_of_another_table_is_refused(row: Mapping[str, Any]) -> None:
         concord.read_text(row)
 
 
-def test_text_from_memory_has_no_source() -> None:
+def test_stored_text_needs_no_source_and_that_of_memory_has_none() -> None:
     row = {"doc_id": "0", "source_uri": "memory", "source_position": 0, "text_sha256": "0" * 64}
 
+    assert concord.read_text({**row, "raw_text": "kept"}) == "kept"
     with pytest.raises(InputError, match="memory"):
         concord.read_text(row)
-
-
-def test_series_without_the_column_text_is_a_row(collection: tuple[concord.Run, Path]) -> None:
-    run, _ = collection
-    row = pd.Series(
-        {name: row_of(run, "r0")[name] for name in ("doc_id", "source_uri", "source_position", "text_sha256")}
-    )
-
-    assert concord.read_text(row) == TEXTS[0]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.arrow"])

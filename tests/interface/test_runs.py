@@ -166,6 +166,7 @@ def test_an_open_run_outlives_the_next_run_for_the_grace_period(tmp_path: Path) 
         earlier.to_pandas()
 
 
+@pytest.mark.slow(reason="labels the sample collection by the default tagger twice")
 def test_load_labels_texts_as_a_run_does(annotated_news: Path) -> None:
     """The default tagger, with weight samples and a memory, over the sample collection between many short texts."""
     expected = concord.open(annotated_news).to_pandas()

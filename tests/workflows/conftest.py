@@ -17,7 +17,7 @@ from concord.models.bundles.checkpoint import save_tagger
 from concord.models.bundles.manifest import BUNDLE_NAME
 from concord.models.taggers.base import Tagger
 from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult
-from concord.workflows import mlflow_client
+from concord.workflows import mlflow_client, progress
 
 # Named as exported, since a linter sees no use of fixtures.
 __all__ = ["tiny_bundle", "token_bundle", "two_stage_config", "write_corpus"]
@@ -97,6 +97,7 @@ def trained(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> T
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setattr(progress, "LINE_SECONDS", 0.0)
         settings = ("--set", "fit.epochs=8", "--set", "fit.batch_sentences=4", "--set", "data.test=null")
         result = concord("train", "tiny.yaml", "--alias", "live", *settings, "--json")
     assert result.exit_code == 0, result.output

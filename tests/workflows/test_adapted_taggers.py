@@ -106,6 +106,7 @@ def test_a_model_that_is_not_there_is_refused_with_its_name(model: str, message:
         find_tagger(model)
 
 
+@pytest.mark.slow(reason="annotates by a spaCy pipeline, and exports in every form")
 def test_the_news_are_annotated_by_a_spacy_pipeline_without_confidences(pipeline: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     answer = run("annotate", NEWS, "-o", out, "--model", f"spacy:{pipeline}")
@@ -149,6 +150,7 @@ def test_the_news_are_annotated_by_a_spacy_pipeline_without_confidences(pipeline
         assert client.get(page).status_code == 200, page
 
 
+@pytest.mark.slow(reason="trains a French pipeline of spaCy, for all tests of a session")
 def test_a_french_archive_is_annotated_by_one_pipeline_as_parser_and_tagger(
     french_pipeline: Path, tmp_path: Path
 ) -> None:
@@ -190,30 +192,21 @@ def test_the_news_are_annotated_by_a_model_of_transformers_with_confidences(mode
     assert 0 < low <= high < 1
 
 
-def test_a_pipeline_is_evaluated_compared_and_registered_but_not_calibrated(
+@pytest.mark.slow(reason="evaluates, registers, promotes and serves models of two libraries")
+def test_a_pipeline_is_evaluated_registered_challenged_and_served_but_not_calibrated(
     pipeline: Path, model: Path, tmp_path: Path, store: Path
 ) -> None:
     del store
     name = f"spacy:{pipeline}"
     assert run("evaluate", name, "--data", DEV)["scores"]
-    assert run("compare", name, f"hf:{model}", "--data", DEV)
     refused = run("calibrate", name, "--data", DEV, "-o", tmp_path / "calibrated", exit_code=2)
     assert "spacy: expected a tagger that gives its labels probabilities" in refused["message"]
-    bundle = run("bundle", name, "-o", tmp_path / "bundle")
-    assert bundle["digest"] == find_tagger(name).digest == tagger_digest(tmp_path / "bundle")
-    registered = run("registry", "register", tmp_path / "bundle", "--name", "wrapped")
-    assert registered["digest"] == bundle["digest"]
-    found = find_tagger("models:/wrapped/1")
-    assert load_tagger(found.folder).entity_types == ("LOC", "PER")
-
-
-def test_a_registered_pipeline_becomes_champion_is_challenged_and_is_served(
-    pipeline: Path, model: Path, tmp_path: Path, store: Path
-) -> None:
-    del store
-    for name in (f"spacy:{pipeline}", f"hf:{model}"):
-        run("bundle", name, "-o", tmp_path / name.partition(":")[0])
-        run("registry", "register", tmp_path / name.partition(":")[0], "--name", "wrapped")
+    for tagger in (name, f"hf:{model}"):
+        folder = tmp_path / tagger.partition(":")[0]
+        bundle = run("bundle", tagger, "-o", folder)
+        assert bundle["digest"] == find_tagger(tagger).digest == tagger_digest(folder)
+        assert run("registry", "register", folder, "--name", "wrapped")["digest"] == bundle["digest"]
+    assert load_tagger(find_tagger("models:/wrapped/1").folder).entity_types == ("LOC", "PER")
     gate = tmp_path / "gate.yaml"
     gate.write_text(f"data: [{DEV}]\nmin_f1: 0\nunknown_provenance: allow\nrounds: 100\nthroughput_ratio: 0\n")
     assert run("promote", "wrapped", "1", "--gate", gate)["champion"] == 1

@@ -1,12 +1,11 @@
 """How far people agree who corrected the same sentences, and where they differ."""
 
-import json
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
 import pytest
-from concord_testing.command_line import concord
+from concord_testing.command_line import concord, concord_json
 from concord_testing.exports import TEXTS, annotate_texts, write_texts
 from concord_testing.finished_runs import write_run
 from hypothesis import given
@@ -135,18 +134,12 @@ def test_agreement_is_the_same_once_the_tables_have_the_corrections(tmp_path: Pa
     ]
     append_to_log(log_path(output), lines)
 
-    def shown() -> dict[str, object]:
-        result = concord("corrections", "agreement", str(output), "--json")
-        assert result.exit_code == 0, result.output
-        values: dict[str, object] = json.loads(result.output)
-        return values
-
-    before = shown()
+    before = concord_json("corrections", "agreement", output)
     assert before["open"] == 1
     annotate_texts(source, output)
     assert read_log(log_path(output)) == lines
-    assert shown() == before
-    plain = concord("corrections", "agreement", str(output))
+    assert concord_json("corrections", "agreement", output) == before
+    plain = concord("corrections", "agreement", output)
     assert "ada, bob" in plain.output
     assert "1 difference to settle" in plain.output
 
@@ -159,7 +152,7 @@ def read_tagger(output: Path) -> str:
 
 
 def test_without_a_shared_sentence_the_command_says_so(output: Path) -> None:
-    result = concord("corrections", "agreement", str(output))
+    result = concord("corrections", "agreement", output)
     assert (result.exit_code, result.output) == (0, "No two people have corrected in one sentence.\n")
 
 

@@ -1,10 +1,9 @@
 """``concord corrections`` lists what became of corrections and imports them from files."""
 
-import json
 from pathlib import Path
 
 import pytest
-from concord_testing.command_line import concord
+from concord_testing.command_line import concord, concord_json
 from concord_testing.exports import TEXTS, annotate_texts, write_texts
 
 from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log, log_path
@@ -24,7 +23,7 @@ def test_list_says_what_became_of_each(tmp_path: Path) -> None:
     source, output = write_texts(tmp_path / "texts.jsonl", TEXTS), tmp_path / "out"
     annotate_texts(source, output)
     assert list_statuses(output) == []
-    assert "no corrections" in concord("corrections", "list", str(output)).output
+    assert "no corrections" in concord("corrections", "list", output).output
     first, second = correct(ANNA, None), correct(ANNA, ANNA.model_copy(update={"type": "ORG"}), who="bob")
     undone, lost = correct(None, ANNA), correct(ANNA, ANNA, doc_id="\u202egone\n")
     half = correct(None, Mark(start=1, end=3, type="PER", text="nn"))
@@ -36,10 +35,13 @@ def test_list_says_what_became_of_each(tmp_path: Path) -> None:
     assert "word" in states[half.id][1]
     annotate_texts(source, output)
     assert [one.state for one in list_statuses(output)][-1] == "written"
-    found = concord("corrections", "list", str(output), "--json")
-    values = json.loads(found.output)
-    assert values["counts"] == {"misfit": 2, "overruled": 1, "undone": 1, "written": 1}
-    shown = concord("corrections", "list", str(output))
+    assert concord_json("corrections", "list", output)["counts"] == {
+        "misfit": 2,
+        "overruled": 1,
+        "undone": 1,
+        "written": 1,
+    }
+    shown = concord("corrections", "list", output)
     assert shown.exit_code == 0
     assert "Anna Smith: PER to ORG" in shown.output
     assert "\u202e" not in shown.output
@@ -56,7 +58,7 @@ def test_list_shows_who_flagged_which_sentence_and_why(tmp_path: Path) -> None:
     ]
     append_to_log(log_path(output), [*flags, flags[1].undone(who="bob")])
     assert [(one.correction.who, one.state) for one in list_statuses(output)] == [("ada", "flagged"), ("bob", "undone")]
-    shown = concord("corrections", "list", str(output)).output
+    shown = concord("corrections", "list", output).output
     row = next(line for line in shown.splitlines() if "flagged, whose" in line)
     assert all(part in row for part in ("plain", "flag", TEXT[:20], "name?", "ada"))
     assert "\u202e" not in shown
@@ -69,17 +71,15 @@ def test_import_adds_to_the_log(tmp_path: Path) -> None:
     annotate_texts(write_texts(tmp_path / "texts.jsonl", TEXTS), output)
     export_collection(output, tmp_path / "brat", to="brat")
     (tmp_path / "brat" / "plain.ann").write_text("T1\tORG 0 10\tAnna Smith\nT2\tORG 1 2\tn\n")
-    arguments = ["corrections", "import", str(tmp_path / "brat"), str(output)]
+    arguments = ("corrections", "import", tmp_path / "brat", output)
     assert concord(*arguments).exit_code == 2
     dry = concord(*arguments, "--as", "ada", "--dry-run")
     assert dry.exit_code == 3
     assert "0 corrections would be added" in dry.output
     assert "2 corrections held back, for --accept-drops" in dry.output
     assert "Bob: no entity" in dry.output
-    held = concord(*arguments, "--as", "ada", "--json")
-    assert (held.exit_code, len(json.loads(held.output)["held_back"])) == (3, 2)
+    assert len(concord_json(*arguments, "--as", "ada", exit_code=3)["held_back"]) == 2
     assert not log_path(output).exists()
-    done = concord(*arguments, "--as", "ada", "--accept-drops", "--json")
-    assert done.exit_code == 3
-    assert json.loads(done.output)["actions"] == {"drop": 1, "relabel": 1}
+    done = concord_json(*arguments, "--as", "ada", "--accept-drops", exit_code=3)
+    assert done["actions"] == {"drop": 1, "relabel": 1}
     assert [one.state for one in list_statuses(output)] == ["waiting", "waiting"]

@@ -142,6 +142,7 @@ def test_the_corpus_is_written_with_its_open_labels(output: Path, tmp_path: Path
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Saturday", "Sunday")
 
 
+@pytest.mark.slow(reason="trains a tagger and continues it")
 def test_a_tagger_learns_a_new_type_by_the_commands_of_the_page(trained_store: Path) -> None:
     """The type is one that dev lacks; the former training's corpus does not say that it is not there."""
     verbs = ("slept", "fell silent", "left", "returned")

@@ -16,7 +16,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="trains three taggers, annotates twice and starts a server")
 def test_the_tour_matches_the_page(tmp_path: Path) -> None:
     steps = list(steps_of(PAGE.read_text(encoding="utf-8").replace(PORT, str(free_port()))))
     assert len(steps) > 15

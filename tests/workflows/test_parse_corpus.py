@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 import spacy
 from concord_testing.checkout import CHECKOUT
-from concord_testing.command_line import concord
+from concord_testing.command_line import concord, concord_json
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.errors import ConcordError, ConfigError, ModelError
@@ -60,9 +60,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Parse the sample corpus and return its folder."""
     folder = tmp_path_factory.mktemp("parsed")
     for name in ("train", "dev"):
-        result = concord("parse", GOLD / f"{name}.conllu", "-o", folder / f"{name}.conllu.zst", "--json")
-        assert result.exit_code == 0, result.output
-        assert json.loads(result.stdout)["parsed"] is True
+        assert concord_json("parse", GOLD / f"{name}.conllu", "-o", folder / f"{name}.conllu.zst")["parsed"] is True
     return folder
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from concord_testing.checkout import CHECKOUT
-from concord_testing.command_line import concord
+from concord_testing.command_line import concord, concord_json
 
 from concord.pipeline.corpora.gold_corpus import read_gold
 
@@ -57,9 +57,7 @@ def write(tmp_path: Path) -> Write:
 def test_splits_are_counted_and_written_in_bio2(write: Write, tmp_path: Path) -> None:
     # The training corpus is recognised by its name, in any position.
     inputs = (write("eng.dev", DEV), write("eng.train", TRAIN))
-    result = concord("prepare", *inputs, "--format", "conll", "-o", tmp_path / "out", "--json")
-    assert result.exit_code == 0, result.output
-    values = json.loads(result.stdout)
+    values = concord_json("prepare", *inputs, "--format", "conll", "-o", tmp_path / "out")
     train, dev = values["splits"]
     assert train == {
         "name": "eng.train",
@@ -94,9 +92,7 @@ def test_nothing_is_written_when_a_fault_is_left(write: Write, tmp_path: Path) -
     assert f"{dev}:2: 'I-PER' cannot follow O" in result.stdout
     assert f"{dev}:5: expected a word in column 1 and a label" in result.stdout
     assert "--fix repairs 1 of them, as the arrow says; nothing was written" in result.stdout
-    fixed = concord("prepare", train, dev, "--output", tmp_path / "out", "--fix", "--json")
-    assert fixed.exit_code == 1
-    values = json.loads(fixed.stdout)
+    values = concord_json("prepare", train, dev, "--output", tmp_path / "out", "--fix", exit_code=1)
     assert [(fault["line"], fault["repaired"]) for fault in values["faults"]] == [(2, "B-PER"), (5, None)]
     assert (values["faults_left"], values["written"]) == (1, [])
     assert not (tmp_path / "out").exists()
@@ -118,18 +114,14 @@ def test_folder_of_corpus_files_is_one_corpus(write: Write, tmp_path: Path) -> N
     for name, word in (("b/y.v4_gold_conll", "Oslo"), ("a/x.v4_gold_conll", "Rome")):
         write(name, f"#begin document (wb/{name}); part 000\n{row.format(0, word, '(GPE)')}\n#end document\n")
     write("a/x.parse", "(TOP (NP (NNP Rome)))\n")
-    result = concord("prepare", tmp_path / "in", "-o", tmp_path / "out", "--json")
-    assert result.exit_code == 0, result.output
-    (split,) = json.loads(result.stdout)["splits"]
+    (split,) = concord_json("prepare", tmp_path / "in", "-o", tmp_path / "out")["splits"]
     assert (split["name"], split["documents"], split["labels"]) == ("in", 2, {"GPE": 2})
     assert [document[0].words for document in read_gold(tmp_path / "out/in.conllu")] == [("Rome",), ("Oslo",)]
 
 
 def test_token_labels_are_counted_and_kept(tmp_path: Path) -> None:
     inputs = [EXAMPLES / "train.conllu", EXAMPLES / "dev.conllu"]
-    result = concord("prepare", *inputs, "--label-column", "upos", "-o", tmp_path, "--json")
-    assert result.exit_code == 0, result.output
-    train, dev = json.loads(result.stdout)["splits"]
+    train, dev = concord_json("prepare", *inputs, "--label-column", "upos", "-o", tmp_path)["splits"]
     assert train["labels"]["PROPN"] > 10
     assert sum(dev["labels"].values()) == dev["words"] > 0
     assert "PROPN" in concord("prepare", *inputs, "--label-column", "upos").stdout

@@ -149,9 +149,17 @@ def test_what_is_not_in_the_registry_is_named_with_what_is(store: Path, versions
 def test_a_question_to_no_registry_creates_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    for command in (("rollback", "tiny"), ("registry", "history", "tiny"), ("promote", "tiny", 1)):
+    asking = (
+        ("rollback", "tiny"),
+        ("registry", "history", "tiny"),
+        ("registry", "show", "tiny"),
+        ("promote", "tiny", 1),
+    )
+    for command in asking:
         code, found = call(*command)
-        assert (code, "there is no registry at" in found["error"]) == (2, True)
+        assert (code, "there is no registry at sqlite" in found["error"]) == (2, True)
+    listed = concord("registry", "list")
+    assert (listed.exit_code, "No model is registered at sqlite:" in listed.stdout) == (0, True)
     assert list(tmp_path.iterdir()) == []
 
 

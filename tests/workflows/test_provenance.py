@@ -1,12 +1,10 @@
 """Provenance: what a bundle records of its corpora, and which documents count as seen."""
 
-import hashlib
 import json
 from pathlib import Path
 
 import pytest
 from concord_testing.checkout import CHECKOUT
-from concord_testing.command_line import concord
 
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ModelError
@@ -16,7 +14,6 @@ from concord.workflows.corpora import (
     describe_part,
     document_hash,
     find_overlap,
-    read_corpora,
     read_provenance,
     write_provenance,
 )
@@ -78,17 +75,3 @@ def test_read_provenance_raises_model_error_when_the_file_is_invalid(tmp_path: P
     (tmp_path / PROVENANCE_NAME).write_text(content)
     with pytest.raises(ModelError, match=r"provenance\.json"):
         read_provenance(tmp_path)
-
-
-@pytest.mark.slow
-def test_trained_bundle_records_its_training_and_dev_corpora(train_file: Path, tmp_path: Path) -> None:
-    arguments = ["train", str(train_file), "--no-tracking", "--output", str(tmp_path / "run"), "--set", "fit.epochs=1"]
-    result = concord(*arguments)
-    assert result.exit_code == 0, result.output
-    provenance = read_provenance(tmp_path / "run" / "bundle")
-    assert provenance is not None
-    assert [part.role for part in provenance.parts] == ["train", "dev"]
-    dev = EXAMPLES / "train/dev.conllu"
-    assert provenance.parts[1].files[0].sha256 == hashlib.sha256(dev.read_bytes()).hexdigest()
-    documents = read_corpora([str(dev)], labels={})
-    assert find_overlap(provenance, documents).seen == {"dev": len(documents)}

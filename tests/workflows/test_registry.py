@@ -42,7 +42,8 @@ def register(bundle: Path, *, alias: str | None = None) -> ModelVersion:
     return version
 
 
-def test_a_version_is_found_by_alias_and_by_number(store: Path, tiny_bundle: Path) -> None:
+def test_versions_are_found_by_alias_and_by_number_and_listed_newest_first(store: Path, tiny_bundle: Path) -> None:
+    assert model_names() == []
     first = register(tiny_bundle, alias="champion")
     second = register(tiny_bundle)
     assert (first.version, second.version) == (1, 2)
@@ -52,11 +53,6 @@ def test_a_version_is_found_by_alias_and_by_number(store: Path, tiny_bundle: Pat
     assert second.digest == tagger_digest(tiny_bundle)
     assert second.run_id != first.run_id
     assert second.reference == "models:/tiny/2"
-
-
-def test_versions_are_listed_newest_first_with_their_aliases(store: Path, tiny_bundle: Path) -> None:
-    assert model_names() == []
-    first, second = register(tiny_bundle, alias="champion"), register(tiny_bundle)
     assert versions("tiny") == [second, replace(first, aliases=("champion",))]
     assert model_names() == ["tiny"]
     with pytest.raises(ModelError, match="other: not in the registry"):
@@ -100,14 +96,6 @@ def test_a_registered_model_is_created_once(store: Path) -> None:
 def test_a_missing_version_is_a_model_error(reference: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         resolve(reference)
-
-
-def test_a_lookup_does_not_create_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(ModelError, match="there is no registry at sqlite"):
-        resolve("models:/tiny@champion")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture
@@ -156,12 +144,12 @@ def test_a_version_registered_by_other_software_is_refused(version: ModelVersion
         fetch(replace(version, digest=None))
 
 
-def test_four_processes_download_a_bundle_once(version: ModelVersion, tiny_bundle: Path) -> None:
-    processes = [in_child(partial(fetch_slowly, version)) for _ in range(4)]
+def test_two_processes_download_a_bundle_once(version: ModelVersion, tiny_bundle: Path) -> None:
+    processes = [in_child(partial(fetch_slowly, version)) for _ in range(2)]
     for process in processes:
         process.join()
-    assert [process.exitcode for process in processes] == [0] * 4
-    assert Path("fetched").read_text() == f"{Path.cwd()}/cache/bundles/{version.digest}\n" * 4
+    assert [process.exitcode for process in processes] == [0] * 2
+    assert Path("fetched").read_text() == f"{Path.cwd()}/cache/bundles/{version.digest}\n" * 2
     assert Path("downloads").read_text() == "x"
 
 
@@ -234,11 +222,10 @@ def test_the_folder_of_a_training_points_to_its_bundle(tiny_bundle: Path, tmp_pa
         find_tagger(str(tmp_path / "runs" / "mine"))
 
 
-def test_a_registered_version_is_fetched_into_the_cache(store: Path, tiny_bundle: Path) -> None:
-    register(tiny_bundle, alias="champion")
-    found = find_tagger("models:/tiny@champion")
-    assert (found.name, found.version, found.digest) == ("tiny", "1", tagger_digest(tiny_bundle))
-    assert found.folder.is_relative_to(store / "cache")
+def test_a_registered_version_is_fetched_into_the_cache(version: ModelVersion) -> None:
+    found = find_tagger("models:/tiny@live")
+    assert (found.name, found.version, found.digest) == ("tiny", "1", version.digest)
+    assert found.folder.is_relative_to(Path.cwd() / "cache")
 
 
 @pytest.mark.usefixtures("bundled")
@@ -335,15 +322,6 @@ def test_models_are_listed_and_shown(store: Path, tiny_bundle: Path, token_bundl
         one = json.loads(concord("registry", "show", place, "--json").stdout)
         assert one == shown["versions"][1]
     assert f"concord.digest {tagger_digest(tiny_bundle)}" in concord("registry", "show", "tiny/1").stdout
-
-
-def test_an_empty_registry_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    listed = concord("registry", "list")
-    assert (listed.exit_code, "No model is registered at sqlite:" in listed.stdout) == (0, True)
-    shown = concord("registry", "show", "tiny")
-    assert (shown.exit_code, "there is no registry" in shown.stderr) == (2, True)
 
 
 def test_register_does_not_move_an_alias_of_a_newer_version(store: Path, tiny_bundle: Path, token_bundle: Path) -> None:

@@ -72,7 +72,7 @@ def test_the_page_asks_ten_questions_each_answered_twice() -> None:
     assert languages == ["console", "python", *["sql", "python", "text"] * QUESTIONS, "python", "text"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="annotates the sample collection, as the page does")
 def test_the_page_prints_the_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_steps(list(steps_of(PAGE)), tmp_path)
     monkeypatch.chdir(tmp_path)

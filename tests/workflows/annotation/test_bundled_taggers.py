@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from concord_testing.checkout import CHECKOUT
-from concord_testing.command_line import concord
+from concord_testing.command_line import concord_json
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import CALIBRATION_NAME
@@ -17,15 +17,6 @@ from concord.workflows.registry import BUNDLED_FOLDER, bundled_names
 
 EXAMPLES = CHECKOUT / "examples"
 NEWS = EXAMPLES / "news" / "news.jsonl"
-
-
-def annotate_news(output: Path, model: str, *options: str) -> dict[str, object]:
-    arguments = ["annotate", str(NEWS), "-o", str(output), "--model", model, "--json", *options]
-    result = concord(*arguments)
-    assert result.exit_code == 0, result.output
-    values = json.loads(result.stdout)
-    assert isinstance(values, dict)
-    return values
 
 
 def texts_by_id() -> dict[str, str]:
@@ -44,7 +35,7 @@ def test_entities_multi_annotates_the_sample_collection(annotated_news: Path) ->
     output, values = annotated_news, json.loads((annotated_news.parent / "answer.json").read_bytes())
     assert values["tagger"]["name"] == "entities_multi"
     assert (values["read"], values["annotated"], values["dead_letters"]) == (14, 13, 1)
-    assert concord("verify", str(output)).exit_code == 0
+    concord_json("verify", output)
     entities = pq.read_table(output / "entities").to_pylist()
     texts = texts_by_id()
     assert all(texts[row["doc_id"]][row["start_char"] : row["end_char"]] == row["text"] for row in entities)
@@ -59,9 +50,9 @@ def test_entities_multi_annotates_the_sample_collection(annotated_news: Path) ->
     assert all(row["refined"] == (row["uncertainty"] > threshold) for row in tokens)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="annotates the sample collection by the default tagger")
 def test_labels_of_both_stages_depend_on_no_shard(annotated_news: Path, tmp_path: Path) -> None:
-    annotate_news(tmp_path, "entities_multi", "--set", "planning.shard_bytes=1024")
+    concord_json("annotate", NEWS, "-o", tmp_path, "-m", "entities_multi", "--set", "planning.shard_bytes=1024")
     assert len(list(tmp_path.rglob("*.parquet"))) > len(list(annotated_news.rglob("*.parquet")))
     keys = [(name, "ascending") for name in ("doc_id", "sent_id", "token_id")]
     whole, cut = (pq.read_table(folder / "tokens").sort_by(keys) for folder in (annotated_news, tmp_path))
@@ -72,7 +63,7 @@ def test_labels_of_both_stages_depend_on_no_shard(annotated_news: Path, tmp_path
 
 @pytest.mark.slow
 def test_entities_en_small_annotates_the_sample_collection_in_one_stage(tmp_path: Path) -> None:
-    values = annotate_news(tmp_path / "out", "entities_en_small")
+    values = concord_json("annotate", NEWS, "-o", tmp_path / "out", "-m", "entities_en_small")
     assert (values["read"], values["annotated"], values["dead_letters"]) == (14, 13, 1)
     tokens = pq.read_table(tmp_path / "out" / "tokens", columns=["ner", "draft_ner", "refined"]).to_pylist()
     assert not any(row["refined"] or row["ner"] != row["draft_ner"] for row in tokens)
@@ -80,19 +71,16 @@ def test_entities_en_small_annotates_the_sample_collection_in_one_stage(tmp_path
 
 @pytest.mark.slow
 def test_entities_bio_annotates_the_sample_abstracts(tmp_path: Path) -> None:
-    arguments = ["annotate", str(EXAMPLES / "abstracts"), "-o", str(tmp_path / "out"), "--model", "entities_bio"]
-    assert concord(*arguments).exit_code == 0
+    concord_json("annotate", EXAMPLES / "abstracts", "-o", tmp_path / "out", "-m", "entities_bio")
     found = {(row["text"], row["label"]) for row in pq.read_table(tmp_path / "out" / "entities").to_pylist()}
     assert {("warfarin", "Chemical"), ("cisplatin", "Chemical"), ("nephrotoxicity", "Disease")} <= found
 
 
 @pytest.mark.slow
 def test_entities_multi_annotates_twelve_languages_with_its_own_parser(tmp_path: Path) -> None:
-    arguments = ["annotate", str(EXAMPLES / "languages" / "languages.jsonl"), "-o", str(tmp_path / "out"), "--json"]
-    result = concord(*arguments, "--model", "entities_multi")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["annotated"] == 12
-    assert concord("verify", str(tmp_path / "out")).exit_code == 0
+    source = EXAMPLES / "languages" / "languages.jsonl"
+    assert concord_json("annotate", source, "-o", tmp_path / "out", "-m", "entities_multi")["annotated"] == 12
+    concord_json("verify", tmp_path / "out")
     documents = pq.read_table(tmp_path / "out" / "documents").to_pylist()
     assert all(row["parser"].startswith("stanza/parser_multi@") for row in documents)
     assert [row["n_sentences"] for row in documents].count(10) >= 9
@@ -100,7 +88,7 @@ def test_entities_multi_annotates_twelve_languages_with_its_own_parser(tmp_path:
     english = {row["doc_id"] for row in documents if row["language"] == "en"}
     assert {row["doc_id"] for row in tokens if row["head"] is not None} == english != set()
     assert {row["doc_id"] for row in tokens if row["upos"] is not None} == english
-    texts = {row["id"]: row["text"] for row in map(json.loads, (EXAMPLES / "languages" / "languages.jsonl").open())}
+    texts = {row["id"]: row["text"] for row in map(json.loads, source.open())}
     found = pq.read_table(tmp_path / "out" / "entities").to_pylist()
     assert all(texts[row["doc_id"]][row["start_char"] : row["end_char"]] == row["text"] for row in found)
     gold = read_documents([str(EXAMPLES / "languages" / "gold.conllu")], labels={})

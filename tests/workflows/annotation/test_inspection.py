@@ -113,9 +113,7 @@ def test_dead_letters_are_listed_and_retried(collection: Path) -> None:
 
     source = collection.parent / "documents.jsonl"
     source.write_text(source.read_text().replace('"text": 7', '"text": "Charles Babbage left."'))
-    done = concord("errors", "retry", collection, "--set", "executor.threads=1", "--json")
-    assert done.exit_code == 0, done.output
-    values = json.loads(done.stdout)
+    values = concord_json("errors", "retry", collection, "--set", "executor.threads=1")
     assert (values["annotated"], values["unchanged"], values["dead_letters"]) == (1, 2, 2)
     assert values["changes"]["retried"] == 3
     assert concord("verify", collection).exit_code == 0

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
+from concord_testing.command_line import concord_json
 
 import concord
 from concord.pipeline.errors import InputError
-from concord.workflows.cli.main import main
 
 MODEL = "entities_en_small"
 TEXT = "Zorbax sold its plants in Vellmar to Tarn Metals in London last week ."
@@ -28,9 +27,7 @@ def terms(tmp_path: Path) -> Path:
 def annotate(folder: Path, *options: str) -> dict[str, tuple[str, str]]:
     """Annotate the text and return label and source of the entities by their text."""
     (folder / "text.txt").write_text(TEXT)
-    command = ["annotate", str(folder / "text.txt"), "-o", str(folder / "out"), "-m", MODEL, *options]
-    result = CliRunner().invoke(main, command)
-    assert result.exit_code == 0, result.output
+    concord_json("annotate", folder / "text.txt", "-o", folder / "out", "-m", MODEL, *options)
     rows = pq.read_table(folder / "out" / "entities").to_pylist()
     return {row["text"]: (row["label"], row["source"]) for row in rows}
 
@@ -42,7 +39,7 @@ def test_entities_of_the_list_are_found_and_named(tmp_path: Path, terms: Path) -
     assert found["London"] == ("LOC", "terms")
     changed = found.keys() ^ plain.keys() | {name for name in plain if found.get(name, ("",))[0] != plain[name][0]}
     assert changed <= {"Zorbax"}
-    assert CliRunner().invoke(main, ["verify", str(tmp_path / "out")]).exit_code == 0
+    concord_json("verify", tmp_path / "out")
     (signature,) = pq.read_table(tmp_path / "out" / "documents")["tagger"].unique().to_pylist()
     assert "+terms@" in signature
     entities = concord.load(MODEL, terms=terms)(TEXT).entities

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from concord_testing import runs
 from concord_testing.checkout import CHECKOUT
-from concord_testing.command_line import concord
+from concord_testing.command_line import concord, concord_json
 from safetensors import SafetensorError
 
 from concord.models.errors import ConfigError
@@ -128,9 +128,7 @@ def test_annotate_prints_the_equation_and_where_the_results_are_and_adds_nothing
     job = collection.parent / "job.yaml"
     model = json.loads((output / "_run/plans/0.json").read_bytes())["config"]["tagger"]["model"]
     job.write_text(f"input: {collection}\noutput: {output}\ntagger: {{model: {model}}}\nmax_dead_letters: 0.5\n")
-    again = concord("annotate", job, "--json")
-    assert again.exit_code == 0, again.output
-    values = json.loads(again.stdout)
+    values = concord_json("annotate", job)
     assert (values["read"], values["annotated"], values["unchanged"], values["dead_letters"]) == (4, 0, 3, 1)
     assert values["done_before"] == values["shards"] == 1
     assert values["words"] == 0
@@ -185,9 +183,9 @@ def test_status_and_verify_tell_finished_changed_and_unfinished_runs(
 
     copy = shutil.copytree(output, tmp_path / "copy", symlinks=True)
     (copy / "tokens" / "part-orphan.parquet").write_bytes(b"")
-    result = concord("verify", copy, "--json")
-    assert result.exit_code == 1
-    assert [finding["place"] for finding in json.loads(result.stdout)["findings"]] == ["tokens/part-orphan.parquet"]
+    assert [finding["place"] for finding in concord_json("verify", copy, exit_code=1)["findings"]] == [
+        "tokens/part-orphan.parquet"
+    ]
     assert "1 finding in" in concord("verify", copy, "--shallow").stdout
 
     runs.unfinish(copy)
@@ -231,9 +229,9 @@ def test_doctor_prints_a_line_per_check(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     monkeypatch.setitem(doctor.EXTRAS, "hf", "no_such_module")
     monkeypatch.setattr("concord.models.words.bundled_encoder.damaged_files", lambda: ["pieces.safetensors"])
-    result = concord("doctor", "--output", tmp_path / "out", "--json")
-    assert result.exit_code == 1
-    checks = {check["subject"]: check for check in json.loads(result.stdout)["checks"]}
+    checks = {
+        check["subject"]: check for check in concord_json("doctor", "--output", tmp_path / "out", exit_code=1)["checks"]
+    }
     assert {"python", "torch", "cores", "parser", "tagger entities_multi", "extras", "cache", "output"} <= set(checks)
     failed = {subject: check["found"] for subject, check in checks.items() if check["state"] == "fail"}
     assert set(failed) == {"encoder", "MLFLOW_TRACKING_URI", "RAY_ADDRESS"}

@@ -74,7 +74,7 @@ def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs every command of the folder, two trainings among them")
 def test_the_commands_work_in_order(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = init_command(store / "my-labels", ["DRUG", "DOSE"])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store / 'mlflow.db'}")

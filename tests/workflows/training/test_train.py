@@ -27,7 +27,8 @@ from concord.models.labels import BIO
 from concord.models.words.encoder_config import EncoderConfig
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
-from concord.workflows.corpora import label_types, read_corpora, weighted
+from concord.workflows import progress
+from concord.workflows.corpora import find_overlap, label_types, read_corpora, read_provenance, weighted
 from concord.workflows.mlflow_client import Run, TrackingError, tracking_uri
 from concord.workflows.registry import fetch, model_names, resolve
 from concord.workflows.training import train
@@ -37,6 +38,7 @@ from concord.workflows.training.train import TrainOptions, default_folder
 pytestmark = pytest.mark.slow
 
 EXAMPLES = CHECKOUT / "examples/train"
+PROGRESS = r"epoch 1/\d: [\d,]+ of [\d,]+ words \(\d+%\), loss \d\.\d{3}; [\d,]+ words/s, 0:00:\d\d left"
 FILES = {"job.json", "result.json", "environment.json"}
 
 
@@ -56,6 +58,15 @@ def test_a_training_writes_its_result_and_mlflow_has_it_too(trained_store: Path,
     assert values["registered"] == "models:/tiny/1"
     assert {path.name for path in folder.iterdir()} >= {"bundle", *FILES}
     assert load_tagger(folder / "bundle").name == "bilstm_crf"
+    assert not re.search(PROGRESS, trained.messages), "that of an answer in JSON"
+    provenance = read_provenance(folder / "bundle")
+    assert provenance is not None
+    assert [(part.role, part.files[0].name) for part in provenance.parts] == [
+        ("train", "train/train.conllu"),
+        ("dev", "train/dev.conllu"),
+    ]
+    documents = read_corpora([str(EXAMPLES / "dev.conllu")], labels={})
+    assert find_overlap(provenance, documents).seen == {"dev": len(documents)}
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["versions"]["torch"].startswith("2.13.0")
 
@@ -81,6 +92,14 @@ def test_a_training_writes_its_result_and_mlflow_has_it_too(trained_store: Path,
     assert version.digest == values["digest"] == tagger_digest(fetch(version))
     scored = concord_json("evaluate", "models:/tiny@live", "--data", EXAMPLES / "dev.conllu")
     assert scored["scores"] == values["dev"]["scores"]
+
+
+def test_a_training_shows_its_progress(train_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    result = concord("train", train_file, "--no-tracking", "-o", tmp_path / "run", "--set", "fit.batch_sentences=4")
+    assert result.exit_code == 0, result.output
+    assert re.search(PROGRESS, result.stderr)
+    assert "epoch 2/2: loss" in result.stderr
 
 
 def test_the_bundled_encoder_is_read_in_training_and_afterwards(train_file: Path, tmp_path: Path) -> None:
