@@ -129,14 +129,8 @@ def test_packed_bundles_name_their_own_files_alone(bundle: Path, tmp_path: Path,
 @pytest.mark.parametrize("kind", ["fifo", "link_to_device", "deep", "number"])
 def test_commands_name_what_is_wrong_with_a_bundle(bundle: Path, tmp_path: Path, kind: str) -> None:
     hostile.replace(bundle / "tagger.json", kind, tmp_path)
-    for arguments in (
-        ("tag", "Anna met Bob.", "-m", bundle),
-        ("promote", "tiny", "1"),
-        ("registry", "register", bundle, "tiny"),
-    ):
-        result = command(*arguments)
-        assert isinstance(result.exception, SystemExit), arguments
-        assert result.exit_code == 2 or result.exit_code == 1, result.output
+    result = command("tag", "Anna met Bob.", "-m", bundle)
+    assert (type(result.exception), result.exit_code) == (SystemExit, 2), result.output
     with pytest.raises(ConcordError):
         concord.load(str(bundle))
 

@@ -27,8 +27,8 @@ PAGES = (
     "docs/labels.md",
     "docs/other-models.md",
     "docs/training.md",
+    "examples/README.md",
 )
-PAGES_WITH_EXAMPLES = (*PAGES, "examples/README.md")
 RESULTS = CHECKOUT / "benchmarks" / "results"
 FIGURE = re.compile(r"(?<![\w.,-])\d[\d,]*(?:\.\d+)?(?!\w)")
 FIGURE_FREE = re.compile(r"`[^`]*`|\]\([^)]*\)")
@@ -50,16 +50,11 @@ def named_files(page: str) -> list[str]:
     return [name for name in quoted if "/" in name and Path(name).parts[0] in FOLDERS]
 
 
-@pytest.mark.parametrize("page", PAGES_WITH_EXAMPLES)
-def test_linked_files_exist(page: str) -> None:
-    found = links(page)
-    assert [target for target in found if not (CHECKOUT / target).exists()] == []
-    assert found or page == "CONTRIBUTING.md"
-
-
 @pytest.mark.parametrize("page", PAGES)
-def test_named_files_exist(page: str) -> None:
-    assert [name for name in named_files(page) if not (CHECKOUT / name).exists()] == []
+def test_linked_and_named_files_exist(page: str) -> None:
+    found = links(page)
+    assert [name for name in [*found, *named_files(page)] if not (CHECKOUT / name).exists()] == []
+    assert found or page == "CONTRIBUTING.md"
 
 
 def commands(page: str) -> list[list[str]]:

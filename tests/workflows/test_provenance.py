@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from concord_testing.checkout import CHECKOUT
 
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ModelError
@@ -18,7 +17,6 @@ from concord.workflows.corpora import (
     write_provenance,
 )
 
-EXAMPLES = CHECKOUT / "examples"
 WORDS = ("the", "old", "mill", "by", "the", "river", "stood", "empty", "for", "years", "after")
 OTHER = ("nobody", "in", "the", "valley", "could", "say", "who", "had", "built", "its", "wheel")
 SHORT = ("Good", "morning", "!")
