@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from concord.models.data.sentence import Sentence
 from concord.models.evaluation.metrics import Scores, TokenScores, grouped_scores, span_scores
-from concord.models.labels import TOKENS, convert_labels, encode_spans
+from concord.models.labels import TOKENS, convert_labels
 from research.breakdown import (
     co_occurrence_scores,
     recurring_scores,
@@ -137,14 +137,3 @@ def test_positions_add_up_to_the_words_and_the_accuracy(pairs: Pairs) -> None:
     as_bioes = [[convert_labels(row, source="BIO", target="BIOES") for row in rows] for rows in (gold, predicted)]
     right = sum(wanted == given for rows in zip(*as_bioes, strict=True) for wanted, given in zip(*rows, strict=True))
     assert whole.correct == right
-
-
-@pytest.mark.slow
-@given(st.lists(st.lists(st.sampled_from(["O", "B-X", "B-Y"]), min_size=1, max_size=6), min_size=1, max_size=5))
-def test_all_mentions_of_the_same_word_recur_from_two_on(rows: list[list[str]]) -> None:
-    document = [Sentence(words=("Tamar",) * len(row), labels=tuple(row)) for row in rows]
-    mentions = sum(label != "O" for row in rows for label in row)
-    expected = mentions if mentions > 1 else 0
-    assert recurring_scores([document], rows) == Scores(gold=expected, predicted=expected, correct=expected)
-    nothing = [encode_spans((), len(row), "BIO") for row in rows]
-    assert recurring_scores([document], nothing) == Scores(gold=expected)

@@ -9,12 +9,18 @@ import pytest
 
 from concord.models.evaluation.significance import Difference, paired_bootstrap
 from research.grid import claims
-from research.grid.claims import FINE_RESAMPLES, RESAMPLES, Answer, answer_claims, compare, pool_answers
+from research.grid.claims import Answer, answer_claims, compare, pool_answers
 from research.grid.config import ClaimConfig, GridConfig, Measure, RowConfig
 from research.grid.rows import RowRecords, row_records
 from research.tests.grids import record, small_grid
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "RESAMPLES", 1_000)
+    monkeypatch.setattr(claims, "FINE_RESAMPLES", 10_000)
 
 
 def grid_of(*claims: ClaimConfig) -> GridConfig:
@@ -74,7 +80,7 @@ def test_compare_uses_the_counts_of_the_measure() -> None:
     better, worse = record("wide", 1, [9] * 20), record("wide", 2, [6] * 20)
     found, p = compare(row(better), row(worse), measure="all")
     # A small p is of more resamples.
-    assert (found.mean, p) == pytest.approx((30.0, 2 / (FINE_RESAMPLES + 1)))
+    assert (found.mean, p) == pytest.approx((30.0, 2 / (claims.FINE_RESAMPLES + 1)))
     assert compare(row(better), row(better), measure="all")[1] == 1.0
     assert compare(row(better), row(worse), measure="recurring_less_once")[0].mean == pytest.approx(0.0)
     better["units"]["test"]["draft"] = {"all": [[10, 10, 4]] * 20}
@@ -108,7 +114,7 @@ def test_one_seed_and_all_names_are_compared_as_the_paired_bootstrap_does() -> N
     better, worse = (record("wide", seed, chance.integers(0, 10, size=25).tolist()) for seed in (1, 2))
     sides = [np.array([found["units"]["test"]["final"]["all"]]) for found in (better, worse)]
     found, p = compare(row(better), row(worse), measure="all")
-    assert found == paired_bootstrap(*sides, resamples=FINE_RESAMPLES if p < 0.05 else RESAMPLES)
+    assert found == paired_bootstrap(*sides, resamples=claims.FINE_RESAMPLES if p < 0.05 else claims.RESAMPLES)
     assert (p < 0.05) == (found.verdict != "undecided")
 
 
@@ -144,9 +150,7 @@ def test_rows_scored_on_different_documents_are_not_compared() -> None:
     records = [record("wide", 1, [5] * 4), record("bilstm_softmax", 1, [5] * 3)]
     [found] = answers(grid_of(claim()), *records)
     assert found.answer == "open: scored on different documents, one by an earlier configuration"
-
-
-def test_a_training_scored_on_another_corpus_has_no_floor() -> None:
+    # A training scored on another corpus has no floor.
     grid = small_grid()
     table = grid.tables["main"]
     assert row_records(table, table.rows[1], {}, grid).floor == (50.0, None)

@@ -36,6 +36,7 @@ def test_run_names_a_table_or_grid_that_does_not_exist(tmp_path: Path, options: 
     assert (result.exit_code, message in result.stderr) == (2, True), result.output
 
 
+@pytest.mark.slow(reason="starts the grid, and trains four systems")
 def test_killed_run_is_resumed_with_the_same_result(tmp_path: Path) -> None:
     conf = write_grid(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Figures of a tagger: which are drawn, whether their numbers are right, what is left out."""
+"""Figures of a tagger: which are drawn, whether their numbers are right, what is left out; trainings side by side."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -24,7 +24,9 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.gold_corpus import read_gold
 from concord.pipeline.errors import InputError
 from concord.workflows.evaluation import EvaluateJob, evaluate_command
-from research import figures, plots
+from concord.workflows.training.job import read_train_job
+from concord.workflows.training.train import TrainOptions, train
+from research import epochs, figures, plots
 from research.figures import FiguresJob, main
 
 pytestmark = pytest.mark.slow
@@ -110,37 +112,33 @@ def test_figures_of_two_stages_are_left_out_for_a_tagger_of_one(tiny_bundle: Pat
     for reason in ("memory left out: bilstm_crf has no document memory", "threshold left out", "attention left out"):
         assert reason in result.stdout
     assert (tmp_path / "length.svg").read_bytes().startswith(PICTURES["svg"])
-
-
-def test_unknown_sentence_number_is_an_input_error(tiny_bundle: Path, tmp_path: Path) -> None:
-    job = FiguresJob(folder=tiny_bundle, data=[str(GOLD)], output=tmp_path, sentences=[16])
     with pytest.raises(InputError, match="expected a number from 1 to 15, got 16"):
-        figures.draw_figures(job)
+        figures.draw_figures(FiguresJob(folder=tiny_bundle, data=[str(GOLD)], output=tmp_path, sentences=[16]))
 
 
-def test_attention_is_drawn_for_the_requested_sentence(tmp_path: Path) -> None:
-    numbers = _draw_with_attention(GOLD, tmp_path, sentences=[3], only=["attention"])
+def test_attention_of_a_requested_sentence_and_the_worth_of_parts_are_drawn(tmp_path: Path) -> None:
+    numbers = _draw_with_attention(GOLD, tmp_path, sentences=[3], only=["attention", "parts"])
     (found,) = numbers["figures"]["attention"]
     words = list(read_gold(GOLD)[0][2].words)
     assert (found["sentence"], found["words"]) == (3, words)
     (name,) = found["maps"]
     assert found["maps"][name]["columns"] == words
     assert [len(row) for row in found["maps"][name]["weights"]] == [len(words)] * len(words)
-    assert (tmp_path / found["maps"][name]["file"]).read_bytes().startswith(PICTURES["png"])
-
-
-def test_recall_by_position_shows_what_a_part_is_worth(tmp_path: Path) -> None:
-    zeroed = _draw_with_attention(GOLD, tmp_path, only=["parts"])["figures"]["parts"]["zeroed"]
+    zeroed = numbers["figures"]["parts"]["zeroed"]
     assert list(zeroed["nothing"]) == ["O", "S", "B", "I", "E"]
     assert len({tuple(recalls.values()) for recalls in zeroed.values()}) == len(("nothing", "hidden", "contexts"))
-    assert (tmp_path / "parts.png").read_bytes().startswith(PICTURES["png"])
+    for picture in (found["maps"][name]["file"], "parts.png"):
+        assert (tmp_path / picture).read_bytes().startswith(PICTURES["png"])
 
 
-def test_only_the_figures_that_are_asked_for_are_drawn(doc_uanet_bundle: Path, tmp_path: Path) -> None:
-    arguments = [str(doc_uanet_bundle), "--data", str(GOLD), "--output", str(tmp_path), "--figure", "threshold"]
-    result = CliRunner().invoke(main, arguments)
+def test_the_command_takes_names_of_figures_and_the_column_of_labels(
+    tiny_bundle: Path, tmp_path: Path, write_corpus: Callable[[str], Path]
+) -> None:
+    corpus = write_corpus("Ada\tB-PER\tx\nslept\tO\tx\n")
+    arguments = ["--data", str(corpus), "--output", str(tmp_path / "out"), "--label-column", "2", "--figure", "length"]
+    result = CliRunner().invoke(main, [str(tiny_bundle), *arguments])
     assert result.exit_code == 0, result.output
-    assert {path.name for path in tmp_path.iterdir()} == {"figures.json", "threshold.png"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"figures.json", "length.png"}
 
 
 def test_most_attended_words_of_the_dependency_aware_tagger_are_drawn(tmp_path: Path) -> None:
@@ -217,10 +215,34 @@ def test_figures_of_token_labels_show_accuracy(token_bundle: Path, tmp_path: Pat
     assert sum(found["uncertainty"]["right"]) == scores["scores"]["all"]["correct"]
 
 
-def test_label_column_of_a_conll_corpus_is_given_by_number(
-    tiny_bundle: Path, tmp_path: Path, write_corpus: Callable[[str], Path]
-) -> None:
-    corpus = write_corpus("Ada\tB-PER\tx\nslept\tO\tx\n")
-    arguments = ["--data", str(corpus), "--output", str(tmp_path / "out"), "--label-column", "2"]
-    result = CliRunner().invoke(main, [str(tiny_bundle), *arguments])
+def trained(folder: Path, *overrides: str) -> Path:
+    data = [f"data.train=[{EXAMPLES / 'train.conllu'}]", f"data.dev={EXAMPLES / 'dev.conllu'}"]
+    job = read_train_job(
+        CHECKOUT / "conf/train/bilstm_softmax.yaml", profile="small", overrides=[*data, "fit.epochs=2", *overrides]
+    )
+    train(job, TrainOptions(folder=folder, tracked=False))
+    return folder
+
+
+def test_scores_of_every_epoch_are_put_side_by_side(tmp_path: Path) -> None:
+    folders = [trained(tmp_path / name, f"fit.seed={seed}") for seed, name in enumerate(("one", "two"), 1)]
+    result = CliRunner().invoke(epochs.main, [*map(str, folders), "--output", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
+    values = json.loads((tmp_path / "out/epochs.json").read_text())
+    assert values["measure"] == "F1"
+    for folder in folders:
+        scores = values["trainings"][folder.name]
+        best = json.loads((folder / "result.json").read_text())["best"]
+        assert [entry["epoch"] for entry in scores] == [1, 2]
+        assert max(entry["dev"] for entry in scores) == best["dev_f1"]
+        assert f"{scores[1]['dev']:.2f}" in result.stdout
+    assert (tmp_path / "out/epochs.png").read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_scores_of_other_measures_and_missing_trainings_are_refused(tmp_path: Path) -> None:
+    names = trained(tmp_path / "names", "fit.epochs=1")
+    tags = trained(tmp_path / "tags", "fit.epochs=1", "data.label_column=upos", "model.scheme=TOKENS")
+    for folder, message in ((tags, "one measure of dev scores"), (tmp_path, "found no such file")):
+        result = CliRunner().invoke(epochs.main, [str(names), str(folder), "--output", str(tmp_path / "out")])
+        assert result.exit_code == 2, result.output
+        assert message in result.stderr

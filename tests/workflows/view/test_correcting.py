@@ -195,17 +195,6 @@ def test_buttons_make_an_entity_longer_and_shorter(client: TestClient, output: P
     window.send("/correct", start=18, end=22, bounds="end+", status=409)
 
 
-def test_an_entity_becomes_two(client: TestClient, output: Path) -> None:
-    window = Window(client, "/document?id=yard")
-    window.correct(29, 35, "PER")
-    window.open("/document?id=yard")
-    window.correct(24, 28, "PER")
-    window.open("/document?id=yard")
-    assert window.entities[1:3] == [(24, 28, "PER"), (29, 35, "PER")]
-    assert actions(output) == ["relabel", "add"]
-    assert all(status.state == "waiting" for status in list_statuses(output))
-
-
 def test_two_windows_correct_other_words_and_are_told_of_the_same_ones(output: Path, tmp_path: Path) -> None:
     first = Window(viewing.open_client(output, tmp_path / "a", who="ada"), "/document?id=yard")
     second = Window(viewing.open_client(output, tmp_path / "b", who="bob"), "/document?id=yard")

@@ -62,12 +62,16 @@ def test_a_document_shows_its_text_entities_drafts_and_names_without_a_label(rea
     assert "1Baxter ORG was PER 0.60 closes the yard was LOC." in words(page)
     assert 'title="uncertainty 0.40"' in page
     assert "stage one said B-LOC, stage two no entity" in page
+    assert "<svg" not in page
     assert 'class="m" data-item data-name="Goole"' in page
     assert "not labelled here; elsewhere in this document LOC (1)" in page
     page = read(reader, "/document?id=yard&name=Goole")
     assert "Goole 1 in this document." in words(page)
     assert "3 LOC 0.90 4 not labelled" in words(page)
     assert "chosen" in page
+    page = read(reader, "/document?id=yard&tree=2")
+    assert page.count("<svg") == 1
+    assert "Dependency tree of sentence 3" in page
 
 
 def test_a_collection_without_texts_and_trees_says_so_where_they_would_be(tmp_path: Path) -> None:
@@ -79,13 +83,6 @@ def test_a_collection_without_texts_and_trees_says_so_where_they_would_be(tmp_pa
     assert "shown without their raw text" in page
     assert "closes the yard" in page
     assert "yard" in read(client, "/search?q=runs&by=lemma")
-
-
-def test_a_tree_is_drawn_on_demand(reader: TestClient) -> None:
-    assert "<svg" not in read(reader, "/document?id=yard")
-    page = read(reader, "/document?id=yard&tree=2")
-    assert page.count("<svg") == 1
-    assert "Dependency tree of sentence 3" in page
 
 
 def test_a_long_document_is_turned_page_by_page(reader: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
