@@ -40,6 +40,7 @@ def test_documents_are_listed_with_counts_and_facets(reader: TestClient) -> None
     assert "3 documents" in words(page)
     assert "1 dead letter" in words(page)
     assert "20 words5 entities2 changed0.60" in words(page)
+    assert "stage two labelled 1 word again" in words(read(reader, "/document?id=fair"))
     assert "2 documents of 3" in words(read(reader, "/?label=LOC"))
     assert "1 document of 3" in words(read(reader, "/?label=PER"))
     assert "0 documents" in words(read(reader, "/?label=PER&band=3"))
