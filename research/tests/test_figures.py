@@ -66,6 +66,7 @@ def pictures(numbers: dict[str, Any]) -> list[Path]:
     return [folder / entry["file"] for entry in (*found.values(), *attention)]
 
 
+@pytest.mark.slow(reason="draws every figure of a tagger of two stages")
 def test_document_tagger_gets_every_figure(drawn: dict[str, Any]) -> None:
     names = {"samples", "length", "threshold", "memory", "uncertainty", "attention"}
     assert (set(drawn["figures"]), set(drawn["left_out"])) == (names, {"parts", "attended"})
