@@ -254,7 +254,7 @@ class CorpusFile(Config):
         return cls(name="/".join(PurePath(path).parts[-2:]), sha256=file_sha256(path))
 
 
-class Part(Config):
+class SeenDocuments(Config):
     """The documents that a bundle has seen in one role."""
 
     role: Role
@@ -277,7 +277,7 @@ class Provenance(Config):
     """All corpora that a bundle has seen, by itself or through its teachers."""
 
     format_version: Literal[1] = 1
-    parts: list[Part]
+    parts: list[SeenDocuments]
     teachers: list[Teacher] = Field(default_factory=list)
 
     @property
@@ -285,18 +285,18 @@ class Provenance(Config):
         """Whether what all teachers have seen is recorded."""
         return all(teacher.recorded for teacher in self.teachers)
 
-    def with_part(self, part: Part) -> "Provenance":
+    def with_part(self, part: SeenDocuments) -> "Provenance":
         """Add a part, in place of one of the same role."""
         return self.model_copy(update={"parts": [*(known for known in self.parts if known.role != part.role), part]})
 
-    def merged_with(self, part: Part) -> "Provenance":
+    def merged_with(self, part: SeenDocuments) -> "Provenance":
         """Add the files and documents of a part to those of the same role."""
         own = next((known for known in self.parts if known.role == part.role), None)
         if own is None:
             return self.with_part(part)
         files = [*own.files, *(file for file in part.files if file not in own.files)]
         documents = sorted({*own.documents, *part.documents})
-        return self.with_part(Part(role=part.role, files=files, documents=documents))
+        return self.with_part(SeenDocuments(role=part.role, files=files, documents=documents))
 
     def joined_with(self, other: "Provenance") -> "Provenance":
         """Add the teachers of another bundle and all that it has seen, but for its calibration."""
@@ -332,10 +332,10 @@ class Overlap:
         return f"of {self.compared:,} documents {seen} ({self.short:,} of fewer than {LEAST_WORDS} words not compared)"
 
 
-def describe_part(role: Role, paths: Iterable[str], documents: Iterable[Sequence[Sentence]]) -> Part:
+def describe_part(role: Role, paths: Iterable[str], documents: Iterable[Sequence[Sentence]]) -> SeenDocuments:
     """Return the part for corpora whose documents have been read."""
     files = [CorpusFile.of(path) for path in dict.fromkeys(paths)]
-    return Part(role=role, files=files, documents=sorted(set(_hashes(documents))))
+    return SeenDocuments(role=role, files=files, documents=sorted(set(_hashes(documents))))
 
 
 def find_overlap(provenance: Provenance, documents: Sequence[Sequence[Sentence]]) -> Overlap:

@@ -18,7 +18,7 @@ from concord.models.data.outputs import OnBatch
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.parsing.parser import Parser
-from concord.pipeline.parsing.tokens import Token, Word, WordAnalysis
+from concord.pipeline.parsing.tokens import SyntacticWord, Token, WordAnalysis
 
 _PART_CHARACTERS = 50_000
 """A part ends at the first place to cut from here on: memory grows with what spaCy reads at once."""
@@ -84,7 +84,7 @@ class SpacyParser(Parser):
                 end = start + sentences.pop()[0].idx  # it may go on
             for sentence in sentences:
                 words = [
-                    Word(start + token.idx, start + token.idx + len(token), token.text, analysis)
+                    SyntacticWord(start + token.idx, start + token.idx + len(token), token.text, analysis)
                     for token, analysis in zip(sentence, self._analyses(sentence), strict=True)
                 ]
                 yield [Token(word.start, word.end, (word,)) for word in words]

@@ -65,7 +65,7 @@ class WordAnalysis(NamedTuple):
     deprel: str | None = None
 
 
-class Word(NamedTuple):
+class SyntacticWord(NamedTuple):
     """A syntactic word; it has the offsets of its whole token if it is not a slice of it."""
 
     start: int
@@ -80,7 +80,7 @@ class Token(NamedTuple):
 
     start: int
     end: int
-    words: tuple[Word, ...]
+    words: tuple[SyntacticWord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def sentences_of(paragraph: Paragraph, labels: NDArray[np.integer]) -> Iterator[
 def make_token(view: str, start: int, end: int, forms: Sequence[str]) -> Token:
     """Build a token: its words have their own slices if they spell the token, else all have the token's offsets."""
     if len(forms) == 1:
-        return Token(start, end, (Word(start, end, forms[0]),))
+        return Token(start, end, (SyntacticWord(start, end, forms[0]),))
     words = []
     position = start
     for form in forms:
@@ -203,10 +203,10 @@ def make_token(view: str, start: int, end: int, forms: Sequence[str]) -> Token:
             position += 1
         if not view.startswith(form, position):
             break
-        words.append(Word(position, position + len(form), form))
+        words.append(SyntacticWord(position, position + len(form), form))
         position += len(form)
     if len(words) < len(forms) or position != end:
-        words = [Word(start, end, form) for form in forms]
+        words = [SyntacticWord(start, end, form) for form in forms]
     return Token(start, end, tuple(words))
 
 

@@ -32,7 +32,7 @@ from concord.pipeline.documents import Document
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.workflows.corpora import read_corpora
 from research.parser_en import raw_text, silver, student, teacher, tokenizer
-from research.parser_en.conllu import Sentence, read_sentences
+from research.parser_en.conllu import ConlluSentence, read_sentences
 from research.parser_en.faults import count_faults
 from research.parser_en.forms import make_pretrain
 from research.parser_en.pack import pack as write_package
@@ -167,7 +167,7 @@ def _part(treebank: Path, part: str) -> Path:
     return next(treebank.glob(f"{part}.conllu*"))
 
 
-def _sentences(treebank: Path, part: str) -> list[Sentence]:
+def _sentences(treebank: Path, part: str) -> list[ConlluSentence]:
     return list(read_sentences(_part(treebank, part)))
 
 

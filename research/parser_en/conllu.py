@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 
-class Sentence(NamedTuple):
+class ConlluSentence(NamedTuple):
     """The words of a sentence, and the columns of CoNLL-U for them."""
 
     words: Sequence[str]
@@ -19,7 +19,7 @@ class Sentence(NamedTuple):
     lemmas: Sequence[str]
 
 
-def read_sentences(path: Path) -> Iterator[Sentence]:
+def read_sentences(path: Path) -> Iterator[ConlluSentence]:
     """Read the syntactic words of a file, compressed or not; multi-word tokens and empty nodes are left out."""
     rows: list[list[str]] = []
     for line in [*pa.input_stream(str(path)).read().decode().splitlines(), ""]:
@@ -29,7 +29,7 @@ def read_sentences(path: Path) -> Iterator[Sentence]:
                 rows.append(fields)
         elif not line and rows:
             columns = list(zip(*rows, strict=True))
-            yield Sentence(
+            yield ConlluSentence(
                 columns[1], columns[3], columns[4], columns[5], list(map(int, columns[6])), columns[7], columns[2]
             )
             rows = []

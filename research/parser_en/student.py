@@ -23,7 +23,7 @@ from stanza.models.pos.trainer import Trainer as TagTrainer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from research.parser_en.conllu import Sentence
+from research.parser_en.conllu import ConlluSentence
 from research.parser_en.learning import batches, best_heads, descend
 from research.precision import trains_in_bf16
 
@@ -66,7 +66,7 @@ class Settings(NamedTuple):
     gold_weight: int = 2
 
 
-def gold(sentence: Sentence, vocabulary: Any) -> Labelled:
+def gold(sentence: ConlluSentence, vocabulary: Any) -> Labelled:
     """Return a gold sentence with all probability on its labels."""
 
     def numbers(name: str, values: Sequence[Any]) -> NDArray[np.int16]:

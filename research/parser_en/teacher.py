@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from concord.models.words.encoder_config import find_encoder
-from research.parser_en.conllu import Sentence
+from research.parser_en.conllu import ConlluSentence
 from research.parser_en.learning import batches, best_heads, descend
 
 ItemT = TypeVar("ItemT")
@@ -121,7 +121,7 @@ class Teacher(nn.Module):
         scores: Tensor = torch.einsum("bti,rij,btj->btr", words, self.relation_weight, chosen)
         return scores
 
-    def loss(self, sentences: Sequence[Sentence]) -> Tensor:
+    def loss(self, sentences: Sequence[ConlluSentence]) -> Tensor:
         """Return the sum of the mean losses of all heads."""
         states = self.states([sentence.words for sentence in sentences])
         lengths = [len(sentence.words) for sentence in sentences]
@@ -179,7 +179,7 @@ def _numbers(names: Sequence[str], column: Sequence[Sequence[str]]) -> Tensor:
     return pad_sequence(rows, batch_first=True, padding_value=-1)
 
 
-def _heads(sentences: Sequence[Sentence]) -> Tensor:
+def _heads(sentences: Sequence[ConlluSentence]) -> Tensor:
     rows = [torch.tensor(sentence.heads) for sentence in sentences]
     return pad_sequence(rows, batch_first=True, padding_value=-1)
 
@@ -198,7 +198,7 @@ def _case(letters: str) -> str:
     return "Xx" if letters[0].isupper() and letters[1:].islower() else ("X" if len(letters) == 1 else "i")
 
 
-def train(sentences: Sequence[Sentence], dev: Sequence[Sentence], settings: Settings) -> Teacher:
+def train(sentences: Sequence[ConlluSentence], dev: Sequence[ConlluSentence], settings: Settings) -> Teacher:
     """Train on sentences with gold tags and trees, and report the scores of each epoch."""
     torch.manual_seed(settings.seed)
     draw = random.Random(settings.seed)
@@ -229,7 +229,7 @@ def readable_batches(items: Iterable[ItemT], words_of: Callable[[ItemT], Sequenc
     yield from batches(readable, lambda item: len(words_of(item)), words=_READ_WORDS)
 
 
-def scores(teacher: Teacher, gold: Sequence[Sentence]) -> dict[str, float]:
+def scores(teacher: Teacher, gold: Sequence[ConlluSentence]) -> dict[str, float]:
     """Return the accuracy of tags and the attachment scores without subtypes, in percent, on given words."""
     teacher.eval()
     right = dict.fromkeys([*_TAG_COLUMNS, "uas", "las"], 0)
@@ -248,5 +248,5 @@ def scores(teacher: Teacher, gold: Sequence[Sentence]) -> dict[str, float]:
     return {name: round(100 * count / words, 2) for name, count in right.items()}
 
 
-def _batches(sentences: Sequence[Sentence]) -> list[list[Sentence]]:
+def _batches(sentences: Sequence[ConlluSentence]) -> list[list[ConlluSentence]]:
     return batches(sentences, lambda sentence: len(sentence.words), words=_BATCH_WORDS)

@@ -15,7 +15,7 @@ from concord.pipeline.documents import Document, ParsedDocument
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from research.parser_en import __main__ as commands
 from research.parser_en import raw_text, student
-from research.parser_en.conllu import Sentence, read_sentences
+from research.parser_en.conllu import ConlluSentence, read_sentences
 from research.parser_en.pack import pack
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ TREE = """# newdoc id = a
 
 """
 SENTENCES = [
-    Sentence(
+    ConlluSentence(
         ("Dogs", "bark", "."),
         ("NOUN", "VERB", "PUNCT"),
         ("NNS", "VBP", "."),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 
@@ -32,8 +32,7 @@ from concord.workflows.corpora import (
 )
 from concord.workflows.training.job import DataConfig, TrainJob
 
-Part: TypeAlias = Literal["train", "dev", "test"]
-PARTS: tuple[Part, ...] = ("train", "dev", "test")
+PARTS: tuple[Literal["train", "dev", "test"], ...] = ("train", "dev", "test")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -99,7 +99,8 @@ def test_words_that_are_broken_at_line_ends_are_read_whole(nlp: Nlp, end: str) -
 def test_restored_offsets_cover_all_but_white_space_and_what_stands_alone(text: str) -> None:
     view = tokens.parser_view(text)
     found = [
-        tokens.Token(*match.span(), (tokens.Word(*match.span(), match[0]),)) for match in re.finditer(r"[ab]+|\.", view)
+        tokens.Token(*match.span(), (tokens.SyntacticWord(*match.span(), match[0]),))
+        for match in re.finditer(r"[ab]+|\.", view)
     ]
     [restored] = tokens.restore_offsets(text, view, [found])
     texts = [text[token.start : token.end] for token in restored]

@@ -13,8 +13,8 @@ from concord.pipeline.parsing.tokens import (
     MULTI_WORD_END,
     SENTENCE_END,
     TOKEN_END,
+    SyntacticWord,
     Token,
-    Word,
     cut_sentence,
     find_token_fault,
     is_unspaced,
@@ -31,7 +31,7 @@ texts = st.text(st.sampled_from("ab. \n\t\r\u00a0\u2028\u0301\x00\x97\u200b\u00a
 
 
 def plain_token(start: int, form: str) -> Token:
-    return Token(start, start + len(form), (Word(start, start + len(form), form),))
+    return Token(start, start + len(form), (SyntacticWord(start, start + len(form), form),))
 
 
 def spaced_tokens(forms: list[str]) -> list[Token]:
@@ -126,13 +126,13 @@ def test_tokens_cover_every_visible_code_point_whatever_the_labels(text: str, ra
 
 def test_make_token_places_words_that_spell_the_token() -> None:
     token = make_token("we can 't", 3, 9, ["ca", "n", "'t"])
-    assert token.words == (Word(3, 5, "ca"), Word(5, 6, "n"), Word(7, 9, "'t"))
+    assert token.words == (SyntacticWord(3, 5, "ca"), SyntacticWord(5, 6, "n"), SyntacticWord(7, 9, "'t"))
 
 
 @pytest.mark.parametrize("forms", [["de", "el"], ["d", "e"], ["del", "l"]])
 def test_make_token_uses_the_offsets_of_the_token_when_words_do_not_spell_it(forms: list[str]) -> None:
     token = make_token("ver del mar", 4, 7, forms)
-    assert token == Token(4, 7, tuple(Word(4, 7, form) for form in forms))
+    assert token == Token(4, 7, tuple(SyntacticWord(4, 7, form) for form in forms))
 
 
 def pieces_of(view: str, *, ends: set[int]) -> list[list[Token]]:
@@ -180,7 +180,7 @@ def test_join_numbers_leaves_all_else_as_it_is(text: str) -> None:
 def test_join_numbers_keeps_the_other_words_of_a_token() -> None:
     view = "1,234's"
     tokens = [plain_token(0, "1"), plain_token(1, ","), make_token(view, 2, 7, ["234", "'s"])]
-    assert join_numbers(view, [tokens]) == [[Token(0, 7, (Word(0, 5, "1,234"), Word(5, 7, "'s")))]]
+    assert join_numbers(view, [tokens]) == [[Token(0, 7, (SyntacticWord(0, 5, "1,234"), SyntacticWord(5, 7, "'s")))]]
 
 
 @given(st.text(st.sampled_from("12,. a\n\u0663"), max_size=30), st.sets(st.integers(1, 30)))
@@ -220,7 +220,7 @@ def test_find_token_fault_is_none_for_tokens_that_cover_the_text() -> None:
         ([], "code point U+0061 at 0 is in no token"),
         ([plain_token(3, "cd"), plain_token(0, "ab")], "in no token"),
         ([plain_token(0, "ab"), plain_token(1, "b"), plain_token(3, "cd")], "does not follow"),
-        ([plain_token(0, "ab"), Token(3, 9, (Word(3, 9, "cd"),))], "does not follow"),
+        ([plain_token(0, "ab"), Token(3, 9, (SyntacticWord(3, 9, "cd"),))], "does not follow"),
         ([plain_token(0, "ab"), plain_token(3, "xy")], "expected 'xy' at 3..5, got 'cd'"),
     ],
 )

@@ -14,7 +14,7 @@ from concord.workflows.view.index.queries import get_document, names_of_document
 from concord.workflows.view.index.search_index import PAGE_ROWS
 from concord.workflows.view.page import Page, Query, UnavailableError
 from concord.workflows.view.pages.correcting import choose
-from concord.workflows.view.pages.text_layout import NO_ENTITY, KnownNames, Sentence, label_name, lay_out
+from concord.workflows.view.pages.text_layout import NO_ENTITY, KnownNames, ShownSentence, label_name, lay_out
 from concord.workflows.view.viewer import QueueRow, Viewer
 
 
@@ -41,7 +41,7 @@ class QueueCard(NamedTuple):
     asked: str
     label: str
     why: str
-    sentences: Sequence[Sentence]
+    sentences: Sequence[ShownSentence]
     accepts: Sequence[str]
     entities: int
     words: Change

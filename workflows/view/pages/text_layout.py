@@ -175,7 +175,7 @@ _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Word:
+class ShownWord:
     """A word that is marked, or a run of words that are not, with the text before it.
 
     Attributes:
@@ -203,7 +203,7 @@ class Segment:
         begins, ends: whether the entity begins and ends here, and not in another sentence.
     """
 
-    words: list[Word]
+    words: list[ShownWord]
     entity: IndexedEntity | None = None
     start: int = 0
     end: int = 0
@@ -216,7 +216,7 @@ class Segment:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sentence:
+class ShownSentence:
     """A sentence to show; ``tree`` is drawn only where it was asked for."""
 
     row: SentenceRow
@@ -258,7 +258,7 @@ class _Piece(NamedTuple):
     text: str
 
 
-def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[list[Sentence]]:
+def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[list[ShownSentence]]:
     """Return the sentences of a page by paragraph.
 
     Args:
@@ -267,7 +267,7 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
     """
     entities = iter(page.entities)
     current = next(entities, None)
-    paragraphs: list[list[Sentence]] = [[]]
+    paragraphs: list[list[ShownSentence]] = [[]]
     for sentence in page.sentences:
         segments: list[Segment] = []
         loose: list[_Piece] = []
@@ -291,11 +291,11 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
         if _PARAGRAPH.search(sentence.gap) and paragraphs[-1]:
             paragraphs.append([])
         drawn = draw_tree(sentence.tokens) if sentence.row.sent_id == tree else None
-        paragraphs[-1].append(Sentence(row=sentence.row, gap=sentence.gap, segments=segments, tree=drawn))
+        paragraphs[-1].append(ShownSentence(row=sentence.row, gap=sentence.gap, segments=segments, tree=drawn))
     return paragraphs
 
 
-def count_marks(paragraphs: Sequence[Sequence[Sentence]]) -> Marks:
+def count_marks(paragraphs: Sequence[Sequence[ShownSentence]]) -> Marks:
     """Count the marks that a page shows when they are switched on."""
     segments = [segment for sentences in paragraphs for sentence in sentences for segment in sentence.segments]
     words = [word for segment in segments for word in segment.words]
@@ -387,7 +387,7 @@ def _unlabelled_name(page: DocumentPage, pieces: Sequence[_Piece], start: int, n
     return normalize_name(" ".join(asked)), start + len(asked)
 
 
-def _append(words: list[Word], piece: _Piece) -> None:
+def _append(words: list[ShownWord], piece: _Piece) -> None:
     """Add a word; one that nothing marks joins the one before it, which saves half the time of a page."""
     token = piece.token
     level = band(token.uncertainty or 0.0, UNCERTAIN)
@@ -396,8 +396,8 @@ def _append(words: list[Word], piece: _Piece) -> None:
         note = f"uncertainty {token.uncertainty or 0.0:.2f}"
         if token.changed:
             note = f"{note}; stage one said {label_name(token.draft_ner)}, stage two {label_name(token.ner)}"
-        words.append(Word(gap=piece.gap, text=piece.text, level=level, note=note, draft=draft))
+        words.append(ShownWord(gap=piece.gap, text=piece.text, level=level, note=note, draft=draft))
     elif words and not words[-1].note:
-        words[-1] = Word(gap=words[-1].gap, text=f"{words[-1].text}{piece.gap}{piece.text}")
+        words[-1] = ShownWord(gap=words[-1].gap, text=f"{words[-1].text}{piece.gap}{piece.text}")
     else:
-        words.append(Word(gap=piece.gap, text=piece.text))
+        words.append(ShownWord(gap=piece.gap, text=piece.text))
