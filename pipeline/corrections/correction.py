@@ -282,18 +282,6 @@ def text_digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _DESCRIBED else f"{text[: _DESCRIBED - 3]}..."
-
-
-def _new_id() -> str:
-    return secrets.token_hex(8)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
 def log_path(output: OutputPath) -> Path:
     """Return the path of a collection's log; ConfigError for a collection in an object store, which cannot append."""
     if not isinstance(output, Path):
@@ -460,3 +448,15 @@ def _parse(line: bytes, *, where: str) -> Correction:
 def _validated(line: bytes) -> Correction:
     """Return the correction of a line; the log only grows, and each correction in the browser reads it again."""
     return Correction.model_validate_json(line.removesuffix(_MORE) + b"}" if line.endswith(_MORE) else line)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _DESCRIBED else f"{text[: _DESCRIBED - 3]}..."
+
+
+def _new_id() -> str:
+    return secrets.token_hex(8)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
