@@ -122,8 +122,8 @@ def _annotated(
             text += " " if text and not row.word.startswith("~") else ""
             root = min(2, len(sentence))
             head = 0 if number == root else root
-            fields = {"upos": "NOUN", **null_columns(left_out)}
-            word = fakes.parsed_word(len(text), row.word.removeprefix("~"), head, **fields)
+            word = fakes.parsed_word(len(text), row.word.removeprefix("~"), head, upos="NOUN")
+            word = word._replace(**null_columns(left_out))
             words.append(word)
             text += word.text
         parsed.append(ParsedSentence(words=tuple(words)))
