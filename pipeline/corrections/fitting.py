@@ -1,4 +1,4 @@
-"""Fits corrections to the text of a document as it is, which may have changed since, and finds equal places."""
+"""Fit corrections to the present text of a document, which may have changed since, and find equal places."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -118,7 +118,7 @@ def paired_marks(before: Iterable[Mark], after: Iterable[Mark]) -> Iterator[tupl
 
 
 def marks_of_tagger(marks: Iterable[tuple[Mark, str | None]], lines: Iterable[Correction], digest: str) -> list[Mark]:
-    """Return the entities of a tagger, as far as the log tells, from tables that hold corrections.
+    """Restore the entities of a tagger, as far as the log knows them, from tables that hold corrections.
 
     Some of these corrections are undone by now, and only the next annotation asks the tagger again.
 
@@ -149,7 +149,7 @@ class Place:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no entity there goes beyond the words: a correction of them then cuts no longer name."""
+        """Whether no entity there extends beyond the words, so that a correction of them cuts no longer name."""
         return all(self.start <= mark.start and mark.end <= self.end for mark in self.found)
 
 

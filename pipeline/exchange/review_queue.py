@@ -226,7 +226,7 @@ class _NameLabels:
                 reason = f"{label} {name!r}, {number:,} times {most} elsewhere"
             else:
                 continue
-            # Where people have spoken, other occurrences have no say.
+            # What people said outweighs all other occurrences.
             weight = 1 + _share_of_others(counts, label)
             found += [
                 (bool(given), 1 - one.score if given else weight * sure, replace(one, reason=reason))

@@ -7,8 +7,8 @@ Unicode's normal form, commas, full stops, the spaces of initials, and hyphens, 
   and ``Vincent van Gogh``, ``Dr. Brown`` and ``Jane Brown``; and a full name without its middle names. Titles and
   numbers may lack, but not contradict, nor may what is in brackets behind a name: ``Mr. Brown`` and ``Mrs. Brown``
   are two, ``Henry VII`` and ``Henry VIII`` too, ``Mr. Smith (Ohio)`` and ``Mr. Smith (Texas)`` too;
-- an acronym in brackets right behind a name whose initials it has, and this name, wherever the acronym stands in the
-  document, unless it stands behind two names.
+- a name and the acronym of its initials that follows it in brackets, wherever else in the document the acronym occurs,
+  unless it follows two names.
 
 Two things are not what their name says: a part of a place (``southern India``), and an office that anybody may hold
 (``a President``).
@@ -78,7 +78,7 @@ _AROUND_WORD = ".'\"“”„«»!?*"
 
 
 class Mention(NamedTuple):
-    """A name where it stands in a text; the offsets are code points, half-open.
+    """An occurrence of a name in a text; the offsets are code points, half-open.
 
     ``canonical`` is whom or what it names, where a person said so.
     """
@@ -154,7 +154,7 @@ def name_key(name: str, label: str) -> str:
 
 
 def _owners(keys: Sequence[_Key], shorter: Sequence[frozenset[Words]]) -> dict[_Key, _Key]:
-    """Return the key of the fullest name that each key stands for, its own if it is none's short name."""
+    """Map each key to that of the fullest name which it is a short form of, or to itself."""
     marks_of: defaultdict[tuple[str, Words], set[Marks]] = defaultdict(set)
     fuller: defaultdict[tuple[str, Words], set[Words]] = defaultdict(set)
     for key, short_names in zip(keys, shorter, strict=True):
@@ -181,7 +181,7 @@ def _owners(keys: Sequence[_Key], shorter: Sequence[frozenset[Words]]) -> dict[_
 
 
 def _with_acronyms(mentions: Sequence[Mention], names: Sequence[_Key], text: str) -> list[_Key]:
-    """Return the names, each acronym replaced by the name that it stands behind in brackets."""
+    """Replace each acronym by the name that it follows in brackets."""
     explained: dict[int, _Key] = {}
     meanings: defaultdict[_Key, set[_Key]] = defaultdict(set)
     for place, (full, short) in enumerate(pairwise(mentions), start=1):

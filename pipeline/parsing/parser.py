@@ -143,7 +143,7 @@ class _Piece(NamedTuple):
     tokens: Sequence[Token]
     continues: bool
     analyses: Sequence[WordAnalysis]
-    """Those known already, of all words or of none."""
+    """Of all words if they are known already, else empty."""
 
 
 def _pieces(sentences: Sequence[Sequence[Token]]) -> Iterator[_Piece]:

@@ -21,7 +21,7 @@ from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.tokens import SyntacticWord, Token, WordAnalysis
 
 _PART_CHARACTERS = 50_000
-"""A part ends at the first place to cut from here on: memory grows with what spaCy reads at once."""
+"""A part ends at the first place to cut after so many characters, since memory grows with the length of a text."""
 _PLACE_TO_CUT = re.compile(r"\s|(?<=[。．！？｡])")
 """White space, or the end of a sentence in a script without it."""
 _SENTENCES = {"doc.sents", "token.is_sent_start"}
@@ -52,7 +52,7 @@ class SpacyParser(Parser):
     @override
     def _tokenize(self, views: Sequence[str], on_batch: OnBatch | None) -> list[list[list[Token]]]:
         tokenized = []
-        # Otherwise its vocabulary would keep every word that it has ever read.
+        # Without a zone its vocabulary would keep every word that it has ever read.
         with self._nlp.memory_zone():
             for view in views:
                 tokenized.append(list(self._split(view)))
@@ -91,7 +91,7 @@ class SpacyParser(Parser):
             start = end
 
     def _analyses(self, sentence: Sequence[Any]) -> list[WordAnalysis]:
-        """Return what the pipeline has found for the words of a sentence, from which white space may be left out."""
+        """Return the tags and tree of a sentence, whose white space may be left out."""
         analyses = [WordAnalysis()] * len(sentence)
         if self._tags:
             analyses = [
@@ -110,7 +110,7 @@ class SpacyParser(Parser):
 
 
 def _heads(sentence: Sequence[Any]) -> list[int]:
-    """Return 1-based heads: of white space the head of that, and of all roots but the first, the first."""
+    """Return 1-based heads; white space is skipped, and all roots but the first depend on the first."""
     places = {token.i: place for place, token in enumerate(sentence, start=1)}
     heads = []
     for token in sentence:

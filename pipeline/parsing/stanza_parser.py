@@ -70,9 +70,9 @@ _Read: TypeAlias = Callable[[Sequence[Document]], list[ResultT]]
 
 
 class LanguageParser(StanzaParser):
-    """A tokenizer for many languages that leaves documents to another parser if they are English for sure.
+    """A tokenizer for many languages that leaves documents which are surely English to another parser.
 
-    Sentences given as words are of no document, and left to nobody.
+    Sentences given as words belong to no document; it keeps them.
     """
 
     def __init__(self, config: ParserConfig, *, english: Parser, identity: ComponentIdentity) -> None:
@@ -98,7 +98,7 @@ def _read_by_language(
 ) -> list[ResultT]:
     """Read the documents of each parser in one call, and return the results in the order of the documents."""
     is_english = [_is_english(document.text) for document in documents]
-    # English comes last, since what is told as done must not become less: of others no words are told.
+    # English comes last: progress must not go back, and the other parser does not report how many words it has read.
     results = {
         chosen: iter(read([document for document, one in zip(documents, is_english, strict=True) if one is chosen]))
         for chosen, read in ((False, others), (True, english))
