@@ -4,9 +4,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from concord_testing.pages import ROOT, run_steps, steps_of
+from concord_testing.checkout import CHECKOUT
+from concord_testing.pages import run_steps, steps_of
 
-PAGE = ROOT / "docs" / "lifecycle.md"
+PAGE = CHECKOUT / "docs" / "lifecycle.md"
 PORT = "5601"
 
 
@@ -18,6 +19,6 @@ def free_port() -> int:
 
 @pytest.mark.slow(reason="trains three taggers, annotates twice and starts a server")
 def test_the_tour_matches_the_page(tmp_path: Path) -> None:
-    steps = list(steps_of(PAGE.read_text(encoding="utf-8").replace(PORT, str(free_port()))))
+    steps = steps_of(PAGE.read_text(encoding="utf-8").replace(PORT, str(free_port())))
     assert len(steps) > 15
     run_steps(steps, tmp_path)

@@ -18,7 +18,6 @@ from concord.workflows.cli.main import main
 from concord_testing.checkout import CHECKOUT
 from concord_testing.runs import in_child
 
-ROOT = CHECKOUT
 TIMEOUT_SECONDS = 900
 IS_PRINTED_HERE = torch.backends.cpu.get_cpu_capability() == "AVX2"
 """Whether pages print what the bundled taggers find here. On processors of another kind a label in some hundred may be
@@ -47,28 +46,22 @@ def blocks_of(page: str) -> Iterator[Block]:
         yield Block(match[1], match[2])
 
 
-def steps_of(page: str) -> Iterator[Step]:
-    """Yield the commands of a page's console blocks."""
-    for block in blocks_of(page):
-        if block.language != "console":
-            continue
-        step: Step | None = None
-        for line in block.text.splitlines():
-            if line.startswith("$ "):
-                if step is not None:
-                    yield step
-                code = re.search(r"# exit code (\d+)$", line)
-                step = Step(command=line.removeprefix("$ "), exit_code=int(code[1]) if code else 0)
-            elif step is not None:
-                step.lines.append(line)
-        if step is not None:
-            yield step
+def steps_of(page: str) -> list[Step]:
+    """Return the commands of a page's console blocks."""
+    steps: list[Step] = []
+    for line in (line for block in blocks_of(page) if block.language == "console" for line in block.text.splitlines()):
+        if line.startswith("$ "):
+            code = re.search(r"# exit code (\d+)$", line)
+            steps.append(Step(command=line.removeprefix("$ "), exit_code=int(code[1]) if code else 0))
+        elif steps:
+            steps[-1].lines.append(line)
+    return steps
 
 
 def run_steps(steps: Sequence[Step], folder: Path) -> None:
     """Run commands in a folder with conf and examples, and check exit codes and output against the page."""
     for name in ("conf", "examples"):
-        (folder / name).symlink_to(ROOT / name)
+        (folder / name).symlink_to(CHECKOUT / name)
     for is_concord, run in groupby(enumerate(steps), key=lambda step: step[1].command.startswith("concord ")):
         if is_concord:
             for number, step in run:
@@ -89,7 +82,7 @@ def run_steps(steps: Sequence[Step], folder: Path) -> None:
 def _environment(folder: Path) -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")} | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(CHECKOUT),
         "CONCORD_CACHE": str(folder / "cache"),
         # With two threads, tiny batches are slow when another process takes the second core.
         "OMP_NUM_THREADS": "1",

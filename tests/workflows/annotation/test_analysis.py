@@ -8,9 +8,10 @@ from typing import Any
 import duckdb
 import pandas as pd
 import pytest
-from concord_testing.pages import IS_PRINTED_HERE, ROOT, blocks_of, run_steps, steps_of
+from concord_testing.checkout import CHECKOUT
+from concord_testing.pages import IS_PRINTED_HERE, blocks_of, run_steps, steps_of
 
-PAGE = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
+PAGE = (CHECKOUT / "docs" / "analysis.md").read_text(encoding="utf-8")
 QUESTIONS = 10
 ROUNDING = 0.011
 """Figures are printed with two digits, and the last one may differ."""
@@ -74,7 +75,7 @@ def test_the_page_asks_ten_questions_each_answered_twice() -> None:
 
 @pytest.mark.slow(reason="annotates the sample collection, as the page does")
 def test_the_page_prints_the_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_steps(list(steps_of(PAGE)), tmp_path)
+    run_steps(steps_of(PAGE), tmp_path)
     monkeypatch.chdir(tmp_path)
     for answer in answers():
         assert same(answer.by_sql.to_string().split(), answer.by_pandas.to_string().split()), answer.title
