@@ -492,7 +492,8 @@ class Round:
         for name in sorted(ours.keys() & theirs.keys()):
             if ours[name] != theirs[name]:
                 self.findings.append(f"run {run}: {name} has other bytes than without faults")
-        ids, dead_letters = _ids(self._output), _rows(self._output, "errors")
+        ids = sorted(pq.read_table(self._output / "documents", columns=["doc_id"])["doc_id"].to_pylist())
+        dead_letters = pq.read_table(self._output / "errors").num_rows
         if ids != self._archive.ids or dead_letters != self._archive.broken_records:
             self.findings.append(
                 f"run {run}: the archive has {len(self._archive.ids)} documents and {self._archive.broken_records} "
@@ -542,15 +543,3 @@ def build_without_space(build: BuildWorker, writes: int, mark: str, plan: Plan) 
 
     os.fsync = flush_or_fail  # type: ignore[assignment]
     return worker
-
-
-def _rows(output: Path, table: str) -> int:
-    return sum(pq.read_metadata(path).num_rows for path in output.glob(f"{table}/*.parquet"))
-
-
-def _ids(output: Path) -> list[str]:
-    return sorted(
-        doc_id
-        for path in output.glob("documents/*.parquet")
-        for doc_id in pq.read_table(path, columns=["doc_id"]).column("doc_id").to_pylist()
-    )
