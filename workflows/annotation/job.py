@@ -5,6 +5,7 @@ A mistake in a file or an override is a ConfigError that names the file and the 
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +118,16 @@ def settings_of_collection(folder: OutputFolder) -> dict[str, Any]:
         PlanError: when the output holds a collection that cannot be read.
     """
     try:
-        return read_yaml(folder.metadata / SETTINGS_NAME)
+        found = read_yaml(folder.metadata / SETTINGS_NAME)
     except ConfigError:  # not there, or damaged
         return {} if folder.latest_generation() is None else folder.plan().config.lasting
+    # Whoever wrote the file decides neither where a run works nor what it may do.
+    return {key: value for key, value in found.items() if key in _defaults()}
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return AnnotateConfig(input="", output=OutputConfig(path="")).lasting
 
 
 def with_settings_of_collection(config: AnnotateConfig, folder: OutputFolder) -> tuple[AnnotateConfig, dict[str, Any]]:
@@ -136,8 +144,7 @@ def with_settings_of_collection(config: AnnotateConfig, folder: OutputFolder) ->
     if not taken:
         return config, {}
     config = AnnotateConfig.from_mapping(nested({**taken, **given}), where=str(folder.metadata / SETTINGS_NAME))
-    defaults = AnnotateConfig(input="", output=OutputConfig(path="")).lasting
-    return config, {key: value for key, value in taken.items() if value != defaults.get(key)}
+    return config, {key: value for key, value in taken.items() if value != _defaults()[key]}
 
 
 class TextConfig(Config):

@@ -175,7 +175,11 @@ def test_settings_of_a_run_that_found_nothing_to_do_hold(source: Path) -> None:
     run(source)
     assert run(source, "output.keep=3", "max_dead_letters=0.7").annotated == 0
     assert given(source)[1] == {"max_dead_letters": 0.7, "output.keep": 3}
-    (source.parent / "out" / "_run" / "settings.yaml").unlink()
+    settings = source.parent / "out" / "_run" / "settings.yaml"
+    settings.write_text(f"{settings.read_text()}limit: 1\nexecutor.kind: ray\nother: 1\n")
+    config, taken = given(source)
+    assert (config.limit, config.executor.kind, len(taken)) == (None, "local", 2)
+    settings.unlink()
     assert given(source)[1] == {}
 
 
