@@ -18,8 +18,7 @@ from environment import environment
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.consistency import count_unlabelled, name_labels
-from concord.models.evaluation.metrics import gold_sequences, span_scores
+from concord.models.evaluation.metrics import count_unlabelled, gold_sequences, name_labels, span_scores
 from concord.models.labels import Span, decode_spans
 from concord.models.taggers.two_stage import TwoStageTagger
 from concord.pipeline.names.values import VALUES

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from concord.models.data.batch import Batch
 from concord.models.data.outputs import Draft
-from concord.models.data.sentence import Sentence
-from concord.models.data.visible import visible
+from concord.models.data.sentence import Sentence, visible
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.labels import Span, decode_spans, encode_spans
 

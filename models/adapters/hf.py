@@ -19,8 +19,7 @@ from concord.models.adapters.libraries import require_library
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf import Crf
-from concord.models.decoders.distribution import LabelDistribution
-from concord.models.decoders.softmax import SoftmaxDistribution
+from concord.models.decoders.distribution import LabelDistribution, SoftmaxDistribution
 from concord.models.errors import ModelError
 from concord.models.labels import split_label
 from concord.models.regular_files import read_regular

@@ -8,7 +8,7 @@ hundreds, where fp32 is only exact to 3e-5. Padding changes nothing, so gradient
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,10 @@ from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 from concord.models.decoders.crf_messages import Factors, Messages, Packing, scan_messages, tree_messages, viterbi
-from concord.models.decoders.distribution import LabelDistribution, SpanQuery
+from concord.models.decoders.distribution import LabelDistribution, SoftmaxDistribution, SpanQuery
 from concord.models.labels import LabelScheme
+
+DecoderName = Literal["softmax", "crf"]
 
 
 def log_space_partition(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
@@ -325,3 +327,19 @@ class CrfDistribution(LabelDistribution):
     @cached_property
     def _chain(self) -> Posterior:
         return posterior(*self._scores, self._mask)
+
+
+class SoftmaxOrCrf(nn.Module):
+    """A softmax, which has no parameters, or a CRF whose mode is the best well-formed label sequence."""
+
+    __call__: Callable[..., LabelDistribution]
+
+    def __init__(self, name: DecoderName, labels: Sequence[str], scheme: LabelScheme) -> None:
+        super().__init__()
+        self.crf = Crf(labels, scheme, legal_mode=True) if name == "crf" else None
+
+    def forward(self, logits: Tensor, mask: Tensor) -> LabelDistribution:
+        """Build the distribution from logits ``(B, T, L)`` and the mask of words ``(B, T)``."""
+        if self.crf is None:
+            return SoftmaxDistribution(logits, mask)
+        return self.crf(logits, mask)

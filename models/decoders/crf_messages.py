@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from concord.models.devices import send
+from concord.models.data.batch import send
 
 # The entries of a state stay within this many nats. The product of two states, one of a forward and one of a backward
 # scan, must stay within the 708 nats of fp64.

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from concord.models.config import Config
-from concord.models.devices import send
-from concord.models.layers.bilstm import draw_mask, lstm_states, run_lstm
-from concord.models.layers.lstm import SampledLayer, both_directions, by_step
+from concord.models.data.batch import send
+from concord.models.layers.lstm import SampledLayer, both_directions, by_step, draw_mask, lstm_states, run_lstm
 
 
 class VariationalLstmConfig(Config):

@@ -22,8 +22,8 @@ from typing_extensions import override
 from concord.models.data.batch import Batch
 from concord.models.data.outputs import AttentionWeights
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.softmax import SoftmaxDistribution
-from concord.models.layers.bilstm import BiLstm, BiLstmConfig
+from concord.models.decoders.distribution import SoftmaxDistribution
+from concord.models.layers.lstm import BiLstm, BiLstmConfig
 from concord.models.taggers.base import TaggerConfig
 from concord.models.taggers.one_stage import OneStageTagger
 from concord.models.words.representation import CharLstmConfig, WordRepresentation, WordRepresentationConfig

@@ -6,7 +6,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from concord.models.data.batch import Batch
-from concord.models.decoders.softmax import SoftmaxDistribution
+from concord.models.decoders.distribution import SoftmaxDistribution
 from concord.models.taggers.one_stage import BiLstmTagger
 
 

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from concord.models.layers.bilstm import CrossLstm, IndependentLstm
+from concord.models.layers.lstm import CrossLstm, IndependentLstm
 from concord.models.taggers.one_stage import BiLstmCnnTagger
 
 

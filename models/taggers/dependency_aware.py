@@ -20,7 +20,7 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf import Crf, CrfDistribution
 from concord.models.errors import ConfigError
 from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
-from concord.models.layers.bilstm import BiLstm, BiLstmConfig, draw_mask
+from concord.models.layers.lstm import BiLstm, BiLstmConfig, draw_mask
 from concord.models.layers.tree_lstm import TreeLstm, grow_forest
 from concord.models.taggers.base import TaggerConfig
 from concord.models.taggers.one_stage import OneStageTagger

@@ -13,13 +13,11 @@ from typing import ClassVar
 from torch import Tensor, nn
 from typing_extensions import override
 
-from concord.models.data.batch import Batch
+from concord.models.data.batch import Batch, Work, overlap
 from concord.models.data.sentence import Window
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.distribution import LabelDistribution
-from concord.models.decoders.softmax import SoftmaxDistribution
-from concord.models.devices import Work, overlap
-from concord.models.layers.bilstm import (
+from concord.models.decoders.distribution import LabelDistribution, SoftmaxDistribution
+from concord.models.layers.lstm import (
     BiLstmConfig,
     CrossLstm,
     IndependentLstm,

@@ -13,8 +13,8 @@ from typing_extensions import override
 from concord.models.data.batch import Batch
 from concord.models.data.outputs import AttentionWeights
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.decoders.crf import DecoderName, SoftmaxOrCrf
 from concord.models.decoders.distribution import LabelDistribution
-from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
 from concord.models.layers.attention import RelativeTransformer, TwoStreamConfig, capture_outputs
 from concord.models.taggers.base import TaggerConfig
 from concord.models.taggers.one_stage import OneStageTagger

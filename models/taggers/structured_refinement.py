@@ -17,7 +17,7 @@ from concord.models.data.batch import Batch
 from concord.models.data.outputs import AttentionWeights
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf import Crf, CrfDistribution, LinearChain
-from concord.models.layers.bilstm import BiLstm, BiLstmConfig, read_words
+from concord.models.layers.lstm import BiLstm, BiLstmConfig, read_words
 from concord.models.taggers.base import TaggerConfig
 from concord.models.taggers.one_stage import OneStageTagger
 from concord.models.words.representation import CharLstmConfig, WordRepresentation, WordRepresentationConfig

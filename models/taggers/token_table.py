@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from concord.models.confidence import Calibration, chosen_probability, find_spans, with_candidates
-from concord.models.data.batch import Batch
+from concord.models.data.batch import Batch, Work, fetch
 from concord.models.data.outputs import Prediction, Refined
 from concord.models.data.sentence import Sentence, Window
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import LabelDistribution, SpanQuery, entropy
-from concord.models.devices import Work, fetch
 from concord.models.labels import Span
 from concord.models.terms import find_contradictions, overrule_unsure
 

@@ -18,13 +18,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from concord.models.data.batch import IGNORED_LABEL, Batch
+from concord.models.data.batch import IGNORED_LABEL, Batch, Work, finished, overlap, send
 from concord.models.data.outputs import AttentionWeights, Draft, OnBatch, Precision, PredictOptions, Refined
 from concord.models.data.sentence import Sentence, Window
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.distribution import LabelDistribution, SpanQuery
-from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
-from concord.models.devices import Work, finished, overlap, send
+from concord.models.decoders.distribution import LabelDistribution, SoftmaxDistribution, SpanQuery, joint_probability
 from concord.models.layers.attention import capture_outputs
 from concord.models.layers.lstm import weights_key
 from concord.models.layers.variational_lstm import LstmSample

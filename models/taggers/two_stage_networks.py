@@ -17,12 +17,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from concord.models.config import Config
-from concord.models.data.batch import Batch
+from concord.models.data.batch import Batch, Work, fetch, finished, send
 from concord.models.data.outputs import Draft
 from concord.models.data.vocabulary import Vocabulary, normalize_digits
+from concord.models.decoders.crf import DecoderName, SoftmaxOrCrf
 from concord.models.decoders.distribution import entropy
-from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
-from concord.models.devices import Work, fetch, finished, send
 from concord.models.layers.attention import (
     LayeredTwoStreamEncoder,
     RelativeTransformer,

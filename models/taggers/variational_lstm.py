@@ -10,12 +10,11 @@ from typing import ClassVar
 from pydantic import Field
 from typing_extensions import override
 
-from concord.models.data.batch import Batch
+from concord.models.data.batch import Batch, Work, overlap
 from concord.models.data.sentence import Window
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.decoders.crf import DecoderName, SoftmaxOrCrf
 from concord.models.decoders.distribution import LabelDistribution, SampledDistribution
-from concord.models.decoders.softmax import DecoderName, SoftmaxOrCrf
-from concord.models.devices import Work, overlap
 from concord.models.layers.variational_lstm import VariationalLstmConfig
 from concord.models.taggers.base import Call, TaggerConfig
 from concord.models.taggers.one_stage import OneStageTagger

@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from concord.models.bundles.checkpoint import save_tagger, write_tensors
 from concord.models.bundles.manifest import BUNDLE_NAME
 from concord.models.config import Config
-from concord.models.data.batch import Batch
+from concord.models.data.batch import Batch, fetch
 from concord.models.data.outputs import Precision, PredictOptions
 from concord.models.data.sentence import Sentence, first_documents
-from concord.models.devices import fetch
 from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import gold_sequences, span_scores, token_scores
 from concord.models.labels import LabelScheme

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, gelu, layer_norm, linear, scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
 
-from concord.models.devices import send
+from concord.models.data.batch import send
 from concord.models.words.encoder_config import Precision
 from concord.models.words.subwords import SubwordTokenizer
 

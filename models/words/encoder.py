@@ -23,7 +23,7 @@ from torch.nn.functional import embedding_bag
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
-from concord.models.devices import send
+from concord.models.data.batch import send
 from concord.models.errors import ConfigError, EncoderMissingError, ModelError
 from concord.models.words.bert import Bert, read_bert
 from concord.models.words.bundled_encoder import read_bundled_encoder

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from decimal import Decimal
 
-from concord.models.data.visible import visible
+from concord.models.data.sentence import visible
 
 VALUES = ("CARDINAL", "DATE", "MONEY", "ORDINAL", "PERCENT", "QUANTITY", "TIME")
 """Labels of entities that are values and nobody's name."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from concord.models.data.outputs import Prediction
-from concord.models.evaluation.consistency import count_unlabelled, name_labels
+from concord.models.evaluation.metrics import count_unlabelled, name_labels
 from concord.pipeline.documents import AnnotatedDocument
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.names.values import VALUES

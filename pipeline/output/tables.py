@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from concord.models.data.outputs import Prediction, Source, known_numbers
-from concord.models.data.visible import visible, without_line_breaks
+from concord.models.data.sentence import visible, without_line_breaks
 from concord.models.labels import Span
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedWord, Part
 from concord.pipeline.names.identities import Mention, identify, name_key

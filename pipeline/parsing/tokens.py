@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from concord.models.data.visible import INVISIBLE, line_breaks, visible, without_line_breaks
+from concord.models.data.sentence import INVISIBLE, line_breaks, visible, without_line_breaks
 
 # Labels that Stanza's tokenizer gives to characters: 0 inside a token, else the end of a token, of a sentence, of a
 # multi-word token, or of both a multi-word token and a sentence.

@@ -15,7 +15,7 @@ from zipfile import ZipFile
 import orjson
 from typing_extensions import override
 
-from concord.models.data.visible import line_breaks
+from concord.models.data.sentence import line_breaks
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document, Part
 from concord.pipeline.plan import Piece

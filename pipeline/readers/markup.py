@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 
 from typing_extensions import override
 
-from concord.models.data.visible import without_line_breaks
+from concord.models.data.sentence import without_line_breaks
 from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.documents import PAGE, Part
 from concord.pipeline.readers.encodings import Decoded, decode, encoding_of

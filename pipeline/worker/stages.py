@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import pyarrow as pa
 
 from concord.models.data.outputs import OnBatch, Prediction, PredictOptions, Source, known_numbers
-from concord.models.data.sentence import Sentence
-from concord.models.data.visible import visible
+from concord.models.data.sentence import Sentence, visible
 from concord.models.errors import ConcordError
 from concord.models.labels import Span, decode_spans
 from concord.models.terms import TermMatcher

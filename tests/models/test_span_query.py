@@ -15,8 +15,13 @@ from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf import Crf
-from concord.models.decoders.distribution import LabelDistribution, SampledDistribution, SpanQuery
-from concord.models.decoders.softmax import SoftmaxDistribution, joint_probability
+from concord.models.decoders.distribution import (
+    LabelDistribution,
+    SampledDistribution,
+    SoftmaxDistribution,
+    SpanQuery,
+    joint_probability,
+)
 from concord.models.labels import BIO, BIOES, LabelScheme, Span, encode_spans
 from concord.models.taggers.token_table import span_query
 from concord.models.taggers.two_stage import span_probability

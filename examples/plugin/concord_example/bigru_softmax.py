@@ -8,7 +8,7 @@ from typing_extensions import override
 from concord.models.config import Config
 from concord.models.data.batch import Batch
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.decoders.softmax import SoftmaxDistribution
+from concord.models.decoders.distribution import SoftmaxDistribution
 from concord.models.taggers.base import TaggerConfig
 from concord.models.taggers.one_stage import OneStageTagger
 from concord.models.words.representation import WordRepresentation, WordRepresentationConfig

@@ -11,8 +11,15 @@ from seqeval.metrics import f1_score
 from seqeval.scheme import IOB2
 
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.consistency import count_unlabelled, name_labels
-from concord.models.evaluation.metrics import Scores, group_counts_by_document, known_names, span_scores, token_scores
+from concord.models.evaluation.metrics import (
+    Scores,
+    count_unlabelled,
+    group_counts_by_document,
+    known_names,
+    name_labels,
+    span_scores,
+    token_scores,
+)
 from concord.models.labels import TOKENS
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")

@@ -1,16 +1,254 @@
-"""LSTMs without gradient equal those of PyTorch."""
+"""LSTMs: stacks and what crossing contexts can learn; those without gradient equal those of PyTorch."""
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from concord.models.layers import bilstm
-from concord.models.layers.bilstm import BiLstm, BiLstmConfig, read_words, run_lstm
-from concord.models.layers.lstm import can_read_sequence, can_scan, project, read_sequence, scan
+from concord.models.data.sentence import Sentence
+from concord.models.data.vocabulary import Vocabulary
+from concord.models.layers import lstm as lstm_module
+from concord.models.layers.lstm import (
+    BiLstm,
+    BiLstmConfig,
+    CrossLstm,
+    IndependentLstm,
+    StackedLstmConfig,
+    can_read_sequence,
+    can_scan,
+    draw_mask,
+    project,
+    read_sequence,
+    read_words,
+    run_lstm,
+    scan,
+)
 from concord.models.taggers.base import Tagger
+
+LENGTHS = torch.tensor([3, 8, 1, 6])
+INPUTS, HIDDEN, RATE = 5, 4, 0.35
+Stack = CrossLstm | IndependentLstm
+AnyStack = TypeVar("AnyStack", bound=Stack)
+both_kinds = pytest.mark.parametrize("kind", [CrossLstm, IndependentLstm])
+
+
+def make_stack(kind: type[AnyStack], *, rate: float = RATE) -> AnyStack:
+    torch.manual_seed(3)
+    stack = kind(StackedLstmConfig(hidden=HIDDEN, layers=2, dropout=rate), INPUTS)
+    stack.double()
+    return stack
+
+
+def make_inputs() -> Tensor:
+    return torch.randn(4, 8, INPUTS, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+
+
+def slow_direction(lstm: nn.LSTM, suffix: str, words: Tensor, masks: dict[str, Tensor]) -> Tensor:
+    """Run one direction of one layer step by step with masks on input and state; return shape ``(T, H)``."""
+    bias = lstm.get_parameter(f"bias_ih_{suffix}") + lstm.get_parameter(f"bias_hh_{suffix}")
+    hidden = cell = torch.zeros(HIDDEN, dtype=words.dtype)
+    states = []
+    for word in words:
+        gates = lstm.get_parameter(f"weight_ih_{suffix}") @ (word * masks[f"weight_ih_{suffix}"]) + bias
+        gates = gates + lstm.get_parameter(f"weight_hh_{suffix}") @ (hidden * masks[f"weight_hh_{suffix}"])
+        entering, forgetting, candidate, leaving = gates.split(HIDDEN)
+        cell = forgetting.sigmoid() * cell + entering.sigmoid() * candidate.tanh()
+        hidden = leaving.sigmoid() * cell.tanh()
+        states.append(hidden)
+    return torch.stack(states)
+
+
+def draw_masks(lstm: nn.LSTM) -> tuple[dict[str, Tensor], Tensor]:
+    """Draw the masks of all cells and of the output for a batch, in the order of the stack."""
+    weights = {name: value for name, value in lstm.named_parameters() if name.startswith("weight")}
+    masks = {name: draw_mask((value.shape[1],), RATE, like=value) for name, value in weights.items()}
+    return masks, draw_mask((HIDDEN * (2 if lstm.bidirectional else 1),), RATE, like=lstm.get_parameter("bias_ih_l0"))
+
+
+@torch.inference_mode()
+def test_cross_stack_equals_masks_on_activations_shared_by_the_batch() -> None:
+    stack, inputs = make_stack(CrossLstm), make_inputs()
+    torch.manual_seed(9)
+    found = stack(inputs, LENGTHS)
+    torch.manual_seed(9)
+    masks, top = draw_masks(stack.lstm)
+    for row, length in enumerate(LENGTHS.tolist()):
+        states = inputs[row, :length]
+        for layer in range(2):
+            ahead = slow_direction(stack.lstm, f"l{layer}", states, masks)
+            back = slow_direction(stack.lstm, f"l{layer}_reverse", states.flip(0), masks).flip(0)
+            states = torch.cat([ahead, back], dim=1)
+        assert torch.allclose(found[row, :length], states * top, rtol=0, atol=1e-12)
+        assert not found[row, length:].any()
+
+
+@torch.inference_mode()
+def test_independent_stacks_equal_masks_on_activations_shared_by_the_batch() -> None:
+    stack, inputs = make_stack(IndependentLstm), make_inputs()
+    torch.manual_seed(9)
+    found = stack(inputs, LENGTHS)
+    torch.manual_seed(9)
+    drawn = [(lstm, *draw_masks(lstm)) for lstm in (stack.rightward, stack.leftward)]
+    for row, length in enumerate(LENGTHS.tolist()):
+        words = inputs[row, :length]
+        ends = []
+        for (lstm, masks, top), states in zip(drawn, (words, words.flip(0)), strict=True):
+            lower = slow_direction(lstm, "l0", states, masks)
+            ends.append(slow_direction(lstm, "l1", lower, masks) * top)
+        expected = torch.cat([ends[0], ends[1].flip(0)], dim=1)
+        assert torch.allclose(found[row, :length], expected, rtol=0, atol=1e-12)
+        assert not found[row, length:].any()
+
+
+@both_kinds
+@torch.inference_mode()
+def test_training_draws_new_masks_and_evaluation_uses_none(kind: type[Stack]) -> None:
+    stack, inputs = make_stack(kind), make_inputs()
+    assert not torch.equal(stack(inputs, LENGTHS), stack(inputs, LENGTHS))
+    plain = make_stack(kind, rate=0.0)
+    assert torch.equal(stack.eval()(inputs, LENGTHS), plain(inputs, LENGTHS))
+    assert torch.equal(plain.eval()(inputs, LENGTHS), plain.train()(inputs, LENGTHS))
+
+
+def reached(outputs: Tensor, inputs: Tensor, word: int) -> list[bool]:
+    """Return which words of the sentence affect some outputs at a word."""
+    (gradient,) = torch.autograd.grad(outputs[0, word].sum(), inputs, retain_graph=True)
+    return (gradient[0] != 0).any(dim=1).tolist()
+
+
+def test_independent_directions_see_one_side_and_cross_directions_both() -> None:
+    inputs, lengths = make_inputs()[:1, :5].requires_grad_(), torch.tensor([5])
+    apart = make_stack(IndependentLstm).eval()(inputs, lengths)
+    assert reached(apart[:, :, :HIDDEN], inputs, 2) == [True, True, True, False, False]
+    assert reached(apart[:, :, HIDDEN:], inputs, 2) == [False, False, True, True, True]
+    crossed = make_stack(CrossLstm).eval()(inputs, lengths)
+    for half in (crossed[:, :, :HIDDEN], crossed[:, :, HIDDEN:]):
+        assert reached(half, inputs, 2) == [True] * 5
+
+
+@both_kinds
+def test_every_weight_gets_a_gradient_through_the_masks(kind: type[Stack]) -> None:
+    stack = make_stack(kind, rate=0.1)
+    stack(make_inputs(), LENGTHS).sum().backward()
+    assert all(weight.grad is not None and bool(weight.grad.any()) for weight in stack.parameters())
+
+
+@pytest.mark.parametrize(("kind", "second"), [(IndependentLstm, 160_800), (CrossLstm, 240_800)])
+def test_sizes_match_the_paper_with_one_bias_per_cell(kind: type[Stack], second: int) -> None:
+    """A cell has one bias in the paper and two, which are added, in PyTorch."""
+    named = dict(kind(StackedLstmConfig(), 364).named_parameters())
+    sizes = [
+        sum(weight.numel() for name, weight in named.items() if f"_l{layer}" in name and "bias_hh" not in name)
+        for layer in range(2)
+    ]
+    assert sizes == [372_000, second]
+    assert sum(weight.numel() for name, weight in named.items() if "bias_hh" in name) == 4 * 400
+
+
+@both_kinds
+def test_cells_start_with_an_open_forget_gate(kind: type[Stack]) -> None:
+    named = make_stack(kind).named_parameters()
+    biases = [value.detach() for name, value in named if name.startswith("bias") or ".bias" in name]
+    totals = torch.stack(biases).sum(dim=0).split(HIDDEN)
+    assert [total.tolist() for total in totals] == [[0.0] * 4, [4.0] * 4, [0.0] * 4, [0.0] * 4]
+
+
+PHRASES = [("key", "and", "peele"), ("you", "and", "i"), ("key", "and", "i"), ("you", "and", "peele")]
+MIDDLE_ALONE = [("O", "B-ART", "O")] * 2 + [("O", "O", "O")] * 2
+WHOLE_PHRASE = [("B-ART", "I-ART", "I-ART")] * 2 + [("O", "O", "O")] * 2
+# The loss at chance level for the middle word, in nats.
+CHANCE = math.log(2)
+
+WIDTH = 12
+SIZES: dict[str, Any] = {
+    "representation": {"word_dimension": 8, "characters": None, "dropout": 0.0},
+    "lstm": {"hidden": WIDTH, "dropout": 0.0},
+}
+Build = Callable[..., Tagger]
+slow = pytest.mark.slow
+
+
+def label(labels: Sequence[tuple[str, ...]]) -> list[Sentence]:
+    return [Sentence(words=words, labels=own) for words, own in zip(PHRASES, labels, strict=True)]
+
+
+def build_small(build: Build, name: str, sentences: list[Sentence]) -> Tagger:
+    return build(name, vocabulary=Vocabulary.from_sentences(sentences), **SIZES)
+
+
+def train(tagger: Tagger, sentences: list[Sentence], *, steps: int, until: float = 0.0) -> float:
+    """Train on the phrases until the loss falls below a bound, and return the last loss."""
+    batch, optimizer = tagger.encode(sentences), torch.optim.Adam(tagger.train().parameters(), lr=0.02)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = tagger.loss(batch)
+        loss.backward()
+        optimizer.step()
+        if float(loss.detach()) < until:
+            break
+    tagger.eval()
+    return float(loss.detach())
+
+
+def right_phrases(tagger: Tagger, sentences: list[Sentence]) -> int:
+    (predictions,) = tagger.predict_documents([sentences])
+    return sum(found.labels == gold.labels for found, gold in zip(predictions, sentences, strict=True))
+
+
+@slow
+@pytest.mark.parametrize("name", ["cross_bilstm_cnn", "att_bilstm_cnn"])
+def test_cross_stacks_and_attention_learn_the_exclusive_or(build: Build, name: str) -> None:
+    sentences = label(MIDDLE_ALONE)
+    tagger = build_small(build, name, sentences)
+    assert train(tagger, sentences, steps=800, until=1e-3) < 1e-3
+    assert right_phrases(tagger, sentences) == 4
+
+
+def assert_chance_level(tagger: Tagger, sentences: list[Sentence], *, words: int = 1) -> None:
+    """Train a tagger whose loss is the mean over this many words per phrase (1 if it is their sum), and check it."""
+    assert CHANCE - 1e-4 < words * train(tagger, sentences, steps=150) < CHANCE + 0.01
+    assert right_phrases(tagger, sentences) <= 3
+
+
+@slow
+@pytest.mark.parametrize(("name", "words"), [("baseline_bilstm_cnn", 3), ("bilstm_softmax", 1)])
+def test_independent_stacks_and_one_layer_are_no_better_than_chance(build: Build, name: str, words: int) -> None:
+    sentences = label(MIDDLE_ALONE)
+    assert_chance_level(build_small(build, name, sentences), sentences, words=words)
+
+
+@slow
+def test_two_bidirectional_layers_of_torch_learn_what_independent_stacks_cannot(build: Build) -> None:
+    """They are a Cross stack, so they must not be used for the Baseline."""
+    sentences = label(MIDDLE_ALONE)
+    tagger = build_small(build, "baseline_bilstm_cnn", sentences)
+    tagger.lstm = BiLstm(BiLstmConfig(hidden=WIDTH, layers=2, dropout=0.0), 8)
+    assert train(tagger, sentences, steps=800, until=1e-3) < 1e-3
+    assert right_phrases(tagger, sentences) == 4
+
+
+def independent_stacks_with_crf(build: Build, sentences: list[Sentence]) -> Tagger:
+    tagger = build_small(build, "bilstm_crf", sentences)
+    tagger.lstm = IndependentLstm(StackedLstmConfig(hidden=WIDTH, dropout=0.0), 8)
+    return tagger
+
+
+@slow
+def test_crf_does_not_help_independent_stacks_when_labels_of_neighbours_are_uninformative(build: Build) -> None:
+    sentences = label(MIDDLE_ALONE)
+    assert_chance_level(independent_stacks_with_crf(build, sentences), sentences)
+
+
+@slow
+def test_crf_helps_independent_stacks_when_labels_of_neighbours_are_informative(build: Build) -> None:
+    """At the last word one direction has read the whole phrase, and transitions pass the information on."""
+    sentences = label(WHOLE_PHRASE)
+    tagger = independent_stacks_with_crf(build, sentences)
+    assert train(tagger, sentences, steps=800, until=0.01) < 0.01
+    assert right_phrases(tagger, sentences) == 4
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -56,7 +294,7 @@ def test_only_plain_inference_on_a_cpu_in_float32_is_read() -> None:
             assert not can_read_sequence(lstm, inputs)
 
 
-LENGTHS = torch.tensor([3, 7, 1, 7, 4, 2, 2, 5])
+SENTENCES = torch.tensor([3, 7, 1, 7, 4, 2, 2, 5])
 
 
 def lstm(*, layers: int = 1) -> nn.LSTM:
@@ -68,9 +306,9 @@ def lstm(*, layers: int = 1) -> nn.LSTM:
 def test_scan_equals_the_lstm_of_pytorch() -> None:
     network, distinct = lstm(), torch.randn(9, 6, dtype=torch.float64)
     for width in (7, 9):
-        index = torch.randint(9, (len(LENGTHS), width))
-        expected, _ = run_lstm(network, distinct[index], LENGTHS)
-        found = scan(network, project(network, distinct), index, LENGTHS)
+        index = torch.randint(9, (len(SENTENCES), width))
+        expected, _ = run_lstm(network, distinct[index], SENTENCES)
+        found = scan(network, project(network, distinct), index, SENTENCES)
         assert found.shape == expected.shape
         assert torch.allclose(found, expected, rtol=0, atol=1e-12)
 
@@ -102,7 +340,7 @@ def test_words_are_read_like_their_vectors(
         scans.append(scan(*arguments))
         return scans[-1]
 
-    monkeypatch.setattr(bilstm, "scan", spy)
+    monkeypatch.setattr(lstm_module, "scan", spy)
     with torch.inference_mode():
         assert torch.allclose(read_words(reader, batch, representation, None), expected, atol=1e-6)
         assert len(scans) == 1

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from concord.models.layers import lstm as lstm_module
-from concord.models.layers.bilstm import draw_mask, run_lstm
+from concord.models.layers.lstm import draw_mask, run_lstm
 from concord.models.layers.variational_lstm import (
     LstmSample,
     VariationalLstm,

@@ -13,7 +13,7 @@ from concord.models.data.sentence import Sentence, TreeError, cut_windows
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
 from concord.models.layers.attention import GlobalAttention, OtherWordsAttention
-from concord.models.layers.bilstm import BiLstm
+from concord.models.layers.lstm import BiLstm
 from concord.models.layers.tree_lstm import TreeLstm, grow_forest
 from concord.models.taggers.base import Tagger
 

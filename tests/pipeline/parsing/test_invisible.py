@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import concord
 from concord.doc import Entity, Token
-from concord.models.data.visible import INVISIBLE, visible, without_line_breaks
+from concord.models.data.sentence import INVISIBLE, visible, without_line_breaks
 from concord.nlp import Nlp
 from concord.pipeline.parsing import tokens
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concord.models.data.visible import visible, without_line_breaks
+from concord.models.data.sentence import visible, without_line_breaks
 from concord.pipeline.parsing.tokens import (
     BOTH_END,
     MULTI_WORD_END,

@@ -18,8 +18,7 @@ from concord_testing.runs import committed_bytes, job, resolved
 from concord.models.bundles.checkpoint import save_tagger
 from concord.models.bundles.manifest import tagger_digest
 from concord.models.bundles.registry import build_tagger
-from concord.models.data.sentence import Sentence
-from concord.models.data.visible import visible
+from concord.models.data.sentence import Sentence, visible
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ModelError
 from concord.pipeline.annotate import annotate

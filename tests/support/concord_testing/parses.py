@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from concord.models.data.visible import visible
+from concord.models.data.sentence import visible
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence
 from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.tokens import parser_view

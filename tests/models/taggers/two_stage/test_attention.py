@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from concord.models.data.batch import Batch
+from concord.models.data.batch import Batch, finished
 from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
-from concord.models.devices import finished
 from concord.models.layers.attention import (
     LayeredTwoStreamEncoder,
     RelativeAttention,

@@ -9,7 +9,7 @@ import torch
 
 from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
-from concord.models.decoders.softmax import SoftmaxDistribution
+from concord.models.decoders.distribution import SoftmaxDistribution
 from concord.models.taggers.two_stage import merge_stages
 
 Documents = list[list[Sentence]]

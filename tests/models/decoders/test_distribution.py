@@ -1,5 +1,6 @@
-"""Training on allowed labels and, with a softmax, on probabilities: against enumeration of all label sequences."""
+"""The softmax decoder, and training on allowed labels and probabilities, against enumeration of all label sequences."""
 
+import math
 from itertools import product
 
 import numpy as np
@@ -12,8 +13,7 @@ from concord.models.data.sentence import Sentence, SoftLabels
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf import Crf
 from concord.models.decoders.crf_messages import Factors
-from concord.models.decoders.distribution import LabelDistribution
-from concord.models.decoders.softmax import SoftmaxDistribution
+from concord.models.decoders.distribution import LabelDistribution, SoftmaxDistribution, entropy
 from concord.models.labels import BIO
 
 LABELS = BIO.label_set(["X"])
@@ -134,3 +134,25 @@ def test_certain_soft_labels_train_as_gold_labels_do(name: str, kind: str) -> No
     for likelihood, gradient in found[1:]:
         assert torch.allclose(likelihood, found[0][0], atol=1e-6)
         assert torch.allclose(gradient, found[0][1], atol=1e-6)
+
+
+LOGITS = torch.tensor([[[0.0, math.log(3.0)], [math.log(4.0), 0.0]], [[1.0, 1.0], [9.0, -9.0]]])
+TWO_WORDS = torch.tensor([[True, True], [True, False]])
+
+
+@torch.inference_mode()
+def test_softmax_labels_words_independently_and_ignores_padding() -> None:
+    distribution = SoftmaxDistribution(LOGITS, TWO_WORDS)
+    assert distribution.marginals().tolist() == [
+        [pytest.approx([0.25, 0.75]), pytest.approx([0.8, 0.2])],
+        [pytest.approx([0.5, 0.5]), [0.0, 0.0]],
+    ]
+    assert distribution.mode().tolist() == [[1, 0], [0, 0]]
+    gold = torch.tensor([[1, 1], [0, -100]])
+    assert distribution.log_prob(gold).tolist() == pytest.approx([math.log(0.75 * 0.2), math.log(0.5)])
+
+
+def test_entropy_is_in_nats_and_finite_at_certainty() -> None:
+    probabilities = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.9, 0.1]])
+    expected = [0.0, math.log(2.0), -0.9 * math.log(0.9) - 0.1 * math.log(0.1)]
+    assert entropy(probabilities).tolist() == pytest.approx(expected)
