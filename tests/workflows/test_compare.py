@@ -158,11 +158,6 @@ def test_different_types_are_rejected_unless_mapped(tiny_bundle: Path, other_bun
     assert not {label for label in predicted if label.endswith(("ORG", "PER"))}
 
 
-def test_taggers_of_entities_and_of_token_labels_cannot_be_compared(tiny_bundle: Path, token_bundle: Path) -> None:
-    with pytest.raises(ConfigError, match="got one of each"):
-        compare(job(tiny_bundle, token_bundle))
-
-
 @pytest.mark.slow
 def test_token_labels_are_compared_by_accuracy(token_bundle: Path) -> None:
     form = GoldFormat(label_column="upos")
@@ -181,7 +176,11 @@ def test_sentence_is_the_unit_when_the_corpus_has_no_documents(
     assert "mark no documents, so each sentence is one" in answer.text
 
 
-def test_corpus_without_entities_is_rejected(tiny_bundle: Path, write_corpus: Callable[[str], Path]) -> None:
+def test_what_cannot_be_compared_is_rejected(
+    tiny_bundle: Path, token_bundle: Path, write_corpus: Callable[[str], Path]
+) -> None:
+    with pytest.raises(ConfigError, match="got one of each"):
+        compare(job(tiny_bundle, token_bundle))
     with pytest.raises(InputError, match="expected a corpus with entities"):
         compare(job(tiny_bundle, tiny_bundle, data=[str(write_corpus("It\tO\nrained\tO\n"))]))
 

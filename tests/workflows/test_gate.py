@@ -47,7 +47,7 @@ def part(name: str, *, low: float) -> Line:
     return replace(OVERALL, kind="language", name=name, difference=Difference(mean=low + 3, low=low, high=low + 6))
 
 
-def test_the_gate_file_lists_every_key_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gate_file_lists_every_key_with_its_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(CHECKOUT)
     path = Path("conf/promote.yaml")
     config = read_gate(path)
@@ -55,13 +55,9 @@ def test_the_gate_file_lists_every_key_with_its_default(monkeypatch: pytest.Monk
     own = {"data", "no_worse"}
     assert config.model_dump(exclude=own) == GateConfig(data=[]).model_dump(exclude=own)
     assert all(Path(corpus).is_absolute() and Path(corpus).is_file() for corpus in config.data)
-
-
-def test_a_gate_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "gate.yaml"
-    path.write_text("data: [a.conll]\ntolerence: 1.0\n")
+    (tmp_path / "gate.yaml").write_text("data: [a.conll]\ntolerence: 1.0\n")
     with pytest.raises(ConfigError, match="did you mean 'tolerance'"):
-        read_gate(path)
+        read_gate(tmp_path / "gate.yaml")
 
 
 def test_a_better_candidate_passes() -> None:
@@ -102,20 +98,14 @@ def test_a_line_that_the_comparison_lacks_is_named_with_those_there_are() -> Non
         comparison_conditions(GATE, [OVERALL, part("PER", low=0.0), part("unseen", low=0.0)])
 
 
-def test_seen_documents_fail() -> None:
+def test_seen_documents_unknown_provenance_and_changed_files_fail() -> None:
     clean = Overlap(compared=40, short=2, seen={})
     assert provenance_condition(GATE, clean).holds
     seen = provenance_condition(GATE, Overlap(compared=40, short=2, seen={"train": 3, "dev": 1}))
     assert (seen.holds, seen.short_by) == (False, 3)
     assert "3 in what it was trained on" in seen.found
-
-
-def test_unknown_provenance_passes_only_if_the_gate_allows_it() -> None:
     assert not provenance_condition(GATE, None).holds
     assert provenance_condition(GATE.model_copy(update={"unknown_provenance": "allow"}), None).holds
-
-
-def test_changed_files_fail() -> None:
     assert digest_condition("a" * 64).holds
     assert not digest_condition("a" * 64, fault="the files are not what was registered").holds
 

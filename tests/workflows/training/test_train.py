@@ -390,17 +390,14 @@ def test_a_weight_repeats_documents_and_chooses_a_fraction() -> None:
     assert [document for document in documents if document in chosen] == chosen
 
 
-def test_read_corpora_maps_and_drops_types(write_corpus: Callable[[str], Path]) -> None:
+def test_read_corpora_maps_and_drops_types_and_renames_token_labels(write_corpus: Callable[[str], Path]) -> None:
     path = write_corpus("Ada\tB-PER\nKing\tI-PER\nin\tO\nYork\tB-GPE\nMonday\tB-DAY\n")
     documents = read_corpora([str(path), str(path)], labels={"GPE": "LOC", "DAY": None})
     expected = Sentence(words=("Ada", "King", "in", "York", "Monday"), labels=("B-PER", "I-PER", "O", "B-LOC", "O"))
     assert documents == [(expected,), (expected,)]
     assert label_types(documents, BIO) == {"PER", "LOC"}
-
-
-def test_read_corpora_renames_token_labels_and_drops_none(write_corpus: Callable[[str], Path]) -> None:
-    path, form = str(write_corpus("She\tPRP\nran\tVBD\n")), GoldFormat(label_scheme="TOKENS")
-    ((sentence,),) = read_corpora([path], labels={"VBD": "VERB"}, form=form)
+    path, form = write_corpus("She\tPRP\nran\tVBD\n"), GoldFormat(label_scheme="TOKENS")
+    ((sentence,),) = read_corpora([str(path)], labels={"VBD": "VERB"}, form=form)
     assert sentence.labels == ("PRP", "VERB")
     with pytest.raises(ConfigError, match=r"labels\.VBD: expected a label"):
-        read_corpora([path], labels={"VBD": None}, form=form)
+        read_corpora([str(path)], labels={"VBD": None}, form=form)

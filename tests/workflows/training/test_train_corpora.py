@@ -54,13 +54,10 @@ def test_a_share_of_the_other_words_is_outside(tmp_path: Path, data: DataConfig)
     assert allowed(data, outside=0.3) == [found]
 
 
-@pytest.mark.parametrize("missing", ["terms", "unlabelled"])
-def test_terms_and_unlabelled_corpora_need_each_other(data: DataConfig, missing: str) -> None:
-    with pytest.raises(ConfigError, match="data: expected both terms, a list of terms, and unlabelled"):
-        read_weak_corpora(data.model_copy(update={missing: None}), scheme=BIO, trees=False)
-
-
-def test_other_faults_are_explained(tmp_path: Path, data: DataConfig) -> None:
+def test_terms_and_unlabelled_corpora_need_each_other_and_entities(tmp_path: Path, data: DataConfig) -> None:
+    for missing in ("terms", "unlabelled"):
+        with pytest.raises(ConfigError, match="data: expected both terms, a list of terms, and unlabelled"):
+            read_weak_corpora(data.model_copy(update={missing: None}), scheme=BIO, trees=False)
     with pytest.raises(ConfigError, match="expected another scheme than TOKENS"):
         read_weak_corpora(data, scheme=TOKENS, trees=False)
     (tmp_path / "texts.conll").write_text("\n")
