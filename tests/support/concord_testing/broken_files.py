@@ -238,6 +238,9 @@ def damage_and_read(
         path.write_bytes(damaged)
         found = read_all(path, sample.format, sample.config)
         on_read()
+        for record in found:
+            if isinstance(record, Document):
+                assert all(0 <= part.start <= len(record.text) for part in record.parts or ())
         texts = _texts(found)
         if len(texts) < len(found):
             outcomes["dead letters"] += 1
