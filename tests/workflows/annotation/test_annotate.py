@@ -173,6 +173,7 @@ def test_a_promotion_during_a_run_takes_effect_in_the_next(
     assert [run.data.tags["concord.model"] for run in annotation_runs()] == ["models:/tiny/2", "models:/tiny/1"]
 
 
+@pytest.mark.slow(reason="starts a process that loads parser and tagger")
 def test_a_worker_needs_no_store_and_imports_no_library_without_need(collection: Path) -> None:
     assert annotate(collection).exit_code == 0
     code = (
