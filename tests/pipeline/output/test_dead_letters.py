@@ -96,7 +96,7 @@ def texts_of(output: OutputPath) -> dict[str, list[str]]:
     return {row["doc_id"]: [other["text"] for other in rows if other["doc_id"] == row["doc_id"]] for row in rows}
 
 
-def test_dead_letters_are_filtered_by_stage_reason_and_document(archive: Path) -> None:
+def test_dead_letters_are_filtered_and_retried_by_stage_reason_and_document(archive: Path) -> None:
     report = runs.run_job(job(archive))
     assert (report.annotated, report.dead_letters) == (5, 5)
     chosen = {
@@ -111,6 +111,11 @@ def test_dead_letters_are_filtered_by_stage_reason_and_document(archive: Path) -
         "both": ["d", "f"],
         "e": ["e"],
     }
+    report = retry(archive, DeadLetterFilter(ids=("e",)), build=build_fixed_worker)
+    assert (report.changes.retried, report.annotated) == (1, 1)
+    assert attempts(report) == {None: 0, "d": 0, "f": 0, "whole.txt": 0}
+    report = retry(archive, DeadLetterFilter(errors=("duplicate_id",)))
+    assert attempts(report) == {None: 0, "d": 1, "f": 0, "whole.txt": 0}
 
 
 def test_retry_annotates_only_dead_letters(archive: Path) -> None:
@@ -150,15 +155,6 @@ def test_retry_counts_every_failed_attempt_and_does_nothing_when_none_matches(ar
         report = retry(archive)
         assert attempts(report) == {None: number, "d": number, "e": number, "f": number, "whole.txt": number}
         assert (report.annotated, report.unchanged) == (0, 5)
-
-
-def test_retry_keeps_dead_letters_that_do_not_match(archive: Path) -> None:
-    runs.run_job(job(archive))
-    report = retry(archive, DeadLetterFilter(ids=("e",)), build=build_fixed_worker)
-    assert (report.changes.retried, report.annotated) == (1, 1)
-    assert attempts(report) == {None: 0, "d": 0, "f": 0, "whole.txt": 0}
-    report = retry(archive, DeadLetterFilter(errors=("duplicate_id",)))
-    assert attempts(report) == {None: 0, "d": 1, "f": 0, "whole.txt": 0}
 
 
 def test_retry_leaves_an_id_with_the_dead_letter_that_has_it(archive: Path) -> None:

@@ -224,7 +224,7 @@ def test_new_parser_parses_and_tags_everything_again(archive: Path, monkeypatch:
     assert verify(report.output) == []
 
 
-def test_id_stays_with_its_document_until_that_is_removed(archive: Path) -> None:
+def test_id_stays_with_its_document_or_dead_letter_until_that_is_removed(archive: Path) -> None:
     runs.run_job(job(archive))
     write_lines(archive / "a.jsonl", {"d1": "Another d1."})
     report = runs.run_job(job(archive))
@@ -234,6 +234,13 @@ def test_id_stays_with_its_document_until_that_is_removed(archive: Path) -> None
     (archive / "lines.jsonl").unlink()
     report = runs.run_job(job(archive))
     assert (report.annotated, report.unchanged, report.dead_letters) == (1, 10, 0)
+    assert_equals_one_run(archive, report)
+    (archive / "b.jsonl").write_text('{"id": "x", "text": "PARSERFAULT"}\n')
+    (archive / "c.jsonl").write_text('{"id": "x", "text": "Yes."}\n')
+    assert runs.run_job(job(archive, max_dead_letters=1.0)).dead_letters == 2
+    (archive / "b.jsonl").unlink()
+    report = runs.run_job(job(archive, max_dead_letters=1.0))
+    assert (report.annotated, report.unchanged, report.dead_letters) == (1, 11, 0)
     assert_equals_one_run(archive, report)
 
 
@@ -248,17 +255,6 @@ def test_document_comes_back_after_two_interrupted_runs(archive: Path) -> None:
         (archive / f"z{number}.txt").write_text(text_of(30 + number))
     (archive / "t0.txt").write_text(first)
     assert_equals_one_run(archive, runs.run_job(job(archive)))
-
-
-def test_id_of_a_dead_letter_is_free_once_that_is_removed(archive: Path) -> None:
-    (archive / "a.jsonl").write_text('{"id": "x", "text": "PARSERFAULT"}\n')
-    (archive / "b.jsonl").write_text('{"id": "x", "text": "Yes."}\n')
-    report = runs.run_job(job(archive, max_dead_letters=1.0))
-    assert (report.annotated, report.dead_letters) == (20, 2)
-    (archive / "a.jsonl").unlink()
-    report = runs.run_job(job(archive, max_dead_letters=1.0))
-    assert (report.annotated, report.unchanged, report.dead_letters) == (1, 20, 0)
-    assert_equals_one_run(archive, report)
 
 
 def test_dead_letters_are_reused_until_their_file_changes(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
