@@ -48,7 +48,7 @@ def test_archive_counts_match_its_files_after_edits(tmp_path: Path) -> None:
     assert archive.broken_records > 6
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a dozen processes write, die and read")
 def test_short_soak_has_no_findings(tmp_path: Path) -> None:
     # Two runs with five faults of four kinds.
     schedules = iter([draw(11, 3, ray=False)])

@@ -442,6 +442,7 @@ edits = st.lists(
 )
 
 
+@pytest.mark.slow(reason="each example is several runs")
 @given(rounds=st.lists(edits, min_size=1, max_size=3))
 def test_any_sequence_of_edits_and_runs_equals_one_run(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[Any]

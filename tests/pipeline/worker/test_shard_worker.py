@@ -131,6 +131,7 @@ def test_output_is_the_same_with_a_moved_tagger_and_when_another_worker_has_pars
 
 
 @pytest.mark.encoder
+@pytest.mark.slow(reason="makes an encoder, and loads it and the parser")
 def test_tagger_with_a_tuned_encoder_runs_from_its_folder_alone(source: Path, tmp_path: Path) -> None:
     pretrained = tmp_path / "pretrained"
     pretrained.mkdir()

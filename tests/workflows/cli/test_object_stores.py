@@ -35,6 +35,7 @@ def put_texts(url: str) -> str:
     return f"{url}/texts"
 
 
+@pytest.mark.slow(reason="fifteen commands, with the parser")
 def test_every_verb_accepts_the_url_of_a_collection(s3_url: str, tiny_bundle: Path, tmp_path: Path) -> None:
     source, output = put_texts(s3_url), f"{s3_url}/out"
     assert any(check["found"].startswith(output) for check in answer("doctor", "-o", output)["checks"])
