@@ -131,27 +131,23 @@ LEFT_OUT = {"trees": ["trees"], "tags": ["trees", "tags"]}
 
 
 @pytest.mark.parametrize("left_out", LEFT_OUT.values(), ids=LEFT_OUT)
-def test_what_is_left_out_is_null_and_all_else_stays(parser: StanzaParser, left_out: Sequence[str]) -> None:
+def test_what_is_left_out_is_null_and_not_loaded_and_all_else_stays(
+    parser: StanzaParser, left_out: Sequence[str]
+) -> None:
     config = ParserConfig.from_mapping(dict.fromkeys(left_out, False))
+    unused = {"trees": {"depparse"}, "tags": {"pos", "lemma"}}
+    loaded = {"tokenize", "mwt", "pos", "lemma", "depparse"}.difference(*(unused[part] for part in left_out))
+    plain = StanzaParser(config, shortcuts="off")
+    assert set(stanza_packages.find_package(config).processors) == set(plain._stanza._nlp.processors) == loaded
     documents = documents_of([*PROSE[:3], ODD["long_token"], ODD["decomposed"], ODD["empty"]])
     short = StanzaParser(config).parse(documents)
-    assert short == StanzaParser(config, shortcuts="off").parse(documents)
+    assert short == plain.parse(documents)
     for outcome, whole in zip(short, parser.parse(documents), strict=True):
         assert isinstance(outcome, ParsedDocument)
         assert isinstance(whole, ParsedDocument)
         assert [sentence.words for sentence in outcome.sentences] == [
             tuple(word._replace(**null_columns(left_out)) for word in sentence.words) for sentence in whole.sentences
         ]
-
-
-@pytest.mark.parametrize("left_out", LEFT_OUT.values(), ids=LEFT_OUT)
-def test_what_is_left_out_is_not_loaded(left_out: Sequence[str]) -> None:
-    package = stanza_packages.find_package(ParserConfig.from_mapping(dict.fromkeys(left_out, False)))
-    unused = {"trees": {"depparse"}, "tags": {"pos", "lemma"}}
-    assert set(package.processors) == {"tokenize", "mwt", "pos", "lemma", "depparse"}.difference(
-        *(unused[part] for part in left_out)
-    )
-    assert set(stanza_pipeline.load_pipeline(package, device="cpu").processors) == set(package.processors)
 
 
 def test_trees_need_tags() -> None:
