@@ -1,5 +1,6 @@
-"""The representation of a word, and pretrained vectors."""
+"""Word representations: their parts, and what characters add by a CNN, by one of fixed length, or by an LSTM."""
 
+import string
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,16 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
 from concord.models.words.form_vectors import WordVectors, read_word_vectors
-from concord.models.words.representation import CharCnnConfig, WordRepresentation, WordRepresentationConfig
+from concord.models.words.representation import (
+    CharCnn,
+    CharCnnConfig,
+    CharLstm,
+    CharLstmConfig,
+    FixedCharCnn,
+    FixedCharCnnConfig,
+    WordRepresentation,
+    WordRepresentationConfig,
+)
 
 
 def representation(vocabulary: Vocabulary, *, unit_variance: bool = False) -> WordRepresentation:
@@ -239,3 +249,211 @@ def test_unreadable_vectors_raise_a_config_error(tmp_path: Path, content: bytes 
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"vectors\.txt"):
         read_word_vectors(path)
+
+
+def char_cnn(widths: tuple[int, ...]) -> CharCnn:
+    torch.manual_seed(0)
+    return CharCnn(CharCnnConfig(embedding_dimension=4, filters=5, widths=widths), 10).double().eval()
+
+
+@torch.no_grad()
+def test_char_cnn_ignores_the_length_of_the_longest_word_in_the_batch() -> None:
+    network = char_cnn((2, 3, 4))
+    short = torch.tensor([[3, 4, 5]])
+    padded = torch.tensor([[3, 4, 5, 0, 0, 0, 0, 0], [7] * 8])
+    assert float((network(padded)[0] - network(short)[0]).abs().max()) < 1e-12
+
+
+def test_char_cnn_without_gradient_equals_the_convolutions() -> None:
+    for widths in ((3,), (2, 3, 4), (1, 5), (6, 2)):
+        network = char_cnn(widths)
+        forms = torch.tensor(
+            [[3, 4, 5, 6, 7, 8], [0] * 6, [7, 9, 0, 0, 0, 0], [4, 0, 0, 0, 0, 0], [UNKNOWN, 2, 3, 0, 0, 0]]
+        )
+        expected = network(forms)
+        with torch.no_grad():
+            assert torch.allclose(network(forms), expected, atol=1e-12)
+            assert not network(forms[1:2]).any()
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_char_cnn_reads_many_words_as_it_reads_each() -> None:
+    network = char_cnn((2, 3))
+    lengths = torch.randint(0, 12, (1100,), generator=torch.Generator().manual_seed(0))
+    forms = torch.randint(1, 10, (1100, 12)) * (torch.arange(12)[None, :] < lengths[:, None])
+    found = network(forms)
+    alone = torch.cat([network(forms[row : row + 1]) for row in range(1100)])
+    assert float((found - alone).abs().max()) < 1e-12
+
+
+@torch.no_grad()
+def test_char_cnn_is_the_maximum_over_positions_of_the_word() -> None:
+    network = char_cnn((3,))
+    characters = [3, 4, 5, 6]
+    window = network.embedding(torch.tensor([0, *characters, 0]))
+    weight, bias = network.convolutions[0].weight, network.convolutions[0].bias
+    scores = [(weight * window[place : place + 3].T).sum((1, 2)) + bias for place in range(4)]
+    assert torch.allclose(network(torch.tensor([characters]))[0], torch.stack(scores).amax(0))
+
+
+@torch.no_grad()
+def test_char_cnn_returns_zeros_without_characters_and_accepts_one_character() -> None:
+    network = char_cnn((2, 3))
+    found = network(torch.tensor([[0, 0], [UNKNOWN, 0]]))
+    assert not found[0].any()
+    assert bool(found[1].isfinite().all())
+
+
+CHARACTERS = tuple("aZ0-$\u00e9")
+LONG = "Internationalisierungen07"
+
+
+@pytest.fixture
+def fixed_cnn() -> FixedCharCnn:
+    torch.manual_seed(0)
+    config = FixedCharCnnConfig(length=6, embedding_dimension=3, filters=4, widths=(1, 3))
+    return FixedCharCnn(config, CHARACTERS).double()
+
+
+def with_types(fixed_cnn: FixedCharCnn, characters: list[int]) -> torch.Tensor:
+    """Return embeddings with hand-written types, shape ``(C, D)``."""
+    # Of padding, the unknown character, and a Z 0 - $ e-acute.
+    types = ["0000", "0000", "0100", "1000", "0010", "0001", "0000", "0100"]
+    hand = torch.tensor([[float(bit) for bit in types[number]] for number in characters], dtype=torch.float64)
+    return torch.cat([fixed_cnn.embedding(torch.tensor(characters)), hand], dim=1)
+
+
+@torch.inference_mode()
+def test_word_vector_is_the_maximum_over_all_positions_of_the_fixed_length(fixed_cnn: FixedCharCnn) -> None:
+    for word in ([2, 3, 4], [5, 6, 7, UNKNOWN, 2, 3], [2]):
+        window = with_types(fixed_cnn, word + [PADDING] * (6 - len(word)))
+        expected = [
+            torch.stack([(weight * window[at : at + width].T).sum((1, 2)) for at in range(7 - width)]).amax(0)
+            for width, weight in zip((1, 3), fixed_cnn.convolutions.parameters(), strict=True)
+        ]
+        for padded in (word, [*word, PADDING], word + [PADDING] * 9):
+            assert torch.allclose(fixed_cnn(torch.tensor([padded]))[0], torch.cat(expected), rtol=0, atol=1e-12)
+
+
+def test_padding_is_trained_and_character_types_are_not_saved(fixed_cnn: FixedCharCnn) -> None:
+    fixed_cnn(torch.tensor([[2, 0]])).sum().backward()
+    assert fixed_cnn.embedding.weight.grad is not None
+    assert bool(fixed_cnn.embedding.weight.grad[PADDING].any())
+    assert set(fixed_cnn.state_dict()) == {"embedding.weight", "convolutions.0.weight", "convolutions.1.weight"}
+
+
+def test_filters_wider_than_words_are_rejected() -> None:
+    with pytest.raises(ConfigError, match=r"expected widths of 1 to length \(2\)"):
+        FixedCharCnnConfig.from_mapping({"length": 2, "widths": [1, 3]})
+
+
+def represent(words: tuple[str, ...], vocabulary: Vocabulary, config: WordRepresentationConfig) -> torch.Tensor:
+    torch.manual_seed(1)
+    built = WordRepresentation(config, vocabulary).eval()
+    with torch.inference_mode():
+        vectors: torch.Tensor = built(BatchEncoder(vocabulary).encode_batch([Sentence(words=words)]), None)[0]
+    return vectors
+
+
+@pytest.fixture
+def letters() -> Vocabulary:
+    """Return a vocabulary with the paper's 85 characters: letters, digits and punctuation."""
+    punctuation = "".join(sign for sign in string.punctuation if sign not in "$+<=>^`|~")
+    # Digits are normalized in words, but still in the table.
+    alphabet = tuple(string.ascii_letters + string.digits + punctuation)
+    return Vocabulary(words=("Ada", "ada"), characters=alphabet, labels=("O",))
+
+
+def test_word_of_25_characters_equals_its_first_20(letters: Vocabulary) -> None:
+    config = WordRepresentationConfig(word_dimension=0, characters=FixedCharCnnConfig())
+    whole, first, shorter = represent((LONG, LONG[:20], LONG[:19]), letters, config)
+    assert len(LONG) == 25
+    assert torch.equal(whole, first)
+    assert not torch.equal(first, shorter)
+
+
+def test_case_features_are_set_for_known_and_unknown_words(letters: Vocabulary) -> None:
+    config = WordRepresentationConfig(word_dimension=2, case_features=True, characters=None)
+    words = ("Ada", "ada", "ZURICH", "Zurich", "zurich", "iZurich", "3", "U.S.", "I", "")
+    vectors = represent(words, letters, config)
+    assert vectors.shape == (len(words), 6)
+    assert vectors[:, 2:].argmax(dim=1).tolist() == [1, 2, 0, 1, 2, 3, 3, 0, 0, 3]
+    assert torch.equal(vectors[:, 2:].sum(dim=1), torch.ones(len(words)))
+    assert torch.equal(vectors[2, :2], vectors[4, :2])
+
+
+def test_sizes_match_the_paper(letters: Vocabulary) -> None:
+    config = WordRepresentationConfig(
+        word_dimension=300, frozen=True, case_features=True, characters=FixedCharCnnConfig(), dropout=0.0
+    )
+    built = WordRepresentation(config, letters)
+    counts = {name: weight.numel() for name, weight in built.named_parameters()}
+    assert built.output_dimension == 364
+    assert counts.pop("characters.embedding.weight") == 2_175
+    # 304 in the released code, where the vector of the unknown word also replaces the case features.
+    assert counts.pop("words.unknown") == 300
+    assert sum(counts.values()) == 3_480
+
+
+CODES = [[3, 4, 5, 6], [7], [UNKNOWN, 3], [9] * 7]
+
+
+@pytest.fixture
+def char_lstm() -> CharLstm:
+    torch.manual_seed(0)
+    return CharLstm(CharLstmConfig(embedding_dimension=4, hidden=5), 10).double().eval()
+
+
+def padded_rows(words: list[list[int]], *, width: int) -> torch.Tensor:
+    return torch.tensor([word + [0] * (width - len(word)) for word in words])
+
+
+def one_direction(char_lstm: CharLstm, *, suffix: str) -> torch.nn.LSTM:
+    plain = torch.nn.LSTM(4, 5, batch_first=True).double()
+    plain.load_state_dict({name: char_lstm.lstm.get_parameter(name + suffix) for name in plain.state_dict()})
+    return plain
+
+
+@torch.inference_mode()
+def test_word_vector_is_the_last_state_of_a_plain_lstm_in_each_direction(char_lstm: CharLstm) -> None:
+    forward, backward = (one_direction(char_lstm, suffix=suffix) for suffix in ("", "_reverse"))
+    found = char_lstm(padded_rows(CODES, width=9))
+    assert found.shape == (len(CODES), char_lstm.output_dimension)
+    for word, vector in zip(CODES, found, strict=True):
+        embedded = char_lstm.embedding(torch.tensor([word]))
+        expected = torch.cat([forward(embedded)[0][0, -1], backward(embedded.flip(1))[0][0, -1]])
+        assert torch.allclose(vector, expected, rtol=0, atol=1e-12)
+
+
+@torch.inference_mode()
+def test_padding_changes_nothing(char_lstm: CharLstm) -> None:
+    assert torch.equal(char_lstm(padded_rows(CODES, width=7)), char_lstm(padded_rows(CODES, width=30)))
+    alone = torch.cat([char_lstm(torch.tensor([word])) for word in CODES])
+    assert torch.allclose(char_lstm(padded_rows(CODES, width=7)), alone, rtol=0, atol=1e-12)
+
+
+def test_row_without_characters_is_zero_and_has_no_gradient(char_lstm: CharLstm) -> None:
+    found = char_lstm(padded_rows([[], [3, 4]], width=3))
+    assert not found[0].any()
+    assert bool(found[1].any())
+    found[0].sum().backward()
+    assert all(weight.grad is not None and not weight.grad.any() for weight in char_lstm.parameters())
+
+
+def test_weights_and_characters_of_a_word_all_get_a_gradient(char_lstm: CharLstm) -> None:
+    char_lstm(padded_rows([[3, 4, 5, 6]], width=6)).pow(2).sum().backward()
+    assert all(weight.grad is not None and bool(weight.grad.any()) for weight in char_lstm.parameters())
+    assert char_lstm.embedding.weight.grad is not None
+    touched = char_lstm.embedding.weight.grad.ne(0).any(dim=1).nonzero().flatten()
+    assert touched.tolist() == [3, 4, 5, 6]
+
+
+def test_representation_accepts_the_character_lstm(vocabulary: Vocabulary) -> None:
+    config = WordRepresentationConfig(word_dimension=7, characters=CharLstmConfig(hidden=3), dropout=0.0)
+    built = WordRepresentation(config, vocabulary).eval()
+    batch = BatchEncoder(vocabulary).encode_batch([Sentence(words=("Works", "works", "Works"))])
+    (vectors,) = built(batch, None)
+    assert vectors.shape == (3, 7 + 6)
+    assert torch.equal(vectors[0], vectors[2])
+    assert not torch.equal(vectors[0, 7:], vectors[1, 7:])
