@@ -11,7 +11,6 @@ from concord_testing import stores
 from concord_testing.checkout import CHECKOUT, SOAK
 from concord_testing.command_line import concord_json
 from concord_testing.durations import DurationRecorder, order_by_duration
-from concord_testing.heads import Head, ray_head
 from concord_testing.made_once import made_once
 from concord_testing.store_servers import azure_server, s3_server, store_proxy
 from hypothesis import HealthCheck, settings
@@ -71,22 +70,6 @@ def french_pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from concord_testing.spacy_pipelines import write_french  # imports spaCy, which few tests need
 
     return made_once(tmp_path_factory, "french", write_french)
-
-
-@pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[Head]:
-    """Give a Ray cluster of two CPUs on loopback, with a job server, shared by all tests of the session.
-
-    Starting one takes ten seconds and more, joining one.
-    """
-    with ray_head(dashboard=True) as head:
-        yield head
-
-
-@pytest.fixture(scope="session")
-def ray_address(ray_cluster: Head) -> str:
-    """Give the address of the shared Ray cluster."""
-    return ray_cluster.address
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import csv
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from click.testing import CliRunner
@@ -92,10 +91,9 @@ def test_the_summary_says_that_texts_are_stored_and_a_second_run_finds_nothing_t
     assert runs.committed_bytes(Path(command[3])) == before
 
 
-@pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.ray)])
-def test_two_runs_write_equal_bytes(executor: Literal["local", "ray"], run: Run, tmp_path: Path) -> None:
+def test_two_runs_write_equal_bytes(run: Run, tmp_path: Path) -> None:
     settings = {"executor.threads": 1, "report": False}
-    concord.annotate(ARCHIVES, tmp_path / "second", model=MODEL, settings=settings, executor=executor, actors=1)
+    concord.annotate(ARCHIVES, tmp_path / "second", model=MODEL, settings=settings)
     first, second = map(runs.committed_bytes, (Path(run.output), tmp_path / "second"))
     assert first.keys() == second.keys()
     assert [name for name in first if name.endswith(".parquet") and first[name] != second[name]] == []

@@ -1,13 +1,7 @@
 """Annotation as an operator of Ray Data."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pyarrow as pa
 import pytest
-from concord_testing.checkout import CHECKOUT
 from concord_testing.processes import policy_at_import_of_torch
 
 import concord
@@ -44,32 +38,3 @@ def test_every_row_comes_out_with_its_annotations_or_a_reason() -> None:
         annotator(pa.table({"text": TEXTS}))
     with pytest.raises(ValueError, match="expected no column 'tokens'"):
         annotator(pa.table({"body": TEXTS, "tokens": [1, 2, 3]}))
-
-
-@pytest.mark.slow
-@pytest.mark.ray
-def test_a_dataset_is_annotated_on_ray(ray_address: str) -> None:
-    """In a process of its own: this one stays unconnected, as other tests expect."""
-    code = f"""
-import json, sys
-import ray, ray.data
-import concord
-
-ray.init(address={ray_address!r}, log_to_driver=False)
-dataset = ray.data.from_items([{{"id": number, "text": text}} for number, text in enumerate({TEXTS * 4!r})])
-annotated = dataset.map_batches(
-    concord.Annotator,
-    fn_constructor_kwargs={{"model": "entities_en_small"}},
-    batch_format="pyarrow",
-    batch_size=4,
-    concurrency=1,
-)
-rows = sorted(annotated.take_all(), key=lambda row: row["id"])
-print(json.dumps([[row["id"], [entity["text"] for entity in row["entities"]]] for row in rows]))
-"""
-    environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(CHECKOUT)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    nlp = concord.load("entities_en_small")
-    expected = [[number, [entity.text for entity in nlp(text).entities]] for number, text in enumerate(TEXTS * 4)]
-    assert json.loads(done.stdout.splitlines()[-1]) == expected

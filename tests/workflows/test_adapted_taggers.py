@@ -2,10 +2,7 @@
 
 import csv
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,10 @@ from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ModelError
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import component_signature
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.parsing.resolve_parser import parser_identity
+from concord.pipeline.plan import Plan
+from concord.pipeline.worker.build import build_parse_worker, build_worker
 from concord.workflows.cli.main import main
 from concord.workflows.registry import find_tagger
 from concord.workflows.serving import write_model
@@ -173,6 +173,12 @@ def test_a_french_archive_is_annotated_by_one_pipeline_as_parser_and_tagger(
     assert set(documents["parser"].to_pylist()) == {
         component_signature(parser_identity(ParserConfig(package=f"spacy:{french}")))
     }
+    # A worker in another process has both from what it is sent.
+    plan = OutputFolder(out).plan()
+    sent = Plan.from_json(plan.for_workers().to_json())
+    build_worker(sent)
+    parses, _ = build_parse_worker(sent).run(plan.shards[0])
+    assert parses
     # Neither the name of the folder nor its place decides anything.
     moved = shutil.copytree(french, tmp_path / "moved")
     settings = ("--model", f"spacy:{moved}", "--set", f"parser.package=spacy:{moved}")
@@ -227,25 +233,6 @@ def test_a_wrapped_model_is_served_with_a_parser_of_another_language(french_pipe
     served = mlflow.pyfunc.load_model(str(tmp_path / "served"), model_config=chosen)
     [entities] = served.predict(["Anna habite à Lyon."])
     assert [(entity["text"], entity["start_char"]) for entity in entities] == [("Anna", 0), ("Lyon", 14)]
-
-
-@pytest.mark.ray
-def test_a_pipeline_parses_and_tags_on_ray_as_it_does_here(
-    french_pipeline: Path, tmp_path: Path, ray_address: str
-) -> None:
-    source = tmp_path / "in.jsonl"
-    lines = [json.dumps({"id": str(number), "text": "Anna habite à Lyon. L'ami dort."}) for number in range(20)]
-    source.write_text("\n".join(lines), "utf-8")
-    package = f"spacy:{french_pipeline}"
-    settings = ("--model", package, "--set", f"parser.package={package}", "--set", "executor.threads=1")
-    run("annotate", source, "-o", tmp_path / "local", *settings)
-    on_ray = ("annotate", source, "-o", tmp_path / "ray", *settings, "--executor", "ray", "--set", "executor.actors=1")
-    environment = {"RAY_ADDRESS": ray_address, "RAY_AUTH_MODE": "disabled"}
-    subprocess.run([sys.executable, "-m", "concord", *map(str, on_ray)], env=os.environ | environment, check=True)
-    for table in ("entities", "tokens"):
-        here, there = (concord.open(str(tmp_path / executor)).to_arrow(table) for executor in ("local", "ray"))
-        assert here.num_rows > 0
-        assert here.equals(there)
 
 
 def test_a_model_of_transformers_is_calibrated_and_loaded_from_python(model: Path, tmp_path: Path) -> None:

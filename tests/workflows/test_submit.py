@@ -1,7 +1,6 @@
-"""Submission: the archive, what is sent to a job server that only keeps records, and a real job on Ray."""
+"""Submission: the archive, and what is sent to a job server that only keeps records."""
 
 import json
-import sys
 import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,11 +10,9 @@ from typing import Any
 import pytest
 import yaml
 from concord_testing.command_line import concord, concord_json
-from concord_testing.heads import Head
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus
 
-from concord.pipeline.output.verify import verify
 from concord.workflows import submit
 from concord.workflows.annotation.job import names_model, read_annotate_job
 
@@ -28,6 +25,7 @@ class FakeJobServer:
 
     def __init__(self) -> None:
         self.jobs: dict[str, SimpleNamespace] = {}
+        self.end: tuple[JobStatus, int] = (JobStatus.FAILED, 3)
 
     def submit_job(self, *, submission_id: str, **sent: Any) -> str:
         if submission_id in self.jobs:
@@ -56,7 +54,7 @@ class FakeJobServer:
 
     async def tail_job_logs(self, submission_id: str) -> AsyncIterator[str]:
         yield f"log of {submission_id}\n"
-        self.jobs[submission_id].status, self.jobs[submission_id].driver_exit_code = JobStatus.FAILED, 3
+        self.jobs[submission_id].status, self.jobs[submission_id].driver_exit_code = self.end
 
 
 @pytest.fixture
@@ -149,6 +147,10 @@ def test_a_job_is_sent_again_only_when_it_has_ended(server: FakeJobServer, job: 
     assert f"log of {first['submission_id']}" in followed.stderr
     assert followed.stdout == f"{first['submission_id']}  FAILED\n"
 
+    server.end = (JobStatus.SUCCEEDED, 0)
+    succeeded = concord_json("submit", job, "--id", "third")
+    assert (succeeded["status"], succeeded["exit_code"]) == ("SUCCEEDED", 0)
+
     taken = concord("submit", job, "--id", "other")
     assert taken.exit_code == 1
     assert "the job server refused this: ValueError: Job with submission_id other already exists" in taken.stderr
@@ -184,24 +186,3 @@ def test_an_unreachable_cluster_ends_with_75(job: Path) -> None:
     result = concord("submit", job, "--address", "http://127.0.0.1:1")
     assert result.exit_code == 75
     assert "no Ray job server answers" in result.stderr
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_real_job_is_followed_to_its_end(ray_cluster: Head, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    # This must not be mistaken for the job server.
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    target = ("--address", ray_cluster.job_server, "--python", sys.executable)
-    done = concord("submit", job, *target, "--json")
-    assert done.exit_code == 0, done.output
-    assert (json.loads(done.stdout)["status"], json.loads(done.stdout)["exit_code"]) == ("SUCCEEDED", 0)
-    assert "4 of 4 records (100%), 2 of 2 shards" in done.stderr
-    assert "words/s" in done.stderr
-    assert "4 read = 4 annotated + 0 unchanged + 0 dead letters" in done.stderr
-    assert verify(job.parent / "out") == []
-
-    # A job that fails returns its own exit code.
-    refused = concord("submit", job, *target, "--set", f"input={job}")
-    assert refused.exit_code == 2, refused.output
-    assert "holds the annotation of" in refused.stderr

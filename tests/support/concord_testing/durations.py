@@ -1,11 +1,13 @@
 """Processor time of every test: recorded in tests/durations.json, by which long files start first.
 
 It is that of the process of the test and of its descendants: other load does not change it, and waiting does not
-count. The minutes of a whole session, by the clock, are recorded beside it.
+count. The minutes of each session, by the clock, are recorded beside it: the tests of Ray are one, all others another.
 """
 
+import fcntl
 import json
 import os
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -35,19 +37,20 @@ class DurationRecorder:
 
     def __init__(self) -> None:
         self._started = time.monotonic()
+        self._meter = _Meter()
         self._last = 0.0
         self._tests: defaultdict[str, float] = defaultdict(float)
         self._reasons: dict[str, str] = {}
 
     def pytest_runtest_logstart(self) -> None:
         """Begin to measure."""
-        self._last = _processor_seconds()
+        self._last = self._meter.seconds()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[Any]:
         """Add to a report what its phase took, and the reason why the test is slow."""
         report = yield
-        now = _processor_seconds()
+        now = self._meter.seconds()
         mark = item.get_closest_marker("slow")
         setattr(report, _KEYWORD, [round(now - self._last, 3), mark.kwargs.get("reason", "") if mark else ""])
         self._last = now
@@ -63,7 +66,15 @@ class DurationRecorder:
         """Write the durations; those of files that were not run now are kept."""
         if hasattr(session.config, "workerinput"):
             return
-        recorded = json.loads(RECORDED.read_bytes()) if RECORDED.exists() else {"minutes": {}, "files": {}, "long": []}
+        with RECORDED.open("r+", encoding="utf-8") as file:
+            # The other session may end now, too.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            values = self._merged(json.load(file), session)
+            file.seek(0)
+            file.truncate()
+            file.write(json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+
+    def _merged(self, recorded: dict[str, Any], session: pytest.Session) -> dict[str, Any]:
         files: defaultdict[str, float] = defaultdict(float)
         for test, seconds in self._tests.items():
             files[_file(test)] += seconds
@@ -77,27 +88,37 @@ class DurationRecorder:
         rounded = {name: round(seconds, 1) for name, seconds in files.items()}
         if session.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
             recorded["minutes"][session.config.option.markexpr] = round((time.monotonic() - self._started) / 60, 1)
-        values = {
+        return {
             "minutes": recorded["minutes"],
             "files": dict(sorted({**kept, **rounded}.items())),
             "long": sorted(long, key=lambda row: str(row["test"])),
         }
-        RECORDED.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _processor_seconds() -> float:
-    """Return the time of this process and of all that descend from it, but for those that nobody waited for."""
-    times = os.times()
-    ticks = sum(_ticks(pid) for pid in descendants(os.getpid()))
-    return times.user + times.system + times.children_user + times.children_system + ticks / os.sysconf("SC_CLK_TCK")
+class _Meter:
+    """The processor time of this process and of all that descend from it, also of those that nobody waits for.
 
+    They are looked at twice a second: what a process takes between the last look and its end does not count.
+    """
 
-def _ticks(pid: int) -> int:
-    """Return the time of a process that runs, and of its children that have ended."""
-    with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, fields[11:15]))
-    return 0
+    def __init__(self) -> None:
+        self._ticks: dict[tuple[int, str], int] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def seconds(self) -> float:
+        """Return the time until now."""
+        with self._lock:
+            for pid in descendants(os.getpid()):
+                with suppress(OSError):
+                    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                    self._ticks[pid, fields[19]] = int(fields[11]) + int(fields[12])
+            return time.process_time() + sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(0.5)
+            self.seconds()
 
 
 def _file(test: str) -> str:

@@ -2,8 +2,8 @@
 
 Words in the text control them. ``PARSERFAULT`` and ``TAGGERFAULT`` raise, ``LOSTTEXT`` returns wrong offsets,
 ``SURROGATE`` a lemma that cannot be written, ``GREEDY`` runs out of memory; ``KILLER`` kills the process while it
-parses and ``TAGKILLER`` while it tags, ``CROWDKILLER`` unless it is parsed alone, ``STOPPER`` suspends it, ``SLOWPOKE``
-takes a minute to parse, ``DEVICELOSS`` loses the device of the tagger.
+parses and ``TAGKILLER`` while it tags, ``CROWDKILLER`` unless it is parsed alone, ``STOPPER`` suspends it,
+``DEVICELOSS`` loses the device of the tagger.
 
 A file ``fakes.json`` beside the input, which workers of every executor can read, may hold FakeSettings.
 """
@@ -20,8 +20,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from typing_extensions import override
-
 from concord.models.data.outputs import DEFAULT_OPTIONS, AttentionMap, OnBatch, Prediction, PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
@@ -35,11 +33,8 @@ from concord.pipeline.documents import (
 from concord.pipeline.errors import StoreError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.manifest import CommitRecord
-from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.worker.shard_progress import OnShardProgress, Timings
 from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker
-from concord.pipeline.worker.stages import Parses
 
 PARSER = ComponentIdentity(name="fake_parser", version="1", digest="1" * 64)
 LONGEST_PIECE = 8
@@ -51,7 +46,7 @@ class FakeSettings:
 
     Attributes:
         seconds: for which the parser sleeps per document.
-        once: a file that KILLER, TAGKILLER, STOPPER, SLOWPOKE and DEVICELOSS create; they do nothing if it exists.
+        once: a file that KILLER, TAGKILLER, STOPPER and DEVICELOSS create; they do nothing if it exists.
         documents: most documents that the parser has memory for.
         batch_words: most words that the tagger has memory for.
         batch_noise: by which the uncertainty of each word rises with each document of its batch, as rounding does.
@@ -107,8 +102,6 @@ class FakeParser:
             os.kill(os.getpid(), signal.SIGKILL)
         if "STOPPER" in words and self._settings.is_due():
             os.kill(os.getpid(), signal.SIGSTOP)
-        if "SLOWPOKE" in words and self._settings.is_due():
-            time.sleep(60)
 
 
 class FakeTagger:
@@ -164,10 +157,10 @@ def _out_of_memory(message: str) -> Exception:
 
 
 class NoParser:
-    """A parser that must not be called."""
+    """A parser that fails on every document as FakeParser does on PARSERFAULT."""
 
     def parse(self, documents: Sequence[Document], **_: Any) -> list[ParsedDocument | DeadLetter]:
-        raise RuntimeError(f"{len(documents)} documents came unparsed")
+        raise RuntimeError("the parser cannot do this")
 
 
 def _settings(plan: Plan) -> FakeSettings:
@@ -187,7 +180,7 @@ def build_fake_parse_worker(plan: Plan) -> ParseWorker:
 
 
 def build_worker_that_only_tags(plan: Plan) -> ShardWorker:
-    """Build a worker whose parser must not be called."""
+    """Build a worker whose parser fails on every document."""
     return ShardWorker(plan, parser=NoParser(), tagger=FakeTagger(_settings(plan)))
 
 
@@ -212,42 +205,6 @@ def build_worker_without_room(plan: Plan) -> ShardWorker:
 
 def _find_no_space(_run: Callable[..., CommitRecord], shard: Shard, *_: Any, **_named: Any) -> CommitRecord:
     raise StoreError(f"shard {shard.name}: no space")
-
-
-def build_worker_that_dies_reading(plan: Plan) -> ShardWorker:
-    """Build a worker that is killed when it reads the last shard."""
-    worker = build_fake_worker(plan)
-    last = OutputFolder(plan.config.output.path).plan().shards[-1]
-
-    def die_at_last(run: Callable[..., Any], shard: Shard, **parses: Any) -> Any:
-        if shard == last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return run(shard, **parses)
-
-    wrap_stage(worker.read_stage, die_at_last)
-    return worker
-
-
-class RecordWorker(ShardWorker):
-    """Commits shards without reading, annotating or writing anything but their records."""
-
-    output = ""
-
-    @override
-    def run(
-        self, shard: Shard, *, parses: Parses | None = None, on_progress: OnShardProgress | None = None
-    ) -> tuple[CommitRecord, Timings]:
-        report = CommitRecord(
-            shard=shard.index, generation=0, read=shard.records, annotated=shard.records, unchanged=0, dead_letters=0
-        )
-        return OutputFolder(self.output).commit(report), Timings()
-
-
-def build_record_worker(plan: Plan) -> ShardWorker:
-    """Build a worker that only commits."""
-    worker = RecordWorker(plan, parser=FakeParser(), tagger=FakeTagger())
-    worker.output = plan.config.output.path
-    return worker
 
 
 def build_no_worker(plan: Plan) -> ShardWorker:

@@ -4,20 +4,21 @@ import heapq
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayError
 from ray.util import metrics
 
 from concord.models.errors import ConcordError
 from concord.pipeline.executors import ray_scheduler
-from concord.pipeline.executors.ray_actors import ProcessPlace, ShardResult
+from concord.pipeline.executors.ray_actors import ParseActor, ProcessPlace, ShardActor, ShardResult
 from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.plan import Shard
 from concord.pipeline.worker.shard_progress import Timings
@@ -48,8 +49,15 @@ class Clock:
             function()
 
 
+class HangError(Exception):
+    """A call never ends unless its actor is killed."""
+
+
 class Actor:
     """An actor on a node; override ``answer`` and ``do`` for one that fails."""
+
+    resident_bytes: int | None = None
+    hanging: Future[Any] | None = None
 
     def __init__(self, ray: "SimulatedRay", number: int) -> None:
         self.ray = ray
@@ -64,15 +72,37 @@ class Actor:
         report = CommitRecord(
             shard=shard.index, generation=0, read=shard.records, annotated=shard.records, unchanged=0, dead_letters=0
         )
-        return ShardResult(report=report, timings=Timings(words=1), resident_bytes=None)
+        return ShardResult(report=report, timings=Timings(words=1), resident_bytes=self.resident_bytes)
+
+    def restart(self) -> None:
+        """Go on as another process."""
+        self.place = replace(self.place, process=f"{self.place.process} again")
 
     @property
     def ping(self) -> SimpleNamespace:
-        return SimpleNamespace(remote=lambda: self.ray.call(self.answer))
+        return SimpleNamespace(remote=lambda: self.ray.call(self, self.answer))
 
     @property
     def run(self) -> SimpleNamespace:
-        return SimpleNamespace(remote=lambda shard, tables: self.ray.call(lambda: self.do(shard)))
+        def start(shard: Shard, tables: Sequence[Any]) -> SimpleNamespace:
+            self.ray.parsed[shard.index] = list(tables)
+            return self.ray.call(self, lambda: self.do(shard))
+
+        return SimpleNamespace(remote=start)
+
+
+class Parser(Actor):
+    """An actor that only parses; its tables are the name of the shard."""
+
+    def do(self, shard: Shard) -> ShardResult:
+        return ShardResult(report=None, timings=Timings(words=1), resident_bytes=None)
+
+    @property
+    def run(self) -> SimpleNamespace:
+        def start(shard: Shard) -> tuple[SimpleNamespace, str]:
+            return self.ray.call(self, lambda: self.do(shard)), shard.name
+
+        return SimpleNamespace(options=lambda *, num_returns: SimpleNamespace(remote=start))
 
 
 class SimulatedRay:
@@ -81,45 +111,62 @@ class SimulatedRay:
     Args:
         seconds: that a call takes.
         actor: makes an actor; called with this object and the number of the actor.
+        parser: makes an actor that only parses.
 
     Attributes:
         lost_nodes: names of nodes that are down.
         free: the resources that nobody holds.
         pinned: the node of every actor that may be on no other, in the order of their start.
         plan: from which the last actor was built.
+        parsed: the tables that came with a shard, by its index.
+        killed: actors that were killed for good.
         output: for actors that look there.
     """
 
-    def __init__(self, *, seconds: float = 0.0, actor: Callable[["SimulatedRay", int], Actor] = Actor) -> None:
+    def __init__(
+        self,
+        *,
+        seconds: float = 0.0,
+        actor: Callable[["SimulatedRay", int], Actor] = Actor,
+        parser: Callable[["SimulatedRay", int], Actor] = Parser,
+    ) -> None:
         self.lost_nodes: set[str] = set()
         self.free = {"CPU": 1e6}
         self.pinned: list[str] = []
         self.plan = b""
         self.output = Path()
+        self.parsed: dict[int, list[Any]] = {}
+        self.killed: list[Actor] = []
         self._seconds = seconds
         self._clock = Clock()
-        self._actors = (actor(self, number) for number in itertools.count())
+        self._numbers = itertools.count()
+        self._kinds: dict[type, Callable[[SimulatedRay, int], Actor]] = {ShardActor: actor, ParseActor: parser}
 
     def remote(self, **_options: Any) -> Callable[[type], SimpleNamespace]:
         """Return a decorator that makes a class of actors."""
 
-        def start(plan: bytes, *_: Any) -> Actor:
-            self.plan = plan
-            return next(self._actors)
+        def decorate(kind: type) -> SimpleNamespace:
+            def start(plan: bytes, *_: Any) -> Actor:
+                self.plan = plan
+                return self._kinds[kind](self, next(self._numbers))
 
-        def pin(*, scheduling_strategy: Any) -> SimpleNamespace:
-            self.pinned.append(scheduling_strategy.node_id)
-            return SimpleNamespace(remote=start)
+            def pin(*, scheduling_strategy: Any) -> SimpleNamespace:
+                self.pinned.append(scheduling_strategy.node_id)
+                return SimpleNamespace(remote=start)
 
-        return lambda _: SimpleNamespace(remote=start, options=pin)
+            return SimpleNamespace(remote=start, options=pin)
 
-    def call(self, work: Callable[[], Any]) -> SimpleNamespace:
+        return decorate
+
+    def call(self, actor: Actor, work: Callable[[], Any]) -> SimpleNamespace:
         """Return a reference to what the work returns or raises after the time that a call takes."""
         future: Future[Any] = Future()
 
         def end() -> None:
             try:
                 future.set_result(work())
+            except HangError:
+                actor.hanging = future
             except (RayError, ConcordError) as error:
                 future.set_exception(error)
 
@@ -131,7 +178,13 @@ class SimulatedRay:
         return value
 
     def kill(self, actor: Actor, *, no_restart: bool = True) -> None:
-        """Do nothing."""
+        """End the process of an actor, and the call that hangs in it."""
+        if no_restart:
+            self.killed.append(actor)
+        actor.restart()
+        if actor.hanging is not None:
+            future, actor.hanging = actor.hanging, None
+            future.set_exception(ActorUnavailableError("its process was killed", None))
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the node of every actor so far that is not lost."""

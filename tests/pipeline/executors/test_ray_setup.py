@@ -1,4 +1,4 @@
-"""What a Ray started on this machine leaves behind is ended, and nothing else."""
+"""What a Ray started on this machine leaves behind is ended, and nothing else; the mode of authentication."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 from concord_testing import runs
 from concord_testing.processes import command_of, descendants
 
-from concord.pipeline.executors.ray_setup import leftovers_ended
+from concord.pipeline.executors.ray_setup import auth_mode, leftovers_ended
 
 pytestmark = pytest.mark.slow
 
@@ -73,30 +73,17 @@ def test_they_are_ended_when_the_driver_is_killed(tmp_path: Path) -> None:
     wait_until(lambda: not any(map(runs_still, mine)) and not folder.exists(), seconds=30)
 
 
-@pytest.mark.ray
-def test_nothing_is_left_when_the_store_of_ray_dies(tmp_path: Path) -> None:
-    # The paths of Ray's sockets must be short.
-    folder = Path("/tmp") / f"r{os.getpid()}"
-    folder.mkdir()
-    environment = {"RAY_TMPDIR": str(folder), "RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
-
-    def drive() -> None:
-        os.environ.pop("RAY_ADDRESS", None)
-        from concord.pipeline.executors.ray_cluster import connected
-
-        with connected(cpus=1):
-            (tmp_path / "up").touch()
-            time.sleep(300)
-
-    process = runs.in_child(drive, **environment)
-    wait_until((tmp_path / "up").exists, seconds=120)
-    assert process.pid is not None
-    time.sleep(3)
-    started = list(descendants(process.pid))
-    (store,) = (pid for pid in started if b"gcs_server" in command_of(pid))
-    assert any(command_of(pid).startswith(b"ray::") for pid in started)
-    os.kill(store, signal.SIGKILL)
-    process.join(timeout=120)
-    wait_until(lambda: not any(map(runs_still, started)), seconds=60)
-    wait_until(lambda: not list(folder.iterdir()), seconds=10)
-    folder.rmdir()
+@pytest.mark.parametrize(
+    ("address", "token", "mode"),
+    [(None, False, "disabled"), (None, True, "disabled"), ("h:1", False, "disabled"), ("h:1", True, "token")],
+)
+def test_authentication_mode_depends_on_address_and_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str | None, token: bool, mode: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    if token:
+        (tmp_path / ".ray").mkdir()
+        (tmp_path / ".ray" / "auth_token").write_text("x")
+    assert auth_mode(address) == mode
