@@ -1,12 +1,13 @@
 """What decides whether a document must be annotated again: parser, tagger and configuration."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field
 
-from concord.models.config import Config, flatten
+from concord.models.config import Affects, Config, flatten
 from concord.pipeline.config import AnnotateConfig
 
 
@@ -22,25 +23,25 @@ class ComponentIdentity(Config):
     """SHA-256 in hex of the list of terms that a tagger is run with."""
 
 
-class RowSettings(Config):
-    """Everything that decides the words and labels of a text besides the text and people's corrections."""
+@dataclass(frozen=True, slots=True)
+class RowSettings:
+    """Everything that decides the words and labels of a text besides the text and people's corrections.
 
-    schema_version: int
-    parser: str
-    """Its signature, as in the tables."""
-    tagger: str
-    config: dict[str, Any]
-    """See ``row_config``."""
+    Attributes:
+        values: by dotted keys such as ``parser.trees``; ``parser`` and ``tagger`` are signatures, as in the tables.
+    """
+
+    values: Mapping[str, Any]
 
     @classmethod
     def of(cls, config: AnnotateConfig, parser: ComponentIdentity, tagger: ComponentIdentity, schema: int) -> Self:
         """Return the settings of a run."""
         signatures = {"parser": component_signature(parser), "tagger": component_signature(tagger)}
-        return cls(schema_version=schema, **signatures, config=row_config(config))
+        return cls({"schema_version": schema, **signatures, **flatten(config.values_where(affects_labels))})
 
     def difference(self, earlier: "RowSettings") -> list[str]:
         """Return in plain words what differs from earlier ones; nothing if the rows would be the same."""
-        then, now = earlier._flat(), self._flat()
+        then, now = earlier.values, self.values
         return [
             f"{key}: was {then.get(key)!r}, is now {now.get(key)!r}"
             for key in sorted(then.keys() | now.keys())
@@ -49,12 +50,12 @@ class RowSettings(Config):
 
     def has_same_parses(self, earlier: "RowSettings") -> bool:
         """Return whether a document's parse would be the same; its columns are, in every version of the schema."""
-        then, now = ((it.parser, it.config["parser"]) for it in (earlier, self))
-        return then == now
+        return not any(line.startswith(("parser:", "parser.")) for line in self.difference(earlier))
 
-    def _flat(self) -> dict[str, Any]:
-        """Return all values by dotted keys."""
-        return self.model_dump(exclude={"config"}) | flatten(self.config)
+
+def affects_labels(mark: Affects) -> bool:
+    """Return whether a setting can change the labels of a text by more than rounding."""
+    return mark.what == "labels"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,8 +89,3 @@ def component_signature(component: ComponentIdentity) -> str:
     """Return the value of the columns ``parser`` and ``tagger`` and of the tables' metadata."""
     terms = "" if component.terms is None else f"+terms@{component.terms}"
     return f"{component.name}@{component.digest}{terms}"
-
-
-def row_config(config: AnnotateConfig) -> dict[str, Any]:
-    """Return the part of a configuration that can change the labels of a text by more than rounding."""
-    return config.values_where(lambda mark: mark.what == "labels")
