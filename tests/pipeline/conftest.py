@@ -1,5 +1,6 @@
 """Fixtures that several folders share: finished runs, and a collection with the bytes of its undisturbed run."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ def finish_run(tmp_path: Path) -> FinishRun:
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
     folder = tmp_path_factory.mktemp("source")
     source = runs.write_collection(folder / "in.jsonl", extra=("PARSERFAULT",))
+    # Old enough for its hash to be kept.
+    os.utime(source, (1e9, 1e9))
     runs.run_job(runs.job(source, folder / "undisturbed"))
     return source, runs.committed_bytes(folder / "undisturbed")
 
