@@ -70,7 +70,7 @@ $(NODE): %/node_modules/.package-lock.json: %/package-lock.json
 # The tests of Ray, which mostly wait and have limits of time, run beside the others, which let them have the cores. A file
 # stays in one process, which makes its fixtures once; long files begin first (tests/conftest.py).
 RAY_LOG := .pytest_ray.log
-PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PARALLEL := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test: $(STAMP) $(NODE)  ## Every test but those that need a GPU
 	$(BIN)/pytest -m 'ray and $(HERE)' --durations=10 $(RECORD) >$(RAY_LOG) 2>&1 & \

@@ -30,7 +30,7 @@ CRASHES = (
 )
 
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="each kill ends a process, and another one finishes its run")
 
 
 def check_rerun(config: AnnotateConfig, undisturbed: dict[str, bytes]) -> RunReport:

@@ -101,7 +101,7 @@ def test_an_archive_depends_on_code_models_and_job_alone(tmp_path: Path, monkeyp
     assert "concord/models/pretrained/entities_bio/w" in own.namelist()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="packs every bundled model")
 def test_the_largest_archive_is_below_the_limit(tmp_path: Path) -> None:
     archive = pack(tmp_path / "package", **{"tagger.model": "entities_en_small"})
     pretrained = {name.split("/")[3] for name in archive.namelist() if name.startswith("concord/models/pretrained/")}

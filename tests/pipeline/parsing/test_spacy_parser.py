@@ -20,7 +20,7 @@ from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.resolve_parser import load_parser, parser_identity
 
 TEXT = "Anna habite à Lyon. L'ami dort.\n\n  Bob voit l'ami."
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="trains a spaCy pipeline and imports spaCy")
 
 
 @pytest.fixture

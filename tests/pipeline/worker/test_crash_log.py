@@ -25,7 +25,7 @@ from concord.pipeline.resources import shortage_errors
 from concord.pipeline.worker.crash_log import Cause, CrashLog, ShardAttempts, WorkPlace
 from concord.pipeline.worker.shard_worker import ShardWorker
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="each worker that is killed is a process")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from concord_testing.command_line import concord, concord_json
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="annotates a folder of broken files by a bundled tagger")
 
 SENTENCE = "Maria Keller met the board of Tarn Logistics in Lisbon on Monday. "
 GOOD = {
