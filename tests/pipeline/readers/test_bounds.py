@@ -22,7 +22,7 @@ from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.readers.read_file import scan_file
 
-pytestmark = pytest.mark.slow(reason="each bomb is read by a process of its own, whose memory is limited")
+pytestmark = pytest.mark.slow(reason="unpacks gigabytes in a process that has little memory")
 
 LINES = b"".join(b'{"id": "d%d", "text": "Anna met Bob %d times."}\n' % (number, number) for number in range(200))
 
