@@ -1,6 +1,6 @@
 """Drive up to a thousand simulated workers, read plans of many shards, and finish and rerun a run of many shards.
 
-Command: PYTHONPATH=tests/support python benchmarks/bench_cluster.py > benchmarks/results/cluster_cpu_202611.json
+Command: python benchmarks/bench_cluster.py > benchmarks/results/cluster_cpu_202611.json
 
 The scheduler is that of Ray's executor; its actors are simulated: they do nothing for as long as a shard takes. So this
 measures the driver, not Ray, whose own calls cost about 0.25 ms each. Files that hold the progress of a shard take a
