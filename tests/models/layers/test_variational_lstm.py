@@ -131,14 +131,10 @@ def test_output_masks_are_shared_by_steps_but_not_by_sentences() -> None:
 
 
 @torch.no_grad()
-def test_training_draws_new_masks_at_every_call() -> None:
+def test_every_call_draws_new_masks_also_in_evaluation_mode() -> None:
     lstm, inputs = make_lstm(0.5), make_inputs()
     assert not torch.equal(lstm(inputs, LENGTHS)[0], lstm(inputs, LENGTHS)[0])
-
-
-@torch.no_grad()
-def test_masks_stay_on_in_evaluation_mode() -> None:
-    lstm, inputs = make_lstm(0.5).eval(), make_inputs()
+    lstm.eval()
     assert not torch.equal(lstm(inputs, LENGTHS)[1], lstm(inputs, LENGTHS)[1])
 
 
@@ -172,23 +168,18 @@ def are_equal(left: LstmSample, right: LstmSample) -> bool:
     return torch.equal(left.output_mask, right.output_mask) and all(torch.equal(*pair) for pair in pairs)
 
 
-def test_samples_differ_and_depend_only_on_the_seed() -> None:
+def test_samples_differ_and_depend_only_on_the_seed_and_change_nothing() -> None:
     lstm = make_lstm(0.4)
+    before, random_state = {name: value.clone() for name, value in lstm.state_dict().items()}, torch.get_rng_state()
     five, two, other = lstm.draw_samples(5, seed=7), lstm.draw_samples(2, seed=7), lstm.draw_samples(2, seed=8)
+    assert all(torch.equal(value, before[name]) for name, value in lstm.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random_state)
     torch.manual_seed(99)
     again = lstm.draw_samples(5, seed=7)
     assert all(map(are_equal, five, again))
     assert all(map(are_equal, five[:2], two))
     for left, right in [(five[0], five[1]), (five[3], five[4]), (two[0], other[0])]:
         assert not are_equal(left, right)
-
-
-def test_drawing_samples_does_not_change_weights_or_the_global_generator() -> None:
-    lstm = make_lstm(0.4)
-    before, random_state = {name: value.clone() for name, value in lstm.state_dict().items()}, torch.get_rng_state()
-    lstm.draw_samples(3, seed=7)
-    assert all(torch.equal(value, before[name]) for name, value in lstm.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), random_state)
 
 
 @torch.no_grad()
@@ -261,11 +252,3 @@ def test_samples_read_one_by_one_with_gradient_in_bfloat16_and_where_drawn_apart
     (expected,) = torch.autograd.grad(read_alone(four, inputs, LENGTHS).square().sum(), inputs)
     assert torch.equal(found, expected)
     assert all(parameter.grad is None for parameter in lstm.parameters())
-
-
-@torch.no_grad()
-def test_two_draws_of_one_size_share_their_first_samples_however_they_are_read() -> None:
-    lstm, inputs = make_lstm(0.4), make_inputs()
-    two, eight = lstm.draw_samples(2, seed=7), lstm.draw_samples(8, seed=7)
-    together, _ = read_all(eight, inputs, LENGTHS)
-    assert float((read_alone(two, inputs, LENGTHS) - together[:2]).abs().max()) < 1e-12

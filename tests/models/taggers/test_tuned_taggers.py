@@ -218,13 +218,6 @@ def test_layers_have_own_learning_rates_and_vectors_no_weight_decay(build: Build
         assert found[id(parameter)]["weight_decay"] == (0.0 if is_vector else 0.01), name
 
 
-def test_training_requires_an_optimizer_for_the_encoder(
-    build: Build, documents: Documents, tuned: Mapping[str, Any], tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=r"expected the groups \['encoder', 'tagger'\], got \['tagger'\]"):
-        fit(build("bilstm_crf", encoder=tuned), documents, [documents], FitConfig(), tmp_path)
-
-
 class Killed(Exception):
     """Simulates a kill between two epochs."""
 

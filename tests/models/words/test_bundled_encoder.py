@@ -273,20 +273,12 @@ def test_features_do_not_depend_on_the_other_sentences(encoder: FrozenEncoder) -
 
 
 @pytest.mark.slow
-def test_features_do_not_depend_on_the_size_of_passes(encoder: FrozenEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = encoder.features(SENTENCES)
-    for size in (1, 7, 30, 5000):
-        monkeypatch.setattr(encoder, "_pass_subwords", size)
-        found = encoder.features(SENTENCES)
-        assert all(torch.equal(left, right) for left, right in zip(found, expected, strict=True))
-
-
-@pytest.mark.slow
-def test_features_do_not_depend_on_the_number_of_threads(
-    encoder: FrozenEncoder, threads: Callable[[int], None]
+def test_features_depend_neither_on_the_size_of_passes_nor_on_the_number_of_threads(
+    encoder: FrozenEncoder, threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = encoder.features(SENTENCES)
-    for count in (2, 5):
+    expected, usual = encoder.features(SENTENCES), encoder._pass_subwords
+    for size, count in ((1, 1), (7, 1), (30, 1), (5000, 1), (usual, 2), (usual, 5)):
+        monkeypatch.setattr(encoder, "_pass_subwords", size)
         threads(count)
         found = encoder.features(SENTENCES)
         assert all(torch.equal(left, right) for left, right in zip(found, expected, strict=True))

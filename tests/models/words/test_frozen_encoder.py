@@ -17,7 +17,7 @@ from concord.models.errors import EncoderMissingError
 from concord.models.words.encoder import FrozenEncoder, load_encoder
 from concord.models.words.encoder_config import EncoderConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.encoder, pytest.mark.slow]
 
 WORDS = ("ada", "laughed", "letters", "paris", "unheardof")
 
@@ -55,7 +55,6 @@ def direct_features(folder: Path, words: tuple[str, ...], *, last_layers: int) -
     return torch.stack(rows)
 
 
-@pytest.mark.encoder
 @pytest.mark.parametrize("last_layers", [1, 2])
 def test_word_is_the_mean_of_its_subwords_over_the_last_layers(
     config: EncoderConfig, tiny_encoder: Path, last_layers: int
@@ -68,7 +67,6 @@ def test_word_is_the_mean_of_its_subwords_over_the_last_layers(
     assert float((found - expected).abs().max()) < 1e-5
 
 
-@pytest.mark.encoder
 def test_sentences_in_a_batch_are_independent(encoder: FrozenEncoder) -> None:
     together = encoder.features([WORDS, ("paris",), (), ("ada", "laughed")])
     assert [len(vectors) for vectors in together] == [5, 1, 0, 2]
@@ -76,7 +74,6 @@ def test_sentences_in_a_batch_are_independent(encoder: FrozenEncoder) -> None:
         assert torch.equal(encoder.features([words])[0], vectors)
 
 
-@pytest.mark.encoder
 def test_sentence_longer_than_the_capacity_is_read_in_windows(exact: FrozenEncoder, tiny_encoder: Path) -> None:
     """The encoder takes 14 subwords; windows share 3 words, so they start at words 0, 11, 22 and 33."""
     sentence = ("ada", "king", "met", "ford", "in", "paris", "river", ".") * 5
@@ -91,7 +88,6 @@ def test_sentence_longer_than_the_capacity_is_read_in_windows(exact: FrozenEncod
     assert torch.allclose(found[34:], end[1:], atol=1e-5)
 
 
-@pytest.mark.encoder
 def test_long_word_after_short_ones_is_read_in_a_window_of_its_own(config: EncoderConfig, tiny_encoder: Path) -> None:
     """As a web address is that fills most of a window; each pass has a single window here."""
     encoder = FrozenEncoder(config.model_copy(update={"precision": "float32"}), pass_subwords=1)
@@ -101,20 +97,11 @@ def test_long_word_after_short_ones_is_read_in_a_window_of_its_own(config: Encod
     assert torch.allclose(found, torch.cat(parts * 2), atol=1e-5)
 
 
-@pytest.mark.encoder
-def test_word_with_more_subwords_than_the_capacity_gets_a_vector(encoder: FrozenEncoder) -> None:
-    (found,) = encoder.features([("ada", "laugh" + "e" * 60, "paris")])
-    assert found.shape == (3, 16)
-    assert bool(found.isfinite().all())
-
-
-@pytest.mark.encoder
 def test_word_without_subwords_is_the_unknown_subword(encoder: FrozenEncoder) -> None:
     joiner, unknown = encoder.features([("ada", "\u200d", "paris"), ("ada", "unheardof", "paris")])
     assert torch.allclose(joiner, unknown, atol=1e-6)
 
 
-@pytest.mark.encoder
 def test_equal_sentences_are_encoded_once(encoder: FrozenEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[tuple[str, ...]] = []
     encode = encoder._encode
@@ -130,7 +117,6 @@ def test_equal_sentences_are_encoded_once(encoder: FrozenEncoder, monkeypatch: p
     assert other.shape == (1, 16)
 
 
-@pytest.mark.encoder
 def test_features_are_the_same_in_passes_of_any_size(encoder: FrozenEncoder, config: EncoderConfig) -> None:
     sentences = [WORDS, ("paris",), ("ada", "laughed"), ("river", "paris"), WORDS[:3], WORDS[2:] * 9]
     expected = encoder.features(sentences)
@@ -140,7 +126,6 @@ def test_features_are_the_same_in_passes_of_any_size(encoder: FrozenEncoder, con
             assert torch.equal(left, right)
 
 
-@pytest.mark.encoder
 def test_an_encoder_that_only_transformers_can_read_has_the_same_features(
     exact: FrozenEncoder, config: EncoderConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +135,6 @@ def test_an_encoder_that_only_transformers_can_read_has_the_same_features(
         assert torch.allclose(left, right, atol=1e-5)
 
 
-@pytest.mark.encoder
 def test_forgotten_subwords_are_read_again(config: EncoderConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = FrozenEncoder(config).features([WORDS, ("paris", "ada")])
     monkeypatch.setattr("concord.models.words.subwords._KNOWN_WORDS", 1)
@@ -159,7 +143,6 @@ def test_forgotten_subwords_are_read_again(config: EncoderConfig, monkeypatch: p
         assert torch.equal(encoder.features([words])[0], vectors)
 
 
-@pytest.mark.encoder
 def test_features_in_int8_are_close_to_those_in_float32(encoder: FrozenEncoder, exact: FrozenEncoder) -> None:
     sentences = [WORDS, ("paris",), ("ada", "laughed"), WORDS[2:] * 9]
     for left, right in zip(encoder.features(sentences), exact.features(sentences), strict=True):
@@ -167,15 +150,13 @@ def test_features_in_int8_are_close_to_those_in_float32(encoder: FrozenEncoder, 
         assert float(torch.cosine_similarity(left, right, dim=1).min()) > 0.999
 
 
-@pytest.mark.encoder
-def test_unusual_words_get_a_vector(encoder: FrozenEncoder) -> None:
-    words = ("", " ", "\x00", "[SEP]", "\U0001f469\u200d\U0001f680", "e\u0301")
+def test_unusual_words_and_those_longer_than_the_capacity_get_a_vector(encoder: FrozenEncoder) -> None:
+    words = ("ada", "laugh" + "e" * 60, "", " ", "\x00", "[SEP]", "\U0001f469\u200d\U0001f680", "e\u0301")
     (found,) = encoder.features([words])
-    assert found.shape == (6, 16)
+    assert found.shape == (8, 16)
     assert bool(found.isfinite().all())
 
 
-@pytest.mark.encoder
 def test_cached_features_equal_computed_ones(config: EncoderConfig) -> None:
     encoder = FrozenEncoder(config)
     fresh = encoder.features([WORDS, ("paris",)])
@@ -184,12 +165,10 @@ def test_cached_features_equal_computed_ones(config: EncoderConfig) -> None:
         assert torch.equal(left, right)
 
 
-@pytest.mark.encoder
 def test_taggers_in_a_process_share_one_encoder(config: EncoderConfig) -> None:
     assert load_encoder(config, "cpu") is load_encoder(config.model_copy(), "cpu")
 
 
-@pytest.mark.encoder
 def test_weights_with_another_digest_are_rejected(tiny_encoder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "encoder"
     shutil.copytree(tiny_encoder, folder)
@@ -203,7 +182,6 @@ def test_weights_with_another_digest_are_rejected(tiny_encoder: Path, tmp_path: 
         FrozenEncoder(config)
 
 
-@pytest.mark.encoder
 def test_features_are_padded_with_zeros(config: EncoderConfig) -> None:
     sentences = [Sentence(words=("ada", "laughed")), Sentence(words=("paris",))]
     vocabulary = Vocabulary.from_sentences([Sentence(words=("ada",), labels=("B-PER",))])

@@ -297,14 +297,6 @@ def test_char_cnn_is_the_maximum_over_positions_of_the_word() -> None:
     assert torch.allclose(network(torch.tensor([characters]))[0], torch.stack(scores).amax(0))
 
 
-@torch.no_grad()
-def test_char_cnn_returns_zeros_without_characters_and_accepts_one_character() -> None:
-    network = char_cnn((2, 3))
-    found = network(torch.tensor([[0, 0], [UNKNOWN, 0]]))
-    assert not found[0].any()
-    assert bool(found[1].isfinite().all())
-
-
 CHARACTERS = tuple("aZ0-$\u00e9")
 LONG = "Internationalisierungen07"
 

@@ -4,7 +4,6 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, Literal
 
 import pytest
@@ -68,30 +67,6 @@ def test_index_lists_the_first_other_occurrences_in_document_order(
 ) -> None:
     index = occurrence_index(number_words(documents, key), slots=slots)
     assert index.tolist() == naive_index(documents, key, slots)
-
-
-@given(documents=st.lists(st.lists(WORDS, max_size=14), max_size=4), slots=st.integers(1, 5))
-def test_index_excludes_the_word_itself_and_other_documents(documents: list[list[str]], slots: int) -> None:
-    index = occurrence_index(number_words(documents, "lower"), slots=slots)
-    owner = [number for number, words in enumerate(documents) for _ in words]
-    for word, row in enumerate(index.tolist()):
-        read = [slot for slot in row if slot >= 0]
-        assert word not in read
-        assert all(owner[slot] == owner[word] for slot in read)
-        assert read == sorted(set(read))
-
-
-def test_key_lower_ignores_case_and_digits_and_exact_does_not() -> None:
-    documents = [["Ford", "ford", "1984", "1985", "Ford"]]
-    assert occurrence_index(number_words(documents, "lower"), slots=2).tolist() == [
-        [1, 4],
-        [0, 4],
-        [3, -1],
-        [2, -1],
-        [0, 1],
-    ]
-    exact = [[4, -1], [-1, -1], [-1, -1], [-1, -1], [0, -1]]
-    assert occurrence_index(number_words(documents, "exact"), slots=2).tolist() == exact
 
 
 @pytest.fixture
@@ -356,15 +331,6 @@ def test_document_alone_equals_document_in_a_batch_of_three(
         assert float((alone.uncertainty - together.uncertainty[rows]).abs().max()) <= 2e-6
         assert float((alone.probability - together.probability[rows]).abs().max()) <= 2e-6
         assert torch.equal(alone.label, together.label[rows])
-
-
-def test_order_of_the_documents_does_not_matter(tagger: Any, random_documents: Draw) -> None:
-    documents = random_documents(3, documents=3)
-    forward = tagger.predict_documents(documents, PredictOptions(threshold=-1.0))
-    backward = tagger.predict_documents(documents[::-1], PredictOptions(threshold=-1.0))[::-1]
-    for left, right in zip(chain(*forward), chain(*backward), strict=True):
-        assert left.labels == right.labels
-        assert left.probabilities == pytest.approx(right.probabilities, abs=2e-6)
 
 
 def test_skipping_stage_two_is_lossless(tagger: Any, random_documents: Draw) -> None:
