@@ -71,8 +71,12 @@ def weights(tagger: Tagger) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", available())
-def test_every_tagger_tunes_all_layers_as_a_separate_group(
-    name: str, build: Build, documents: Documents, tuned: Mapping[str, Any]
+def test_every_tagger_tunes_all_layers_as_a_separate_group_and_predicts_alone_as_in_a_batch(
+    name: str,
+    build: Build,
+    documents: Documents,
+    tuned: Mapping[str, Any],
+    random_documents: Callable[..., Documents],
 ) -> None:
     tagger = build(name, encoder=tuned)
     tagger.train().loss(encode(tagger, documents)).backward()
@@ -88,13 +92,7 @@ def test_every_tagger_tunes_all_layers_as_a_separate_group(
     assert [id(weight) for weight in groups["encoder"]] == [id(weight) for weight in tagger.tuned_encoder.parameters()]
     grouped = [id(weight) for group in groups.values() for weight in group]
     assert sorted(grouped) == sorted(id(weight) for weight in tagger.parameters())
-
-
-@pytest.mark.parametrize("name", available())
-def test_every_tagger_predicts_the_same_alone_and_in_a_batch(
-    name: str, build: Build, tuned: Mapping[str, Any], random_documents: Callable[..., Documents]
-) -> None:
-    tagger = build(name, encoder=tuned)
+    tagger.eval()
     # Sentences of up to 30 words are read in windows.
     documents = random_documents(6, documents=3, longest=30)
     together = tagger.predict_documents(documents, REFINE_ALL)

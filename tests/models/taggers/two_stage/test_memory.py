@@ -333,7 +333,7 @@ def test_document_alone_equals_document_in_a_batch_of_three(
         assert torch.equal(alone.label, together.label[rows])
 
 
-def test_skipping_stage_two_is_lossless(tagger: Any, random_documents: Draw) -> None:
+def test_skipping_stage_two_is_lossless_also_within_batches(tagger: Any, random_documents: Draw) -> None:
     """With one sentence per batch the forced pass computes the same sums, so the results are equal bit by bit."""
     documents = random_documents(4, documents=4)
     threshold = middle_threshold(tagger, documents)
@@ -345,17 +345,10 @@ def test_skipping_stage_two_is_lossless(tagger: Any, random_documents: Draw) -> 
     assert torch.equal(skipping.refined, refined)
     assert torch.equal(skipping.label, torch.where(refined, forced.label, forced.draft))
     assert torch.equal(skipping.probability, torch.where(refined, forced.probability, drafts.probability))
-
-
-def test_skipping_stage_two_is_lossless_within_batches(tagger: Any, random_documents: Draw) -> None:
-    documents = random_documents(4, documents=4)
-    threshold = middle_threshold(tagger, documents)
-    skipping = tagger.tabulate(documents, PredictOptions(threshold=threshold))
+    batched = tagger.tabulate(documents, PredictOptions(threshold=threshold))
     forced = tagger.tabulate(documents, PredictOptions(threshold=-1.0))
-    expected = torch.where(forced.uncertainty > threshold, forced.label, forced.draft)
-    assert torch.equal(skipping.label, expected)
-    chosen = skipping.refined
-    assert float((skipping.probability - forced.probability)[chosen].abs().max()) <= 2e-6
+    assert torch.equal(batched.label, torch.where(forced.uncertainty > threshold, forced.label, forced.draft))
+    assert float((batched.probability - forced.probability)[batched.refined].abs().max()) <= 2e-6
 
 
 def test_stage_one_reads_once_for_all_samples_and_stage_two_only_uncertain_sentences(

@@ -111,14 +111,6 @@ def test_word_representations_share_no_storage(name: str, build: Build) -> None:
     assert places[0].isdisjoint(places[1])
 
 
-@TAGGERS
-def test_parameter_groups_are_disjoint_and_cover_the_tagger(name: str, build: Build) -> None:
-    tagger = build(name)
-    groups = [{id(parameter) for parameter in group} for group in tagger.parameter_groups().values()]
-    assert groups[0].isdisjoint(groups[1])
-    assert groups[0] | groups[1] == {id(parameter) for parameter in tagger.parameters()}
-
-
 @pytest.mark.slow
 @pytest.mark.encoder
 @TAGGERS
