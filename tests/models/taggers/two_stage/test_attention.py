@@ -214,10 +214,8 @@ def test_memory_streams_join_those_of_the_sentence_before_every_layer(
         assert torch.allclose(found[row, :length], expected, atol=1e-5)
 
 
-def test_configurations_of_earlier_releases_have_the_released_stream(build: Callable[..., Any]) -> None:
-    values = TwoStageConfig().model_dump(mode="json")
-    del values["label_stream"]
-    assert TwoStageConfig.from_mapping(values).label_stream == "released"
+def test_the_released_stream_is_the_default(build: Callable[..., Any]) -> None:
+    assert TwoStageConfig().label_stream == "released"
     names = {name for name, _ in build("uanet").refine_network.encoder.named_parameters()}
     assert not {name for name in names if "projection" in name or name.startswith("labels")}
     assert {name for name in names if name.startswith("label_attention.")}
