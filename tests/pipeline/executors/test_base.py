@@ -19,16 +19,13 @@ def test_stop_request_remembers_a_signal_and_restores_the_handlers() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_second_signal_to_terminate_ends_the_process_at_once() -> None:
+def test_second_signal_ends_the_process_or_interrupts_at_once() -> None:
     with stop_request(drain_seconds=5.0) as stop:
         signal.raise_signal(signal.SIGTERM)
         stop.raise_if_overdue()
         with pytest.raises(SystemExit) as ended:
             signal.raise_signal(signal.SIGTERM)
     assert ended.value.code == 143
-
-
-def test_second_interrupt_interrupts_at_once() -> None:
     with stop_request():
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):

@@ -27,10 +27,8 @@ from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.verify import verify
-from concord.pipeline.plan import Plan
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage import folders
-from concord.pipeline.worker.shard_worker import ShardWorker
 
 pytestmark = pytest.mark.slow
 
@@ -68,19 +66,7 @@ def seen(output: Path) -> dict[str, list[str]]:
     return {name: sorted(map(str, pq.read_table(output / name).to_pylist())) for name in SCHEMAS}
 
 
-def build_worker_for_one_shard(plan: Plan) -> ShardWorker:
-    """Build a worker that finds no space after its first shard."""
-    worker = fakes.build_fake_worker(plan)
-    done: list[object] = []
-
-    def commit_one(commit: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        if done:
-            raise StoreError("no space")
-        done.append(arguments)
-        return commit(*arguments, **named)
-
-    fakes.wrap_stage(worker.commit_stage, commit_one)
-    return worker
+build_worker_for_one_shard = partial(fakes.build_worker_without_room, shards=1)
 
 
 def test_parts_of_a_run_in_progress_are_seen_by_no_reader(archive: Path) -> None:

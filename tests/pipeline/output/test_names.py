@@ -57,9 +57,10 @@ def test_names_of_all_documents_are_grouped_by_label_and_canonical_name() -> Non
     }
 
 
-def test_values_are_no_names() -> None:
+def test_values_are_no_names_and_a_collection_without_entities_has_none() -> None:
     rows = [("a", "two", "CARDINAL", "two"), ("a", "May", "DATE", "May"), ("a", "May", "PER", "May")]
     assert [(row["canonical"], row["label"]) for row in table_of(rows)] == [("May", "PER")]
+    assert table_of([]) == []
 
 
 def test_a_name_keeps_its_id_whatever_else_a_collection_holds() -> None:
@@ -77,10 +78,6 @@ def test_name_that_is_new_gets_no_id_that_another_one_has() -> None:
     entities = pa.table([pa.array(["a", "a"]), both, pa.array(["LOC", "LOC"]), both], names=list(NAMED_COLUMNS))
     ids = {row["canonical"]: row["name_id"] for row in tabulate_names([entities], previous).to_pylist()}
     assert ids["Roma"] == earlier["name_id"] != ids["Rome"]
-
-
-def test_collection_without_entities_has_no_names() -> None:
-    assert table_of([]) == []
 
 
 @given(

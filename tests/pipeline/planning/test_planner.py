@@ -251,7 +251,7 @@ def test_document_comes_back_after_two_interrupted_runs(archive: Path) -> None:
     (archive / "new.txt").write_text(text_of(20) * 9)
     for number in (1, 0):
         with pytest.raises(StoreError):
-            runs.run_job(job(archive), build=partial(build_worker_for_some_shards, number))
+            runs.run_job(job(archive), build=partial(fakes.build_worker_without_room, shards=number))
         (archive / f"z{number}.txt").write_text(text_of(30 + number))
     (archive / "t0.txt").write_text(first)
     assert_equals_one_run(archive, runs.run_job(job(archive)))
@@ -304,7 +304,7 @@ def test_files_of_a_newer_generation_are_no_orphans(archive: Path) -> None:
     (archive / "new.txt").write_text("Dora went.")
     (archive / "t3.txt").write_text("Carla came.")
     with pytest.raises(StoreError):
-        runs.run_job(job(archive), build=partial(build_worker_for_some_shards, 1))
+        runs.run_job(job(archive), build=partial(fakes.build_worker_without_room, shards=1))
     unfinished = {
         *runs.folder_of(first).rglob("*-g1-*"),
         *runs.folder_of(first).rglob("commits/1/*"),
@@ -377,28 +377,13 @@ def test_commits_of_an_interrupted_run_are_reused_when_the_input_changes_again(
         for number in range(8):
             (archive / f"t{number}.txt").write_text(text_of(number).replace("Anna", "Emma"))
     with pytest.raises(StoreError):
-        runs.run_job(job(archive), build=partial(build_worker_for_some_shards, 2))
+        runs.run_job(job(archive), build=partial(fakes.build_worker_without_room, shards=2))
     (archive / "t0.txt").write_text("Carla came.")
     (archive / "new.txt").write_text("Dora went.")
     parsed = record_parsed_ids(monkeypatch)
     report = runs.run_job(job(archive))
     assert (11 if is_first else 2) <= len(parsed) < (21 if is_first else 9)
     assert_equals_one_run(archive, report)
-
-
-def build_worker_for_some_shards(number: int, plan: Plan) -> ShardWorker:
-    """Build a worker that finds no space after this number of shards."""
-    worker = fakes.build_fake_worker(plan)
-    committed: list[Any] = []
-
-    def commit_some(commit: Callable[..., Any], shard: Any, outcomes: Any, **step: Any) -> Any:
-        if len(committed) == number:
-            raise StoreError("no space")
-        committed.append(shard)
-        return commit(shard, outcomes, **step)
-
-    fakes.wrap_stage(worker.commit_stage, commit_some)
-    return worker
 
 
 def edit_archive(archive: Path) -> None:

@@ -56,23 +56,15 @@ def test_parse_stage_parses_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [result.document.doc_id for result in results if isinstance(result, ParsedDocument)] == ["d0", "d1", "d2"]
 
 
-def test_parse_stage_makes_a_dead_letter_of_only_the_document_that_fails() -> None:
-    texts = ["a"] * 9
-    texts[5] = "b PARSERFAULT"
+def test_parse_stage_makes_a_dead_letter_of_only_the_document_that_fails_or_has_wrong_offsets() -> None:
+    texts = [*["a"] * 5, "b PARSERFAULT", "a", "a LOSTTEXT", "a"]
     results = ParseStage(fakes.FakeParser(), batch_documents=100).run(documents(*texts))
-    letters = [result for result in results if isinstance(result, DeadLetter)]
     assert len(results) == 9
-    (letter,) = letters
+    letter, offsets = [result for result in results if isinstance(result, DeadLetter)]
     assert (letter.doc_id, letter.source_uri, letter.position) == ("d5", "/in", 5)
     assert (letter.stage, letter.error) == ("parse", "parse_failed")
     assert letter.message == "document 'd5': RuntimeError: the parser cannot do this"
-
-
-def test_parse_stage_makes_a_dead_letter_of_wrong_offsets() -> None:
-    good, bad = ParseStage(fakes.FakeParser(), batch_documents=9).run(documents("a b", "a LOSTTEXT"))
-    assert isinstance(good, ParsedDocument)
-    assert isinstance(bad, DeadLetter)
-    assert (bad.stage, bad.error) == ("parse", "offsets")
+    assert (offsets.doc_id, offsets.stage, offsets.error) == ("d7", "parse", "offsets")
 
 
 def test_stages_pass_dead_letters_through() -> None:
@@ -89,13 +81,6 @@ def test_store_error_ends_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fakes.FakeParser, "parse", fail)
     with pytest.raises(StoreError):
         ParseStage(fakes.FakeParser(), batch_documents=9).run(documents("a", "b"))
-
-
-def test_tag_stage_calls_the_tagger_once_per_shard() -> None:
-    tagger = fakes.FakeTagger()
-    TagStage(tagger, TaggerRunConfig()).run(parsed("a b. c", "", "d"))
-    (call,) = tagger.calls
-    assert [[sentence.words for sentence in document] for document in call] == [[("a", "b."), ("c",)], [], [("d",)]]
 
 
 def test_tag_stage_joins_pieces_of_a_sentence_and_cuts_the_predictions() -> None:
@@ -138,8 +123,12 @@ def test_tag_stage_says_which_entities_are_terms() -> None:
     ]
 
 
-def test_tag_stage_makes_a_dead_letter_of_only_the_document_that_fails() -> None:
-    results = TagStage(fakes.FakeTagger(), TaggerRunConfig()).run(parsed("a", "b TAGGERFAULT", "c", "d", "e"))
+def test_tag_stage_calls_the_tagger_once_unless_a_document_fails_which_alone_is_a_dead_letter() -> None:
+    tagger = fakes.FakeTagger()
+    TagStage(tagger, TaggerRunConfig()).run(parsed("a b. c", "", "d"))
+    (call,) = tagger.calls
+    assert [[sentence.words for sentence in document] for document in call] == [[("a", "b."), ("c",)], [], [("d",)]]
+    results = TagStage(tagger, TaggerRunConfig()).run(parsed("a", "b TAGGERFAULT", "c", "d", "e"))
     assert [type(result).__name__ for result in results].count("AnnotatedDocument") == 4
     (letter,) = [result for result in results if isinstance(result, DeadLetter)]
     assert (letter.doc_id, letter.stage, letter.error) == ("d1", "tag", "tag_failed")
@@ -252,14 +241,11 @@ class ShakyTagger(fakes.FakeTagger):
         ]
 
 
-def test_bf16_run_counts_labels_that_differ_from_fp32() -> None:
+def test_bf16_run_counts_labels_that_differ_from_fp32_among_the_first_words_of_a_shard() -> None:
     results = TagStage(ShakyTagger(), TaggerRunConfig(precision="bf16")).run(parsed("Anna saw it.", "no name"))
     documents = [result for result in results if isinstance(result, AnnotatedDocument)]
     counts = count_margins(documents, threshold=0.35)
     assert (counts["bf16.compared_tokens"], counts["bf16.changed_tokens"]) == (3, 1)
-
-
-def test_bf16_run_compares_only_the_first_words_of_a_shard() -> None:
     tagger = ShakyTagger()
     TagStage(tagger, TaggerRunConfig(precision="bf16")).run(parsed("word " * 2500, "more words", "and more"))
     TagStage(tagger, TaggerRunConfig(precision="bf16")).run(parsed(*["some words"] * 30))

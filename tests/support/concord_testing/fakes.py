@@ -156,13 +156,6 @@ def _out_of_memory(message: str) -> Exception:
     return torch.OutOfMemoryError(message)
 
 
-class NoParser:
-    """A parser that fails on every document as FakeParser does on PARSERFAULT."""
-
-    def parse(self, documents: Sequence[Document], **_: Any) -> list[ParsedDocument | DeadLetter]:
-        raise RuntimeError("the parser cannot do this")
-
-
 def _settings(plan: Plan) -> FakeSettings:
     settings = Path(plan.config.input).with_name("fakes.json")
     return FakeSettings(**json.loads(settings.read_text())) if settings.exists() else FakeSettings()
@@ -181,7 +174,11 @@ def build_fake_parse_worker(plan: Plan) -> ParseWorker:
 
 def build_worker_that_only_tags(plan: Plan) -> ShardWorker:
     """Build a worker whose parser fails on every document."""
-    return ShardWorker(plan, parser=NoParser(), tagger=FakeTagger(_settings(plan)))
+
+    def fail(_document: Document) -> ParsedDocument:
+        raise RuntimeError("the parser cannot do this")
+
+    return ShardWorker(plan, parser=FakeParser(parse_one=fail), tagger=FakeTagger(_settings(plan)))
 
 
 def build_worker_that_loses(plan: Plan) -> ShardWorker:
@@ -196,15 +193,19 @@ def wrap_stage(stage: Any, around: Callable[..., Any]) -> None:
     stage.run = partial(around, stage.run)
 
 
-def build_worker_without_room(plan: Plan) -> ShardWorker:
-    """Build a worker that finds no space to write to."""
+def build_worker_without_room(plan: Plan, *, shards: int = 0) -> ShardWorker:
+    """Build a worker that finds no space to write to after some shards."""
     worker = build_fake_worker(plan)
-    wrap_stage(worker.commit_stage, _find_no_space)
+    committed: list[Shard] = []
+
+    def commit_some(commit: Callable[..., CommitRecord], shard: Shard, *outcomes: Any, **step: Any) -> CommitRecord:
+        if len(committed) == shards:
+            raise StoreError(f"shard {shard.name}: no space")
+        committed.append(shard)
+        return commit(shard, *outcomes, **step)
+
+    wrap_stage(worker.commit_stage, commit_some)
     return worker
-
-
-def _find_no_space(_run: Callable[..., CommitRecord], shard: Shard, *_: Any, **_named: Any) -> CommitRecord:
-    raise StoreError(f"shard {shard.name}: no space")
 
 
 def build_no_worker(plan: Plan) -> ShardWorker:
