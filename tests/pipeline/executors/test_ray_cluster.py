@@ -80,12 +80,9 @@ def test_what_was_chosen_is_told(plan: Plan, caplog: pytest.LogCaptureFixture) -
     ]
 
 
-def test_parts_of_two_gpus_are_refused() -> None:
+def test_parts_of_two_gpus_and_workers_that_parse_without_a_gpu_are_refused(plan: Plan) -> None:
     with pytest.raises(ConfigError, match=r"executor.gpus.*expected a share of one GPU, up to 1, or a whole number"):
         AnnotateConfig.from_mapping({"input": "in", "output": "out", "executor": {"gpus": 1.5}})
-
-
-def test_workers_that_parse_are_refused_where_none_has_a_gpu(plan: Plan) -> None:
     config = ExecutorConfig(kind="ray", parse_actors=2)
     with pytest.raises(ConfigError, match=r"executor\.parse_actors: expected null .* got 2; set tagger\.device=cuda"):
         run_on_ray(plan, plan.shards, lambda *_: None, config=config)

@@ -327,12 +327,6 @@ def test_shards_that_cannot_be_parsed_ahead_are_left_to_the_worker_that_tags(
     assert CrashLog(plan).read_all() == {}
 
 
-def test_workers_start_on_their_nodes(plan: Plan) -> None:
-    with SimulatedRay().used() as ray:
-        run(plan, plan.shards, actors=3, nodes=("a" * 56, "b" * 56, "a" * 56))
-    assert [node[0] for node in ray.pinned] == ["a", "b", "a"]
-
-
 def test_driver_takes_little_processor_time_for_a_shard_whatever_the_number_of_workers(plan: Plan) -> None:
     shards = many(3000)
     took: dict[int, float] = {}
@@ -362,14 +356,15 @@ def test_progress_is_read_beside_the_loop(plan: Plan, monkeypatch: pytest.Monkey
     assert threading.current_thread() not in readers
 
 
-def test_marks_are_removed_only_where_a_worker_has_left_one(plan: Plan) -> None:
+def test_workers_start_on_their_nodes_and_marks_are_removed_only_where_one_was_left(plan: Plan) -> None:
     first, *_ = plan.shards
     folder = Path(plan.config.output.path, "_run", "attempts", "0")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{first.name}.mark").write_text("{}")
-    with SimulatedRay().used(), mock.patch.object(CrashLog, "remove_mark", autospec=True) as remove:
-        run(plan, plan.shards, actors=2)
+    with SimulatedRay().used() as ray, mock.patch.object(CrashLog, "remove_mark", autospec=True) as remove:
+        run(plan, plan.shards, actors=3, nodes=("a" * 56, "b" * 56, "a" * 56))
     assert [call.args[1] for call in remove.call_args_list] == [first]
+    assert [node[0] for node in ray.pinned] == ["a", "b", "a"]
 
 
 @pytest.mark.parametrize("held", [True, False], ids=["held by others", "slow to load"])

@@ -141,13 +141,6 @@ def test_annotated_tables_contain_the_values_of_the_documents() -> None:
     ]
 
 
-def test_entities_say_where_their_labels_come_from() -> None:
-    spans = (Span(0, 1, "PER"), Span(1, 2, "LOC"))
-    found = replace(prediction("B-PER", "B-LOC", spans=spans), sources=("terms", "model"))
-    annotated = AnnotatedDocument(parsed=parsed("Ann Rome", (word(0, "Ann"), word(4, "Rome"))), predictions=(found,))
-    assert tables_of(annotated)["entities"]["source"].to_pylist() == ["terms", "model"]
-
-
 def test_names_of_one_person_share_identity_and_canonical_name_across_sentences() -> None:
     text = "Ann Lee met Bob. Lee left."
     annotated = AnnotatedDocument(
@@ -219,14 +212,16 @@ def test_pages_are_found_before_chapters() -> None:
     assert part_finder(None)(0) is None
 
 
-def test_an_entity_across_pieces_belongs_to_the_piece_where_it_starts() -> None:
+def test_an_entity_across_pieces_belongs_to_the_piece_where_it_starts_and_says_who_labelled_it() -> None:
+    first = replace(prediction("O", "B-LOC", spans=(Span(1, 3, "LOC"),)), sources=("terms",))
     annotated = AnnotatedDocument(
         parsed=parsed("in New York now", (word(0, "in"), word(3, "New")), (word(7, "York"), word(12, "now"))),
-        predictions=(prediction("O", "B-LOC", spans=(Span(1, 3, "LOC"),)), prediction("I-LOC", "O")),
+        predictions=(first, prediction("I-LOC", "O")),
     )
     (entity,) = tables_of(annotated)["entities"].to_pylist()
     assert (entity["sent_id"], entity["start_token"], entity["end_token"]) == (0, 2, 3)
     assert (entity["start_char"], entity["end_char"], entity["text"]) == (3, 11, "New York")
+    assert entity["source"] == "terms"
 
 
 def test_an_empty_document_is_one_row_of_documents_only() -> None:

@@ -136,9 +136,8 @@ def test_retry_leaves_other_dead_letters_alone() -> None:
 def test_retry_in_a_changed_file_goes_by_id() -> None:
     existing = existing_output({}, dead_letters=[dead_letter(0, "x"), dead_letter(10, "y")])
     retries = choose_retries(existing, [dead_letter(0, "x")], unchanged=())
-    diff = diff_input(
-        existing, records("a", ("new", "One."), ("y", "Two."), ("x", "Three.")), reused_files=(), retries=retries
-    )
+    found = records("a", ("new", "One."), ("y", "Two."), ("x", "Three."))
+    diff = diff_input(existing, found, reused_files=(), retries=retries)
     assert [(item.record.doc_id, item.reason, item.attempts) for item in diff.to_annotate] == [
         ("new", "new", 0),
         ("y", "retried", 0),

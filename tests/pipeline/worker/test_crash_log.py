@@ -329,10 +329,7 @@ def raising(error: Exception) -> Callable[[], object]:
         (lambda: torch.empty(10**15), ShortageError),
         (raising(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")), ShortageError),
         # As Stanza does.
-        (
-            raising(RuntimeError("CUDA out of memory. ... use depparse_batch_size")),
-            ShortageError,
-        ),
+        (raising(RuntimeError("CUDA out of memory. ... use depparse_batch_size")), ShortageError),
         (raising(MemoryError()), ShortageError),
         (raising(RuntimeError("shapes do not fit")), RuntimeError),
     ],

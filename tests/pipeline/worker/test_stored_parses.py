@@ -29,14 +29,11 @@ def test_parses_are_unchanged_by_the_tables() -> None:
     assert [found.find(item.document) for item in parsed] == parsed
 
 
-def test_no_parse_is_found_for_another_document_or_text() -> None:
+def test_no_parse_is_found_for_another_document_or_text_and_none_stored_that_cannot_be_written() -> None:
     parsed = fakes.parsed_document(document("a", "Ada left."))
     found = Parses(parse_tables([parsed]))
     assert found.find(document("b", "Ada left.")) is None
     assert found.find(replace(parsed.document, text="Ada stayed.")) is None
     assert Parses(parse_tables([])).find(parsed.document) is None
-
-
-def test_parse_that_cannot_be_written_is_rejected() -> None:
     with pytest.raises(UnicodeEncodeError):
         parse_tables([fakes.parsed_document(document("a", "\ud800 went."))])

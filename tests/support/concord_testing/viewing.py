@@ -78,12 +78,6 @@ def add_differences(output: Path) -> None:
     append_to_log(log_path(output), lines)
 
 
-def write_long(output: Path, *, entities: int = 10_000) -> Path:
-    """Write a run with one document of three megabytes and many entities of different names."""
-    names = (f"{'Very' * 60}Long{number}|B-PER said hello to Baxter|B-ORG ~." for number in range(entities))
-    return finished_runs.write_run(output, {"long": tuple(names)}, keep_text=True)
-
-
 def open_client(output: Path, cache: Path, *, who: str | None = None, **options: Any) -> TestClient:
     """Return a client that knows the token, after the collection has been indexed; with a name one that corrects."""
     opened = OpenedCollection(output, cache=cache)
