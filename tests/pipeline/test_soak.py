@@ -1,4 +1,4 @@
-"""The soak test draws schedules from a seed, carries them out, and finds faults."""
+"""The soak test draws schedules from a seed and finds faults; readers beside a writer see one generation at a time."""
 
 import csv
 import json
@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from concord_testing import fakes, hostile
+from concord_testing import fakes, hostile, readers
 from concord_testing.soak import Archive, Edit, Fault, Round, Schedule, ScheduledRun, SoakSetup, draw, soak
 
 from concord.pipeline.documents import DeadLetter, Document
@@ -107,3 +107,13 @@ def test_failed_run_is_a_finding(tmp_path: Path) -> None:
     done = Round(Schedule(seed=1, number=0, executor="local", runs=(ScheduledRun(edits=(), faults=()),)), setup)
     done.run()
     assert done.findings[0] == "run 0, undisturbed: exit code 1, expected one of [0]"
+
+
+@pytest.mark.slow(reason="six generations are written while two processes read")
+def test_readers_beside_a_writer_see_one_generation_at_a_time(tmp_path: Path) -> None:
+    found = readers.read_beside_a_writer(tmp_path, reads=100, documents=12, seed=1)
+    assert found["generations"] > 3
+    for name, counts in found["readers"].items():
+        assert counts["generations"] > 2, (name, counts)
+        assert counts["wrong"] == 0, (name, counts)
+        assert counts["failed"] == 0, (name, counts)
