@@ -1,8 +1,14 @@
-"""How the labels of another library's model become those of a tagger."""
+"""Models of other libraries as taggers: their labels, and which components of a spaCy pipeline are run."""
+
+from pathlib import Path
 
 import pytest
+import spacy
+from spacy.tokens import Doc
+from spacy.training import Example
 
 from concord.models.adapters.base import LabelMap
+from concord.models.adapters.spacy import SpacyTagger
 from concord.models.errors import ModelError
 
 
@@ -49,3 +55,28 @@ def test_labels_of_every_scheme_are_understood(
 def test_labels_without_a_scheme_are_refused_with_the_remedy(names: list[str], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         LabelMap.of(names)
+
+
+LISTENER = {"@architectures": "spacy.Tok2VecListener.v1", "width": 96}
+MODELS = {
+    "tagger": {"@architectures": "spacy.Tagger.v2", "tok2vec": LISTENER},
+    "ner": {
+        "@architectures": "spacy.TransitionBasedParser.v2",
+        "state_type": "ner", "extra_state_tokens": False, "hidden_width": 64, "maxout_pieces": 2, "use_upper": True,
+        "tok2vec": LISTENER,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sharing", "run"), [(["tagger"], ["ner"]), (["tagger", "ner"], ["tok2vec", "ner"])])
+def test_only_what_entities_depend_on_is_run(sharing: list[str], run: list[str], tmp_path: Path) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec")
+    for name, model in MODELS.items():
+        nlp.add_pipe(name, config={"model": model} if name in sharing else {})
+    words = ["Ada", "left"]
+    reference = Doc(nlp.vocab, words=words, tags=["NNP", "VBD"], ents=["B-PER", "O"])
+    nlp.initialize(lambda: [Example(Doc(nlp.vocab, words=words), reference)])
+    nlp.to_disk(tmp_path / "pipeline")
+    assert SpacyTagger.adapt(str(tmp_path / "pipeline"))._pipeline.pipe_names == run

@@ -1,17 +1,20 @@
-"""BERT without transformers: the same states and subwords as from the library, and folders that only it can read."""
+"""BERT without transformers: states and subwords of the library, folders that only it can read, long words."""
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from concord.models.words.bert import Bert, read_bert
 from concord.models.words.encoder_config import WEIGHTS_NAME, Precision
-from concord.models.words.subwords import SubwordTokenizer
+from concord.models.words.subwords import SubwordTokenizer, window_bounds
 
 ODD_WORDS = ["", " ", "\x00", "[SEP]", "[CLS]x", "\u200d", "\U0001f469\u200d\U0001f680", "e\u0301", "\u4e2d\u6587"]
 WORDS = ["Ada", "laughed", "LETTERS", "paris", "unheardof", "naïve", "O'Neil", "a" * 120, "x\ny", *ODD_WORDS]
@@ -134,3 +137,35 @@ def test_weights_of_another_precision_are_left_to_transformers(folder: Path) -> 
 def test_folder_without_a_tokenizer_file_is_left_to_transformers(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     assert read(folder) is None
+
+
+CAPACITY = 510
+
+
+@given(
+    st.lists(st.integers(1, 500) | st.integers(1, 3), max_size=200),
+    st.sampled_from([0, 1, 32, 500]),
+)
+@example([31] * 24, 32)
+@example([64] * 16, 32)
+@example([127, 383] * 9, 32)
+@example([500, 1] * 60, 32)
+def test_windows_keep_each_word_once_at_bounded_cost(counts: list[int], overlap_words: int) -> None:
+    bounds = window_bounds(counts, capacity=CAPACITY, overlap_words=overlap_words)
+    kept = [word for _, _, begin, end in bounds for word in range(begin, end)]
+    assert kept == list(range(len(counts)))
+    costs = [sum(counts[first:last]) for first, last, _, _ in bounds]
+    assert all(cost <= CAPACITY for cost in costs)
+    assert all(first <= begin < end <= last for first, last, begin, end in bounds)
+    assert 3 * sum(costs) <= 4 * sum(counts) + CAPACITY
+    for left, right in pairwise(bounds):
+        assert 0 <= left[1] - right[0] <= overlap_words
+        assert sum(counts[right[0] : left[1]]) <= CAPACITY // 4
+
+
+@given(st.lists(st.integers(1, 3), max_size=2000))
+def test_neighbours_share_words_where_those_have_few_subwords(counts: list[int]) -> None:
+    bounds = window_bounds(counts, capacity=CAPACITY, overlap_words=32)
+    assert all(left[1] - right[0] == 32 for left, right in pairwise(bounds))
+    for first, last, _, _ in bounds[:-1]:
+        assert CAPACITY - 3 < sum(counts[first:last]) <= CAPACITY

@@ -1,21 +1,25 @@
-"""Candidates from the calibration to the tables, and what else reads these."""
+"""Candidates from the calibration to the tables, and what else reads these; a list of terms at annotation."""
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from concord_testing import fakes, runs, viewing
 from concord_testing.checkout import CHECKOUT
+from concord_testing.command_line import concord_json
 
 import concord
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ConfigError
 from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log, log_path
+from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.export import export_collection
 from concord.pipeline.exchange.review_queue import Quotas, select_sentences
 from concord.pipeline.identity import ResolvedTagger
@@ -248,3 +252,44 @@ def test_a_guarantee_that_a_new_calibration_leaves_out_is_named(guaranteed: Path
     calibration = load_tagger(tmp_path / "copy").calibration
     assert calibration is not None
     assert calibration.guarantee is None
+
+
+MODEL = "entities_en_small"
+TEXT = "Zorbax sold its plants in Vellmar to Tarn Metals in London last week ."
+
+
+@pytest.fixture
+def terms(tmp_path: Path) -> Path:
+    path = tmp_path / "terms.jsonl"
+    lines = ({"label": "ORG", "pattern": "Zorbax"}, {"label": "LOC", "pattern": "London"})
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return path
+
+
+def annotate_by_terms(folder: Path, *options: str) -> dict[str, tuple[str, str]]:
+    """Annotate the text and return label and source of the entities by their text."""
+    (folder / "text.txt").write_text(TEXT)
+    concord_json("annotate", folder / "text.txt", "-o", folder / "out", "-m", MODEL, *options)
+    rows = pq.read_table(folder / "out" / "entities").to_pylist()
+    return {row["text"]: (row["label"], row["source"]) for row in rows}
+
+
+def test_entities_of_the_list_are_found_and_named(tmp_path: Path, terms: Path) -> None:
+    plain = annotate_by_terms(tmp_path)
+    assert {source for _, source in plain.values()} == {"model"}
+    found = annotate_by_terms(tmp_path, "--set", f"tagger.terms={terms}")
+    assert found["London"] == ("LOC", "terms")
+    changed = found.keys() ^ plain.keys() | {name for name in plain if found.get(name, ("",))[0] != plain[name][0]}
+    assert changed <= {"Zorbax"}
+    concord_json("verify", tmp_path / "out")
+    (signature,) = pq.read_table(tmp_path / "out" / "documents")["tagger"].unique().to_pylist()
+    assert "+terms@" in signature
+    entities = concord.load(MODEL, terms=terms)(TEXT).entities
+    assert {entity.text: (entity.label, entity.source) for entity in entities} == found
+
+
+def test_labels_that_the_tagger_does_not_know_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "terms.jsonl"
+    path.write_text('{"label": "DRUG", "pattern": "aspirin"}\n')
+    with pytest.raises(InputError, match=r"expected labels that the tagger knows \(CARDINAL, .*, TIME\), got DRUG"):
+        concord.load(MODEL, terms=path)
