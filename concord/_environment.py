@@ -2,7 +2,6 @@
 
 import gc
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,35 +19,11 @@ def set_environment() -> None:
     wait_passively()
 
 
-class _Pauses:
-    """Pauses of garbage collection, which the threads of a process share: the last to end restores what was before."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lasting = 0
-        self._was_enabled = False
-
-    def begin(self) -> None:
-        with self._lock:
-            if not self._lasting:
-                self._was_enabled = gc.isenabled()
-                gc.disable()
-            self._lasting += 1
-
-    def end(self) -> None:
-        with self._lock:
-            self._lasting -= 1
-            if not self._lasting and self._was_enabled:
-                gc.enable()
-
-
-_PAUSES = _Pauses()
-
-
 @contextmanager
 def collection_paused() -> Iterator[None]:
     """Import and load without garbage collection, which would visit again and again what was loaded before."""
-    _PAUSES.begin()
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
@@ -56,4 +31,5 @@ def collection_paused() -> Iterator[None]:
             # Both together make all objects old ones, of which the next collections visit none.
             gc.freeze()
             gc.unfreeze()
-        _PAUSES.end()
+        if was_enabled:
+            gc.enable()

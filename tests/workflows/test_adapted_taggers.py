@@ -33,7 +33,7 @@ from concord.workflows.serving import write_model
 
 NEWS = CHECKOUT / "examples" / "news"
 DEV = CHECKOUT / "examples" / "train" / "dev.conllu"
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="imports spaCy and transformers, and trains a pipeline")
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ from concord.pipeline.output.verify import verify
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage import folders
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="several runs a test, and processes that are killed")
 
 
 @pytest.fixture

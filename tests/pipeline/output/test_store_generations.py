@@ -15,7 +15,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.storage.output_paths import OutputPath, output_path
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="several runs a test, in an object store")
 
 
 class Store:

@@ -31,7 +31,7 @@ from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.worker.shard_worker import ShardWorker
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="several runs a test, and processes that are killed")
 
 TABLES = ("documents", "sentences", "tokens", "entities", "errors")
 OTHER_TAGGER = replace(runs.TAGGER, digest="3" * 64)
