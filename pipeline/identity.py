@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from concord.models.config import Affects, Config, flatten
+from concord.models.config import Config, flatten
 from concord.pipeline.config import AnnotateConfig
 
 
@@ -37,7 +37,8 @@ class RowSettings:
     def of(cls, config: AnnotateConfig, parser: ComponentIdentity, tagger: ComponentIdentity, schema: int) -> Self:
         """Return the settings of a run."""
         signatures = {"parser": component_signature(parser), "tagger": component_signature(tagger)}
-        return cls({"schema_version": schema, **signatures, **flatten(config.values_where(affects_labels))})
+        decisive = flatten(config.values_where(lambda mark: mark.what == "labels"))
+        return cls({"schema_version": schema, **signatures, **decisive})
 
     def difference(self, earlier: "RowSettings") -> list[str]:
         """Return in plain words what differs from earlier ones; nothing if the rows would be the same."""
@@ -50,12 +51,8 @@ class RowSettings:
 
     def has_same_parses(self, earlier: "RowSettings") -> bool:
         """Return whether a document's parse would be the same; its columns are, in every version of the schema."""
-        return not any(line.startswith(("parser:", "parser.")) for line in self.difference(earlier))
-
-
-def affects_labels(mark: Affects) -> bool:
-    """Return whether a setting can change the labels of a text by more than rounding."""
-    return mark.what == "labels"
+        keys = earlier.values.keys() | self.values.keys()
+        return all(earlier.values.get(key) == self.values.get(key) for key in keys if key.split(".")[0] == "parser")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,10 +12,8 @@ from functools import cache
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
-
-from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import Collection, open_collection
@@ -26,6 +24,9 @@ from concord.pipeline.output.schema import CANDIDATE, ERRORS
 from concord.pipeline.output.shard_stats import backed_off, total_counts
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import OutputPath
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
 
 REPORT_NAME = "report.html"
 NAMES_A_TYPE = 15
@@ -101,7 +102,7 @@ def type_colours(types: Iterable[str]) -> dict[str, int]:
     return colours
 
 
-def load_template(package: str, name: str) -> Template:
+def load_template(package: str, name: str) -> "Template":
     """Return a template that lies in a package or a folder of it, as in ``report.html.j2``."""
     return _environment().get_template(f"{package}/{name}")
 
@@ -193,7 +194,9 @@ def _share(value: float | None) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _environment() -> "Environment":
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # not for those who want colours alone
+
     # Every value is escaped; nothing is ever marked as safe.
     environment = Environment(
         loader=FunctionLoader(_read_source),

@@ -16,7 +16,7 @@ from concord_testing import runs
 from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig, OutputConfig, PlanningConfig, ReaderConfig
 from concord.pipeline.errors import InputError, PlanError
-from concord.pipeline.identity import ResolvedTagger, affects_labels
+from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 from concord.pipeline.planning.inputs import FileHashes
@@ -311,13 +311,15 @@ NOT_DECIDING = {
 @pytest.mark.parametrize("section", ROW_CHANGES)
 def test_row_settings_cover_every_field_that_can_change_a_label(section: str) -> None:
     plain = AnnotateConfig(input="/in", output=OutputConfig(path="/out"))
-    before = plain.values_where(affects_labels)
+    before = plain.values_where(lambda mark: mark.what == "labels")
     assert before.keys() == ROW_CHANGES.keys()
     fields = set(type(getattr(plain, section)).model_fields) - NOT_DECIDING[section]
     assert fields == ROW_CHANGES[section].keys()
     for name, value in ROW_CHANGES[section].items():
         changed = getattr(plain, section).model_copy(update={name: value})
-        assert plain.model_copy(update={section: changed}).values_where(affects_labels) != before, name
+        assert plain.model_copy(update={section: changed}).values_where(lambda mark: mark.what == "labels") != before, (
+            name
+        )
 
 
 def test_file_that_changes_while_it_is_planned_is_refused(tmp_path: Path) -> None:
