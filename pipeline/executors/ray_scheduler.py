@@ -551,7 +551,10 @@ class RayScheduler:
     def _release_held_shards(self) -> None:
         """Let other workers do the shards of those that stay silent, for example because their node is gone."""
         for worker in self._silent:
-            if worker.lost_call is not None and worker.silence > HOLD_SECONDS:
+            if worker.lost_call is None or worker.silence < HOLD_SECONDS:
+                continue
+            # Where only its process is gone, the death is counted first, so that a document cannot kill one by one.
+            if worker.silence > PATIENCE_SECONDS or worker.process is None or not _is_up(worker.process.node):
                 self._release(worker.lost_call)
         if all(worker.silence > HOLD_SECONDS for worker in self._workers if worker.only_parses):
             self._to_tag.extend(self._to_parse)
