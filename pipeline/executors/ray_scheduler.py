@@ -165,7 +165,7 @@ def runtime_env(*, threads: int) -> dict[str, Any]:
     return {"env_vars": {**waiting, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": path}}
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(slots=True)
 class _LostCall:
     """A call that broke off before it is known whether its process has died.
 
@@ -507,9 +507,8 @@ class RayScheduler:
             self._metrics.count_shard(result.report, timings)
             self._num_left -= 1
             self._metrics.set_shards_left(self._num_left)
-        limit = self._config.worker_memory_bytes
-        is_too_large = limit is not None and result.resident_bytes is not None and result.resident_bytes > limit
-        if is_too_large and (self._to_tag or self._to_parse):
+        limit = self._config.worker_memory_bytes or float("inf")
+        if (result.resident_bytes or 0) > limit and (self._to_tag or self._to_parse):
             logger.info("a worker holds %d bytes and is replaced", result.resident_bytes)
             self._count_replaced("memory")
             ray.kill(call.worker.actor)
@@ -532,9 +531,8 @@ class RayScheduler:
         if call.shard is not None and worker.only_parses:
             self._leave_to_tagger(call.shard, error)
         elif call.shard is not None:
-            at = self._crash_log.in_progress(call.shard)
             self._marked.add(call.shard.name)
-            worker.lost_call = _LostCall(shard=call.shard, at=at, cause=worker.cause)
+            worker.lost_call = _LostCall(call.shard, self._crash_log.in_progress(call.shard), worker.cause)
 
     def _leave_to_tagger(self, shard: Shard, error: RayError) -> None:
         """Have one worker parse and tag the shard, which also handles documents that kill it or need much memory."""
@@ -551,10 +549,9 @@ class RayScheduler:
     def _release_held_shards(self) -> None:
         """Let other workers do the shards of those that stay silent, for example because their node is gone."""
         for worker in self._silent:
-            if worker.lost_call is None or worker.silence < HOLD_SECONDS:
-                continue
             # Where only its process is gone, the death is counted first, so that a document cannot kill one by one.
-            if worker.silence > PATIENCE_SECONDS or worker.process is None or not _is_up(worker.process.node):
+            is_gone = worker.silence > HOLD_SECONDS and not (worker.process and _is_up(worker.process.node))
+            if worker.lost_call is not None and (is_gone or worker.silence > PATIENCE_SECONDS):
                 self._release(worker.lost_call)
         if all(worker.silence > HOLD_SECONDS for worker in self._workers if worker.only_parses):
             self._to_tag.extend(self._to_parse)
