@@ -48,7 +48,8 @@ GONE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
 DRIVERS: list[BaseProcess] = []
 TEXTS = ["Ada met Charles in London.", "", "He left Paris for Boston."]
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow(reason="each worker is a process that imports Ray and torch")]
+IS_SLOW = pytest.mark.slow(reason="each worker is a process that imports Ray and torch")
+pytestmark = [pytest.mark.ray, IS_SLOW, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +170,7 @@ def test_documents_that_kill_or_stall_their_workers_are_left_out_and_a_killed_wo
     runs.run_job(runs.job(source, local))
     runs.write_collection(source, extra=("a KILLER", "a STOPPER", "Bob saw it."))
     runs.configure_fakes(source, seconds=0.1)
-    config = ray_job(source, output, actors=2, attempts=1, shard_seconds=5.0)
+    config = ray_job(source, output, actors=2, attempts=1, shard_seconds=10.0)
 
     def work() -> None:
         # The plan is an object in Ray's store, as a large one is.
