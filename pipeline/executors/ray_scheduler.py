@@ -105,9 +105,9 @@ def _add(metric: Any, number: float, tags: Mapping[str, str] | None = None) -> N
 logger = logging.getLogger(__name__)
 
 HOLD_SECONDS = 30.0
-"""How long a shard waits for its silent worker before another may do it."""
+"""How long a shard waits for its silent worker, whose node is gone, before another may do it."""
 PATIENCE_SECONDS = 600.0
-"""How long all workers may be silent before the run fails."""
+"""How long all workers may be silent before the run fails, and a shard waits for a worker whose node is there."""
 
 WAIT_SECONDS = 10.0
 """How long workers may wait for room on the cluster before the run says so."""
@@ -547,12 +547,12 @@ class RayScheduler:
         worker.ping_at = time.monotonic() + _POLL_SECONDS
 
     def _release_held_shards(self) -> None:
-        """Let other workers do the shards of those that stay silent, for example because their node is gone."""
-        for worker in self._silent:
-            # Where only its process is gone, the death is counted first, so that a document cannot kill one by one.
+        """Let others do the shards of silent workers whose node is gone; otherwise a death is counted first."""
+        held = [(worker, lost) for worker in self._silent if (lost := worker.lost_call) is not None and lost.is_held]
+        for worker, lost in held:
             is_gone = worker.silence > HOLD_SECONDS and not (worker.process and _is_up(worker.process.node))
-            if worker.lost_call is not None and (is_gone or worker.silence > PATIENCE_SECONDS):
-                self._release(worker.lost_call)
+            if is_gone or worker.silence > PATIENCE_SECONDS:
+                self._release(lost)
         if all(worker.silence > HOLD_SECONDS for worker in self._workers if worker.only_parses):
             self._to_tag.extend(self._to_parse)
             self._to_parse.clear()
