@@ -1,0 +1,148 @@
+"""The model of text that all formats share: blocks, their lines, and what is written within a line.
+
+A block (a paragraph, heading, cell, item, caption) ends a sentence, so that no name runs from one into the next. A line
+ends where the file says so, or where the layout broke it, and a word with it. White space counts as on a page.
+"""
+
+import re
+from enum import IntEnum
+from itertools import chain
+
+from concord.models.data.sentence import line_breaks
+from concord.pipeline.documents import Part
+from concord.pipeline.readers.records import too_large
+
+_SPACES = re.compile(r"[ \t\r\n\f\v]+")
+_SOFT = re.compile(r"(?<![\n\r])\n(?![\n\r])")
+_NOTE_MARK = re.compile(
+    r"[\[(]?(?:\d{1,3}|[a-z]|[*\u2020\u2021\u00a7\u00b6]+)(?:\s*[,;\u2013-]\s*(?:\d{1,3}|[a-z*\u2020\u2021]))*[\])]?,?"
+)
+_BEFORE_MARK = re.compile(r"(?:[^\W\d_]{4}|[.,;:!?)\]\"'\u2019\u201d\u00bb])\Z")
+"""What a raised number that stands behind it is no part of: a unit or an ordinal is shorter."""
+
+
+class Gap(IntEnum):
+    """What stands between two texts; of several the greatest counts."""
+
+    NONE = 0
+    SPACE = 1
+    SOFT_LINE = 2
+    """The end of a line that only the layout broke, perhaps within a word."""
+    LINE = 3
+    BLOCK = 4
+
+
+_WRITTEN = {Gap.NONE: "", Gap.SPACE: " ", Gap.SOFT_LINE: "\n", Gap.LINE: "\r", Gap.BLOCK: "\n\n"}
+
+
+class TextBuilder:
+    """A text that grows. A gap is written before what follows it, so that none begins or ends the text.
+
+    Args:
+        most: characters after which ``write`` raises the RecordError ``record_too_large``.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.length = 0
+        self.parts: list[Part] = []
+        self._most = most
+        self._pieces: list[str] = []
+        self._gap = Gap.NONE
+        self._is_glued = False
+        # Parts that have begun, until there is something in them.
+        self._waiting: list[tuple[str, str]] = []
+
+    def separate(self, gap: Gap = Gap.BLOCK) -> None:
+        """Leave at least this gap before what follows."""
+        if gap > Gap.SPACE or not self._is_glued:
+            self._gap = max(self._gap, gap)
+        if gap > Gap.SOFT_LINE:
+            self._is_glued = False
+
+    def glue(self) -> None:
+        """Join what follows with what stands before it, whatever white space or line end is between them."""
+        if self._gap < Gap.LINE:
+            self._gap, self._is_glued = Gap.NONE, True
+
+    def write(self, text: str) -> None:
+        """Write a text whose white space counts as one space each, also at its ends."""
+        words = _SPACES.sub(" ", text)
+        if words.startswith(" "):
+            self.separate(Gap.SPACE)
+        if words.strip(" "):
+            self.write_exactly(words.strip(" "))
+        if words.endswith(" "):
+            self.separate(Gap.SPACE)
+
+    def write_exactly(self, text: str) -> None:
+        """Write a text as it is, without line ends."""
+        if not text:
+            return
+        gap = _WRITTEN[self._gap] if self.length else ""
+        self._pieces += (gap, text)
+        start = self.length + len(gap)
+        self.length, self._gap, self._is_glued = start + len(text), Gap.NONE, False
+        if self.length > self._most:
+            raise too_large(self._most)
+        self._begin_parts(start)
+
+    def write_raised(self, text: str) -> None:
+        """Write what is raised above its line: the mark of a note is a word of its own, an exponent is not."""
+        if _NOTE_MARK.fullmatch(text.strip()) and _BEFORE_MARK.search(self.end(8)):
+            self.separate(Gap.SPACE)
+        self.write(text)
+
+    def write_builder(self, other: "TextBuilder") -> None:
+        """Write another text, with its parts, as blocks of its own."""
+        self.separate()
+        text = str(other)
+        if text:
+            start = self.length + (len(_WRITTEN[self._gap]) if self.length else 0)
+            self.write_exactly(text)
+            self.parts += (part._replace(start=start + part.start) for part in other.parts)
+            self.separate()
+        self._waiting += other._waiting
+
+    def begin_part(self, kind: str, label: str) -> None:
+        """Begin a page, chapter or the like with what follows."""
+        self._waiting.append((kind, label))
+
+    def end(self, characters: int) -> str:
+        """Return the last characters of the text, or none where a gap follows them."""
+        return "" if self._gap else "".join(self._pieces[-characters:])[-characters:]
+
+    def built(self, *, join_lines: bool) -> tuple[str, tuple[Part, ...]]:
+        """Return the text and its parts.
+
+        Args:
+            join_lines: join the lines that only the layout broke, and the words that were broken there.
+        """
+        self._begin_parts(self.length)
+        text, parts = str(self), self.parts
+        if join_lines:
+            text, parts = _joined(text, parts)
+            text = _SOFT.sub(" ", text)
+        return text.replace("\r", "\n"), tuple(parts)
+
+    def _begin_parts(self, start: int) -> None:
+        self.parts += (Part(kind, label, start) for kind, label in self._waiting)
+        self._waiting.clear()
+
+    def __str__(self) -> str:
+        return "".join(self._pieces)
+
+
+def _joined(text: str, parts: list[Part]) -> tuple[str, list[Part]]:
+    """Return a text whose broken words are whole, and where its parts then begin."""
+    breaks = line_breaks(text)
+    bounds = [0, *chain.from_iterable(breaks), len(text)]
+    joined = "".join(text[start:end] for start, end in zip(bounds[::2], bounds[1::2], strict=True))
+    moved, before = list[Part](), 0
+    ends = iter([*breaks, (len(text) + 1, 0)])
+    start, end = next(ends)
+    for part in parts:
+        while end and end <= part.start:
+            before += end - start
+            start, end = next(ends)
+        moved.append(part._replace(start=part.start - before))
+    return joined, moved
