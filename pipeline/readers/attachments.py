@@ -15,11 +15,11 @@ import orjson
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.errors import InputError
 from concord.pipeline.readers import messages
-from concord.pipeline.readers.encodings import Decoded
 from concord.pipeline.readers.extracting import as_record_errors
+from concord.pipeline.readers.files import Decoded
 from concord.pipeline.readers.reader import Reader
 from concord.pipeline.readers.records import RecordError, too_large
-from concord.pipeline.readers.text import TextReader
+from concord.pipeline.readers.tables import TextReader
 from concord.pipeline.storage.atomic_writes import CODECS
 
 MOST_ATTACHMENTS = 1000

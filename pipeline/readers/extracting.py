@@ -19,12 +19,11 @@ from concord.models.data.sentence import line_breaks
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document, Part
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.encodings import Decoded
 from concord.pipeline.readers.fields import duplicate_id, record_id
+from concord.pipeline.readers.files import Decoded, most_unpacked, read_whole, unpacks_too_far
 from concord.pipeline.readers.reader import StreamReader, file_version
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, reason_of, too_large
-from concord.pipeline.readers.streams import most_unpacked, read_whole, unpacks_too_far
-from concord.pipeline.readers.text import TextReader, text_document
+from concord.pipeline.readers.tables import TextReader, text_document
 
 
 class ExtractingReader(TextReader):

@@ -11,7 +11,7 @@ import orjson
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document, Part
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.encodings import Encoding
+from concord.pipeline.readers.files import Encoding
 from concord.pipeline.readers.records import RecordError, too_large
 
 Fields = Mapping[str, Any]

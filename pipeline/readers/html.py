@@ -11,10 +11,9 @@ import orjson
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig, codec_of
-from concord.pipeline.readers.encodings import Decoded, decode, encoding_of
+from concord.pipeline.readers.files import Decoded, decode, encoding_of, with_codecs
 from concord.pipeline.readers.records import RecordError, too_large
-from concord.pipeline.readers.streams import with_codecs
-from concord.pipeline.readers.text import TextReader
+from concord.pipeline.readers.tables import TextReader
 
 _XML = re.compile(rb"""\s*<\?xml\b[^>]*?encoding\s*=\s*["']([^"'>]+)""")
 _CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s;"'>]+)""", re.IGNORECASE)

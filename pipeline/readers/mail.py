@@ -17,14 +17,13 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.attachments import Attachment, attachments_of, read_attachment, with_meta
-from concord.pipeline.readers.encodings import Decoded, Encoding
 from concord.pipeline.readers.extracting import PositionedReader, as_record_errors
 from concord.pipeline.readers.fields import Record, duplicate_id
+from concord.pipeline.readers.files import Decoded, Encoding, LineStream, read_whole, with_codecs
 from concord.pipeline.readers.messages import HEADERS, headers_of, parse, read_message
 from concord.pipeline.readers.reader import RecordStream
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, too_large
-from concord.pipeline.readers.streams import LineStream, read_whole, with_codecs
-from concord.pipeline.readers.text import TextReader, text_document
+from concord.pipeline.readers.tables import TextReader, text_document
 
 _ATTACHED = ("lxml", "pypdfium2", "striprtf")
 """The packages for what may be attached: mail is read without them, but another release may find another text."""

@@ -15,10 +15,9 @@ from typing_extensions import override
 from concord.models.data.sentence import without_line_breaks
 from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.documents import PAGE, Part
-from concord.pipeline.readers.encodings import Decoded, decode, encoding_of
 from concord.pipeline.readers.extracting import ExtractingReader, extracted
+from concord.pipeline.readers.files import Decoded, decode, encoding_of, with_codecs
 from concord.pipeline.readers.records import RecordError
-from concord.pipeline.readers.streams import with_codecs
 
 _DECLARED = re.compile(rb"""\s*<\?xml\b[^>]*?encoding\s*=\s*["']([^"'>]+)""")
 _DECLARATION = re.compile(r"\s*<\?xml\b[^>]*\?>")

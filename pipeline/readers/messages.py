@@ -15,8 +15,8 @@ from itertools import groupby
 from typing import Any
 
 from concord.pipeline.config import ReaderConfig, codec_of
-from concord.pipeline.readers.encodings import Decoded, decode, encoding_of
 from concord.pipeline.readers.extracting import as_record_errors
+from concord.pipeline.readers.files import Decoded, decode, encoding_of
 from concord.pipeline.readers.html import read_page
 from concord.pipeline.readers.records import RecordError
 

@@ -14,10 +14,9 @@ from zipfile import BadZipFile, ZipFile
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.encodings import Decoded
 from concord.pipeline.readers.extracting import ExtractingReader, extracted, read_member
+from concord.pipeline.readers.files import Decoded, with_codecs
 from concord.pipeline.readers.records import RecordError
-from concord.pipeline.readers.streams import with_codecs
 
 _WORD = "/wordprocessingml/"
 _WORD_CHARACTERS = {

@@ -17,10 +17,9 @@ from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import PAGE
-from concord.pipeline.readers.encodings import Decoded
 from concord.pipeline.readers.extracting import HARD_BREAK, SOFT_BREAK, ExtractingReader, extracted
+from concord.pipeline.readers.files import Decoded, most_unpacked, unpacks_too_far, with_codecs
 from concord.pipeline.readers.records import RecordError, reason_of
-from concord.pipeline.readers.streams import most_unpacked, unpacks_too_far, with_codecs
 
 _LOCK = Lock()
 """PDFium may be called by one thread at a time."""

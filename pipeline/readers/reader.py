@@ -170,7 +170,7 @@ class RecordReader(StreamReader):
         An exception (but an OSError of the disk) ends the file: one dead letter stands for what was not read.
 
         Args:
-            path: of a file, or its URL; ``streams.read_whole`` reads both.
+            path: of a file, or its URL; ``files.read_whole`` reads both.
         """
 
     @override

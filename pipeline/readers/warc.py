@@ -13,13 +13,20 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.encodings import Encoding, decode
 from concord.pipeline.readers.extracting import PositionedReader, as_record_errors
 from concord.pipeline.readers.fields import Record
+from concord.pipeline.readers.files import (
+    Encoding,
+    decode,
+    most_unpacked,
+    open_stream,
+    read_at_most,
+    unpacks_too_far,
+    with_codecs,
+)
 from concord.pipeline.readers.html import read_page
 from concord.pipeline.readers.reader import RecordStream
 from concord.pipeline.readers.records import RecordError, too_large
-from concord.pipeline.readers.streams import most_unpacked, open_stream, read_at_most, unpacks_too_far, with_codecs
 from concord.pipeline.storage.files import file_state, open_file
 
 _HEAD_BYTES = 1 << 16

@@ -16,7 +16,7 @@ from concord.pipeline.errors import InputError, PlanError
 from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.readers import extracting, read_file
-from concord.pipeline.readers.encodings import Decoded
+from concord.pipeline.readers.files import Decoded
 from concord.pipeline.readers.pdf import PdfReader
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.worker.stages import ReadStage

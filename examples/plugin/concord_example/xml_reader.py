@@ -7,9 +7,9 @@ from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.fields import Fields
+from concord.pipeline.readers.files import read_whole
 from concord.pipeline.readers.reader import RecordReader
 from concord.pipeline.readers.records import RecordError
-from concord.pipeline.readers.streams import read_whole
 
 
 class XmlReader(RecordReader):

@@ -18,7 +18,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers import streams
+from concord.pipeline.readers import files
 from concord.pipeline.readers.fields import Fields
 from concord.pipeline.readers.read_file import read_piece, read_text_at, readers
 from concord.pipeline.readers.reader import Reader, RecordReader
@@ -93,7 +93,7 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst"
 def test_bomb_is_a_dead_letter_with_its_place(
     tmp_path: Path, format: str, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "ALWAYS_UNPACKED_BYTES", 100_000)
+    monkeypatch.setattr(files, "ALWAYS_UNPACKED_BYTES", 100_000)
     line = b'{"id": "first", "text": "Ada met Charles."}\n'
     path = tmp_path / f"a.{format}{suffix}"
     path.write_bytes(COMPRESSORS[suffix](line + b" " * 1_000_000))
@@ -111,10 +111,10 @@ def test_bomb_is_a_dead_letter_with_its_place(
 def test_lines_before_the_end_of_what_is_unpacked_are_read_in_any_pieces(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "ALWAYS_UNPACKED_BYTES", 100_000)
+    monkeypatch.setattr(files, "ALWAYS_UNPACKED_BYTES", 100_000)
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(COMPRESSORS[suffix](b'{"text": "Ada met Charles."}\n' * 10_000))
-    monkeypatch.setattr(streams, "UNPACK_RATIO", 2)
+    monkeypatch.setattr(files, "UNPACK_RATIO", 2)
     config = ReaderConfig()
     whole = read_all(path, "jsonl", config)
     check_pieces(path, whole, config, step=999)

@@ -6,7 +6,7 @@ import pytest
 
 from concord.models.errors import ConfigError
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.encodings import Decoded, decode
+from concord.pipeline.readers.files import Decoded, decode
 from concord.pipeline.readers.records import RecordError
 
 SPANISH = "El señor Muñoz llegó mañana por la tarde a la reunión."

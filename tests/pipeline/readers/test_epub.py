@@ -10,7 +10,7 @@ from concord_testing.documents import epub
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.readers import streams
+from concord.pipeline.readers import files
 
 HEAD = '<?xml version="1.0"?><html xmlns="http://www.w3.org/1999/xhtml"><head>'
 ONE = f"{HEAD}<title/></head><body><h1>First</h1><p>Anna<br/>went.<a id='x'/></p></body></html>"
@@ -92,7 +92,7 @@ def test_file_without_a_readable_chapter_is_a_dead_letter(tmp_path: Path, conten
 
 @pytest.mark.parametrize("names", [{"c1"}, {"c1", "c2"}])
 def test_bombs_are_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: set[str]) -> None:
-    monkeypatch.setattr(streams, "ALWAYS_UNPACKED_BYTES", 600_000 if len(names) > 1 else 200_000)
+    monkeypatch.setattr(files, "ALWAYS_UNPACKED_BYTES", 600_000 if len(names) > 1 else 200_000)
     page = f"<p>{'a' * 500_000}"
 
     found = read(tmp_path / "a.epub", epub(*[page] * len(names)))

@@ -4,8 +4,8 @@ import pytest
 from concord_testing.documents import docx, odt, zipped
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.encodings import Decoded
 from concord.pipeline.readers.extracting import ExtractingReader
+from concord.pipeline.readers.files import Decoded
 from concord.pipeline.readers.office import DocxReader, OdtReader, RtfReader
 from concord.pipeline.readers.records import RecordError
 
@@ -154,11 +154,11 @@ def test_files_that_cannot_be_read_say_why(reader: ExtractingReader, content: by
 
 @pytest.mark.parametrize("make", [docx, odt])
 def test_zip_bombs_are_not_unpacked(make: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concord.pipeline.readers.streams.ALWAYS_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr("concord.pipeline.readers.files.ALWAYS_UNPACKED_BYTES", 1000)
     reader, bomb = (DocxReader() if make is docx else OdtReader()), make(" " * 1_000_000)
 
     assert fault(reader, bomb).code == "unpacks_too_far"
-    monkeypatch.setattr("concord.pipeline.readers.streams.ALWAYS_UNPACKED_BYTES", 1 << 30)
+    monkeypatch.setattr("concord.pipeline.readers.files.ALWAYS_UNPACKED_BYTES", 1 << 30)
     assert fault(reader, bomb, max_record_bytes=1000).code == "record_too_large"
     assert read(reader, bomb).text == ""
 

@@ -7,7 +7,7 @@ import pytest
 from concord_testing.documents import BROKEN_PAGE, PICTURE, Line, lines, pdf
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.encodings import Decoded
+from concord.pipeline.readers.files import Decoded
 from concord.pipeline.readers.pdf import PdfReader
 from concord.pipeline.readers.records import RecordError
 
@@ -155,11 +155,11 @@ def test_a_scanned_file_says_so_and_a_scanned_page_among_others_is_lost() -> Non
 
 
 def test_pages_that_share_one_long_text_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concord.pipeline.readers.streams.ALWAYS_UNPACKED_BYTES", 1000)
-    monkeypatch.setattr("concord.pipeline.readers.streams.UNPACK_RATIO", 1)
+    monkeypatch.setattr("concord.pipeline.readers.files.ALWAYS_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr("concord.pipeline.readers.files.UNPACK_RATIO", 1)
     content = pdf(lines(*["word " * 20] * 20)).replace(b"/Count 1/Kids[4 0 R]", b"/Count 9/Kids[%s]" % (b"4 0 R " * 9))
     assert fault(content).code == "unpacks_too_far"
-    monkeypatch.setattr("concord.pipeline.readers.streams.UNPACK_RATIO", 100)
+    monkeypatch.setattr("concord.pipeline.readers.files.UNPACK_RATIO", 100)
     assert fault(content, max_record_bytes=100).code == "record_too_large"
 
 

@@ -14,8 +14,8 @@ from concord_testing.broken_files import check_pieces, read_all
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
+from concord.pipeline.readers.files import read_whole
 from concord.pipeline.readers.read_file import read_text_at
-from concord.pipeline.readers.streams import read_whole
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from concord_testing.documents import warc_page, warc_record
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.readers import streams
+from concord.pipeline.readers import files
 from concord.pipeline.readers.read_file import read_text_at, scan_file
 
 INFO = warc_record(b"software: x\r\n", "warcinfo")
@@ -233,7 +233,7 @@ def test_bombs_are_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     inner = warc_page(gzip.compress(bytes(10_000_000)), headers="Content-Encoding: gzip\r\n")
     assert outcomes([read_one(tmp_path, inner, max_record_bytes=1_000_000)]) == ["record_too_large"]
 
-    monkeypatch.setattr(streams, "ALWAYS_UNPACKED_BYTES", 100_000)
+    monkeypatch.setattr(files, "ALWAYS_UNPACKED_BYTES", 100_000)
     outer = by_record([ANNA, warc_page(bytes(10_000_000)), EVE])
     assert outcomes(read(tmp_path / "a.warc.gz", outer)) == ["Anna met Bob.", "unpacks_too_far", "Eve left."]
 

@@ -1,0 +1,700 @@
+"""Files as streams of bytes and lines, and their bytes as text.
+
+A file is decompressed by its suffix (.gz, .zst). A truncated one yields every byte before the cut, the same ones
+however it is read, and then reports the cut, so that the lines before it are not lost. Where bytes are corrupt, the
+decoder may give up a little earlier. A file that unpacks to far more than its size is cut as well (``UNPACK_RATIO``),
+and no record is read beyond ``reader.max_record_bytes``.
+
+A leading byte order mark belongs to the encoding, not to the text: it is removed, and offsets count from the code point
+after it. Nothing else is changed: line ends stay as they are.
+"""
+
+import codecs
+import io
+import re
+import sys
+import zlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+from typing_extensions import override
+
+from concord.pipeline.config import ReaderConfig
+from concord.pipeline.documents import Part
+from concord.pipeline.readers.records import RecordError, file_changed, too_large
+from concord.pipeline.storage.atomic_writes import CODECS
+from concord.pipeline.storage.files import open_file
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+_CHUNK_BYTES = 1 << 16
+_LEAST_STEP_BYTES = 1 << 10
+_READ_BYTES = 1 << 20
+
+UNPACK_RATIO = 100
+"""How many times its size is read of a compressed file."""
+ALWAYS_UNPACKED_BYTES = 64 << 20
+"""A compressed file is read up to here whatever its size: short files may well be repetitive."""
+
+_NO_START = "no {} begins here: rename a file that is not compressed, cut off what follows the end, or fetch it again"
+_ADVICE = {
+    "header check": _NO_START.format("gzip member"),
+    "frame descriptor": _NO_START.format("zstd frame"),
+    "memory": "its window is larger than 2 GiB, or than the free memory: compress it again, with a smaller zstd --long",
+    "Dictionary": "it needs the dictionary that it was compressed with: decompress it with zstd -D",
+}
+"""What to do about an error of a decoder, by its words; other files are damaged."""
+
+_WINDOW: Mapping[int, int] = {zstd.DecompressionParameter.window_log_max: 31}
+_INVALID = "concord.invalid"
+_ERRORS = (zlib.error, zstd.ZstdError)
+_DEFAULT = ReaderConfig()
+Errors = Literal["strict", "replace"]
+
+# Longer marks first: that of UTF-32 starts like that of UTF-16.
+_MARKS = {
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
+
+_SET = "set reader.encoding or convert the file to utf-8"
+_AS_BROWSERS = "concord.as_browsers"
+_ROWS_OF = {("euc_jp", b"\xad"): "euc_jis_2004", ("big5hkscs", b"\xa3"): "cp950"}
+KEEP_INVALID = "concord.keep_invalid"
+"""Handler of errors that makes a surrogate of each byte that ``decode`` refuses."""
+
+_WESTERN = "cp1252"
+_LATIN = (_WESTERN, "cp1250", "iso8859-2", "cp1254", "cp1257", "cp1258", "cp850", "mac-roman")
+_OTHER_SCRIPTS = (
+    *("cp1251", "koi8-r", "koi8-u", "iso8859-5", "mac-cyrillic", "cp866", "cp1253", "iso8859-7", "cp1255", "iso8859-8"),
+    *("cp1256", "iso8859-6", "cp874", "cp932", "euc_jis_2004", "gb18030", "big5hkscs", "cp949"),
+)
+_SAMPLE_BYTES = 1 << 16
+_CONTEXT = 16
+"""Bytes of ASCII on either side of others that speak for an encoding as well: without them there are few letters."""
+_SURE = 0.15
+"""Another script must be this much likelier than the Latin one; of 720 scraps of manual pages none came out wrong."""
+_LEAD = 0.05
+"""Another encoding of the Latin script must be this much likelier than Western European."""
+_SURE_LETTERS = 4
+"""This many characters beyond ASCII make a guess half as sure as it could be."""
+_MARKUP = re.compile(rb"<[^<>]*>")
+_BEYOND_ASCII = re.compile(rb"[\x80-\xff]+(?:[\x00-\x7f]{1,48}[\x80-\xff]+){0,1000}")
+_MAC, _CLOSE = "mac-cyrillic", 0.03
+_NOT_WESTERN = b"\x81\x8d\x8f\x90\x9d"
+_DAMAGE = 0.05
+_TURKISH = re.compile(rb"[\xd0\xdd\xde\xf0\xfd\xfe]")
+_PUNCTUATION = "\u2018\u2019\u201c\u201d\u201e\u2026\u2013\u2014\u2022\u00ab\u00bb\u00a0\u00ad\u00b7\u00b4"
+_ORDINALS, _SIGNS = {"\xaa", "\xba"}, "\xa9\xae\xb0"
+_RUNS = re.compile(r"(?:(?<=([A-Za-z]))|)([^\x00-\x7f]+)(?=([A-Za-z]?))")
+_WITHIN_WORDS = "\u2019\u2013\u2014\u2026\u00ad\u00b7\u00b4\u00a0"
+_CONTROLS = re.compile(rb"[\x00-\x06\x0e-\x1a]")
+_FEW, _FEW_SHARE = 3, 0.01
+"""With ``reader.errors: replace`` so many bad bytes of a record are replaced, or this share of all if that is more."""
+_MULTIBYTE = {"cp932", "gb18030", "big5hkscs", "cp949", "euc_jp", "iso2022_jp_ext", "iso2022_kr", "hz"}
+_ASCII = bytes(range(0x20, 0x7E))
+_MOST_BY_CHANCE = 3
+"""So few characters of these encodings may happen to be UTF-8 as well."""
+
+
+def with_codecs(suffix: str) -> tuple[str, ...]:
+    """Return a suffix alone and followed by that of each supported compression."""
+    return (suffix, *(f"{suffix}{codec}" for codec in CODECS))
+
+
+def most_unpacked(size: int) -> int:
+    """Return how many bytes a file of this size may unpack to."""
+    # Of the whole file and not of what was read of it: the cut must be the same however the file is read.
+    return max(ALWAYS_UNPACKED_BYTES, UNPACK_RATIO * size)
+
+
+def unpacks_too_far(size: int, most: int, *, loses_file: bool = False) -> RecordError:
+    """Return the error of a file of this size that unpacks to more bytes than ``most_unpacked``."""
+    return RecordError(
+        "unpacks_too_far",
+        f"{size:,} bytes unpack to more than {most:,}; what follows was not read; check the file, and "
+        "unpack it, or write it in another format, if it is what you expect",
+        loses_file=loses_file,
+    )
+
+
+class LineStream:
+    """The lines of a file. They end in the byte 0x0A, or in 0x0D where the file has that alone, as of old Macs.
+
+    Attributes:
+        position: the byte of the decompressed stream at which the next line starts.
+        encoding: UTF-16, UTF-32 or another encoding in which lines cannot be found, and of which the stream is the
+            UTF-8; None for the bytes of the file.
+    """
+
+    def __init__(self, path: str, config: ReaderConfig) -> None:
+        self.position = 0
+        self._most = config.max_record_bytes
+        self._stream, self._damage = open_stream(path)
+        ends_in_line_feed = config.encoding == "auto" or "\n".encode(config.encoding) == b"\n"
+        self.encoding = mark_of(self._stream.read(4)) or (None if ends_in_line_feed else config.encoding)
+        self._stream.seek(0)
+        if self.encoding is not None:
+            self._stream = io.BufferedReader(_Transcoded(self._stream, self.encoding), _CHUNK_BYTES)
+        self._ends = _line_ends(self._stream)
+        self._stream.seek(0)
+
+    def read_line(self) -> bytes:
+        """Read the next line with its line end; empty at the end of the file.
+
+        Raises:
+            RecordError: in place of a line that is too long, with the position after it; and once in place of the line
+                in which a compressed stream breaks off, with the position after what was left of that line, and at
+                least one byte further.
+        """
+        line = self._read(self._most + 1)
+        self.position += len(line)
+        is_too_long, end = len(line) > self._most, line[-1:]
+        while is_too_long and end and end not in self._ends:
+            rest = self._read(_READ_BYTES)
+            self.position += len(rest)
+            end = rest[-1:]
+        if self._damage is not None and self._damage.error is not None and (not end or end not in self._ends):
+            damage, self._damage = self._damage.error, None
+            read, self.position = self.position, self.position + (not line)
+            # A name for what is raised would be a cycle through this frame, and keep a long line in memory.
+            raise _broken_off(damage, read)
+        if is_too_long:
+            raise too_large(self._most)
+        return line
+
+    def skip_to(self, position: int) -> None:
+        """Skip forward to the start of a line; a compressed file is read up to there."""
+        self.position = self._stream.seek(position)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+    def _read(self, most: int) -> bytes:
+        """Read up to the end of a line, or ``most`` bytes."""
+        if self._ends == b"\n":
+            return self._stream.readline(most)
+        line = bytearray()
+        while ahead := self._stream.peek()[: most - len(line)]:
+            end = re.search(b"[\r\n]", ahead)
+            line += self._stream.read(end.end() if end else len(ahead))
+            if end:
+                break
+        return bytes(line)
+
+
+def read_whole(path: str, *, expected_size: int | None = None, config: ReaderConfig = _DEFAULT) -> bytes:
+    """Read a file's decompressed content.
+
+    Args:
+        expected_size: bytes on disk when the plan was made; None accepts any size.
+        config: bounds what is read.
+
+    Raises:
+        RecordError: when a compressed file is truncated or corrupt, or there is more to read than the bounds allow.
+        InputError: when it has another size.
+    """
+    stream, decompressed = open_stream(path)
+    with stream:
+        if expected_size is not None:
+            size = stream.seek(0, io.SEEK_END) if decompressed is None else decompressed.size_on_disk
+            if size != expected_size:
+                raise file_changed(path, f"{expected_size} bytes", size)
+            if decompressed is None:
+                stream.seek(0)
+        content = read_at_most(stream, config.max_record_bytes + 1)
+    if decompressed is not None and decompressed.error is not None:
+        raise _broken_off(decompressed.error, len(content))
+    if len(content) > config.max_record_bytes:
+        raise too_large(config.max_record_bytes)
+    return content
+
+
+class _Derived(io.RawIOBase):
+    """A stream that is made from another one, and whose bytes are found by reading."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        super().__init__()
+        self._source = source
+        self._position = 0
+        self._restart()
+
+    @abstractmethod
+    def _restart(self) -> None:
+        """Go back to the start; the source is there already."""
+
+    @abstractmethod
+    def _produce(self, size: int) -> bytes:
+        """Return the next bytes, at most ``size``; none at the end."""
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def readinto(self, buffer: Any) -> int:
+        content = self._produce(min(len(buffer), _CHUNK_BYTES))
+        buffer[: len(content)] = content
+        self._position += len(content)
+        return len(content)
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        offset += self._position if whence == io.SEEK_CUR else 0
+        if offset < self._position:
+            self._source.seek(0)
+            self._position = 0
+            self._restart()
+        while self._position < offset and self.read(min(offset - self._position, _CHUNK_BYTES)):
+            pass
+        return self._position
+
+    @override
+    def close(self) -> None:
+        self._source.close()
+        super().close()
+
+
+class _Decompressed(_Derived):
+    """A decompressed stream that ends where the file is truncated, corrupt or a bomb; ``error`` then says which.
+
+    Attributes:
+        size_on_disk: bytes of the compressed file.
+    """
+
+    error: RecordError | None
+
+    def __init__(self, source: BinaryIO, codec: str) -> None:
+        self._codec = codec
+        self.size_on_disk = source.seek(0, io.SEEK_END)
+        source.seek(0)
+        self._most = most_unpacked(self.size_on_disk)
+        # Where the stream breaks off is known to a thousandth.
+        self._step = min(max(self.size_on_disk // 1000, _LEAST_STEP_BYTES), _CHUNK_BYTES)
+        super().__init__(source)
+
+    @override
+    def _restart(self) -> None:
+        self.error = None
+        self._decoder = self._new_decoder()
+
+    @override
+    def _produce(self, size: int) -> bytes:
+        if self.error is not None:
+            return b""
+        size = min(size, self._most + 1 - self._position)
+        try:
+            content = self._decode(size)
+        except _ERRORS as error:
+            content = self._salvage(size, error)
+        if self._position + len(content) > self._most:
+            content = content[: self._most - self._position]
+            self.error = unpacks_too_far(self.size_on_disk, self._most, loses_file=True)
+        return content
+
+    def _decode(self, size: int) -> bytes:
+        """Return the next bytes of the members (gzip) or frames (zstd), which follow one another."""
+        while True:
+            # What zlib did not take is given again; zstd keeps it.
+            chunk, is_open = b"" if self._codec == "zstd" else self._decoder.unconsumed_tail, True
+            if self._decoder.eof:
+                chunk = self._next_start()
+                if not chunk:
+                    return b""
+                self._decoder = self._new_decoder()
+            elif self._decoder.needs_input if self._codec == "zstd" else not chunk:
+                chunk = self._source.read(self._step)
+                is_open = bool(chunk)
+            content: bytes = self._decoder.decompress(chunk, size)
+            if content:
+                return content
+            if not (is_open or self._decoder.eof):
+                reason = "the file ends before its compressed content" if self.size_on_disk else "the file is empty"
+                self.error = RecordError("truncated_stream", _advice(reason), loses_file=True)
+                return b""
+
+    def _next_start(self) -> bytes:
+        """Return the first bytes after a member or frame; zeros that fill up a gzip file are skipped."""
+        rest: bytes = self._decoder.unused_data or self._source.read(self._step)
+        if self._codec != "gzip":
+            return rest
+        while rest and not rest.strip(b"\0"):
+            rest = self._source.read(self._step)
+        rest = rest.lstrip(b"\0")
+        if rest and not rest.startswith(b"\x1f"):
+            raise zlib.error("incorrect header check")
+        return rest
+
+    def _new_decoder(self) -> Any:
+        return zlib.decompressobj(wbits=31) if self._codec == "gzip" else zstd.ZstdDecompressor(options=_WINDOW)
+
+    def _salvage(self, size: int, error: Exception) -> bytes:
+        """Read byte by byte what a decoder that failed has discarded."""
+        self._source.seek(0)
+        self._restart()
+        before, salvaged = self._position, bytearray()
+        while before and (skipped := self._decode(min(before, _CHUNK_BYTES))):
+            before -= len(skipped)
+        try:
+            while len(salvaged) < size and (byte := self._decode(1)):
+                salvaged += byte
+        except _ERRORS:
+            self.error = RecordError("corrupt_stream", _advice(str(error)), loses_file=True)
+        return bytes(salvaged)
+
+
+class _Transcoded(_Derived):
+    """The UTF-8 of a stream in another encoding; where its bytes are invalid, so is the UTF-8."""
+
+    def __init__(self, source: BinaryIO, encoding: str) -> None:
+        self._encoding = encoding
+        super().__init__(source)
+
+    @override
+    def _restart(self) -> None:
+        self._decoder = codecs.getincrementaldecoder(self._encoding)(_INVALID)
+        self._waiting, self._is_open = b"", True
+
+    @override
+    def _produce(self, size: int) -> bytes:
+        while not self._waiting and self._is_open:
+            chunk = self._source.read(size)
+            self._is_open = bool(chunk)
+            self._waiting = self._decoder.decode(chunk, final=not chunk).encode("utf-8", "surrogateescape")
+        content, self._waiting = self._waiting[:size], self._waiting[size:]
+        return content
+
+
+def _to_surrogate(error: UnicodeError) -> tuple[str, int]:
+    return "\udcff", error.end if isinstance(error, UnicodeDecodeError) else 0
+
+
+def _line_ends(stream: BinaryIO) -> bytes:
+    """Return the bytes that end lines: the line feed, and the carriage return where the first line ends in it alone."""
+    while chunk := stream.read(_CHUNK_BYTES):
+        if end := re.search(b"[\r\n]", chunk):
+            following = chunk[end.end() : end.end() + 1] or stream.read(1)
+            return b"\r\n" if end[0] == b"\r" and following != b"\n" else b"\n"
+    return b"\n"
+
+
+def _broken_off(error: RecordError, position: int) -> RecordError:
+    message = f"the stream breaks off at byte {position} of its decompressed content: {error}"
+    return RecordError(error.code, message, loses_file=error.loses_file)
+
+
+def _advice(reason: str) -> str:
+    advice = next((advice for words, advice in _ADVICE.items() if words in reason), "fetch the file again")
+    return f"{reason}; everything before that was read; {advice} and repeat the run"
+
+
+def read_at_most(stream: BinaryIO, limit: int) -> bytes:
+    """Read to the end, or at most ``limit`` bytes; in steps, since a single call would allocate all of them at once."""
+    chunks: list[bytes] = []
+    while limit and (chunk := stream.read(min(limit, _READ_BYTES))):
+        chunks.append(chunk)
+        limit -= len(chunk)
+    return b"".join(chunks)
+
+
+def open_stream(path: str) -> tuple[io.BufferedReader, _Decompressed | None]:
+    codec = CODECS.get(PurePath(path).suffix.lower())
+    if codec is None:
+        return open_file(path), None
+    raw = _Decompressed(open_file(path), codec)
+    return io.BufferedReader(raw, _CHUNK_BYTES), raw
+
+
+class Encoding(NamedTuple):
+    """An encoding, with its confidence (see Decoded) where it was guessed."""
+
+    name: str
+    confidence: float | None = None
+
+
+class Decoded(NamedTuple):
+    """A text and the encoding of its bytes.
+
+    Attributes:
+        confidence: 0..1, how sure a guessed encoding is; None where it was not guessed.
+        meta: what else the file says, see Document.meta.
+        parts: see Document.parts.
+        lost: why parts of the file cannot be read although others can, by their number in the file, from 1.
+        replaced: how many characters U+FFFD stand for bytes that are not of the encoding.
+    """
+
+    text: str
+    encoding: str | None
+    confidence: float | None = None
+    meta: str | None = None
+    parts: tuple[Part, ...] | None = None
+    lost: Mapping[int, RecordError] = MappingProxyType({})
+    replaced: int = 0
+
+
+def decode(content: bytes, *, encoding: str, errors: Errors = "strict") -> Decoded:
+    """Decode a whole file; ``encoding`` and ``errors`` as in ReaderConfig.
+
+    Raises:
+        RecordError: naming the first invalid byte.
+    """
+    marked = mark_of(content)
+    if encoding not in ("auto", marked) and marked is not None:
+        hint = f"it begins with the byte order mark of {marked}: set reader.encoding to {marked} or auto"
+        return _decode_as(content, encoding, errors=errors, hint=hint)
+    if encoding != "auto":
+        return _decode_as(content, encoding, errors=errors)
+    if marked is not None:
+        return _decode_as(content, marked, errors=errors, hint="convert the file to utf-8")
+    if b"\x1b$" in content and content.isascii():
+        with suppress(RecordError):
+            return _decode_as(content, "iso2022_jp_ext")._replace(confidence=1.0)
+    with suppress(UnicodeDecodeError):
+        return Decoded(content.decode("utf-8-sig"), "utf-8")
+    sample = _sample(content)
+    if _is_damaged_utf8(sample):
+        return _decode_as(content, "utf-8", errors=errors, hint="fix the bytes, or set reader.encoding")
+    guessed = guess(sample)
+    if guessed is None:
+        raise RecordError("invalid_encoding", f"expected utf-8 or letters that show an encoding, got neither; {_SET}")
+    return _decode_as(content, guessed.name, errors=errors, hint=_SET)._replace(confidence=guessed.confidence)
+
+
+def encoding_of(content: bytes, encoding: str, declared: Callable[[], str | None]) -> str:
+    """Return the encoding that the job sets, or else that a mark or the content itself states; UTF-8 is recognized.
+
+    Args:
+        encoding: as in ReaderConfig; utf-8 and auto give way to what the content states.
+        declared: returns the encoding that the content states; None where it states none.
+    """
+    marked = mark_of(content)
+    if encoding not in ("utf-8", "auto") or content.startswith(codecs.BOM_UTF8):
+        return encoding
+    if marked is not None:
+        return marked
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return _of_ascii(declared()) or encoding
+    beyond = sum(1 for _ in islice(re.finditer(rb"[\xc2-\xff]", content), _MOST_BY_CHANCE + 1))
+    is_ambiguous = beyond <= _MOST_BY_CHANCE if beyond else b"\x1b" in content or b"~{" in content
+    stated = _of_ascii(declared()) if is_ambiguous else None
+    if stated in _MULTIBYTE:
+        with suppress(UnicodeDecodeError):
+            content.decode(stated)
+            return stated
+    return encoding
+
+
+def _of_ascii(encoding: str | None) -> str | None:
+    """Return an encoding if what is in it can state it: in UTF-16, say, a statement in ASCII could not be read."""
+    with suppress(UnicodeError):
+        if encoding is not None and not encoding.startswith("utf") and _ASCII.decode(encoding) == _ASCII.decode():
+            return encoding
+    return None
+
+
+def mark_of(content: bytes) -> str | None:
+    """Return the encoding that a byte order mark names; None without a mark, and with that of UTF-8."""
+    return next((name for name, marks in _MARKS.items() if content.startswith(marks)), None)
+
+
+def encoding_of_lines(lines: Iterable[bytes]) -> Encoding:
+    """Return the encoding that is UTF-8 or guessed from the first lines that are not ASCII."""
+    found = bytearray()
+    for line in lines:
+        if not line.isascii():
+            found += line
+        if len(found) > _SAMPLE_BYTES:
+            break
+    sample = bytes(found)
+    with suppress(UnicodeDecodeError):
+        sample.decode("utf-8")
+        return Encoding("utf-8")
+    guessed = None if _is_damaged_utf8(sample) else guess(_sample(sample))
+    return guessed or Encoding("utf-8")
+
+
+def guess(sample: bytes) -> Encoding | None:
+    """Return the encoding that a part of a text other than UTF-8 must have; None where nothing is sure.
+
+    Texts of the Latin script are taken for Western European, unless their letters say otherwise: a few accents never
+    make chardet sure.
+    """
+    if _CONTROLS.search(sample):
+        return None
+    sure = _likelihoods(sample)
+    name = _other_script(sample, sure) or _latin(sample, sure)
+    if name is None or _has_two_encodings(sample, name):
+        return None
+    beyond = sum(byte >= 0x80 for byte in sample)
+    confidence = (sure[name] if name in _OTHER_SCRIPTS else 1.0) * beyond / (beyond + _SURE_LETTERS)
+    return Encoding(name.replace("euc_jis_2004", "euc_jp"), round(confidence, 3))
+
+
+def _likelihoods(sample: bytes) -> dict[str, float]:
+    """Return how likely each encoding is; those in which the sample is invalid or has controls are left out."""
+    # Importing it takes a while.
+    import chardet
+
+    found = chardet.detect_all(
+        sample,
+        ignore_threshold=True,
+        compat_names=False,
+        include_encodings=(*_LATIN, *_OTHER_SCRIPTS),
+        no_match_encoding=_WESTERN,
+        empty_input_encoding=_WESTERN,
+    )
+    has_controls = re.search(rb"[\x80-\x9f]", sample) is not None
+    likely = {match["encoding"] or "": match["confidence"] for match in found}
+    return {name: value for name, value in likely.items() if not (has_controls and name.startswith("iso"))}
+
+
+def _has_two_encodings(sample: bytes, name: str) -> bool:
+    """Tell whether one half of a sample is surely in another encoding: bytes are damaged, or the file is two in one."""
+    middle = sample.find(b" ", len(sample) // 2)
+    for half in (sample[:middle], sample[middle:]):
+        other = _other_script(half, _likelihoods(half))
+        if other is not None and half.decode(other, "replace") != half.decode(name, "replace"):
+            return True
+    return False
+
+
+def _other_script(sample: bytes, sure: Mapping[str, float]) -> str | None:
+    """Return the likeliest encoding of another script, if it is clearly likelier; its letters stand side by side."""
+    name = max(sure.keys() & set(_OTHER_SCRIPTS), key=lambda name: sure[name], default=None)
+    latin = max((sure[name] for name in sure.keys() & set(_LATIN)), default=0.0)
+    together = sum(map(len, re.findall(rb"[\x80-\xff]{2,}", sample)))
+    beyond = sum(byte >= 0x80 for byte in sample)
+    if name is None or sure[name] < latin + _SURE or together <= beyond / 5:
+        return None
+    if name == _MAC and sure[name] < sure.get("cp1251", 0.0) + _CLOSE:
+        # They differ in the capitals; those of Mac OS are the quotation marks of Windows.
+        return _MAC if len(re.findall(rb"[\x80-\x9f]", sample)) > len(re.findall(rb"[\xc0-\xde]", sample)) else "cp1251"
+    return name
+
+
+def _latin(sample: bytes, sure: Mapping[str, float]) -> str | None:
+    """Return the likeliest encoding of the Latin script in which the sample reads like words."""
+    # A byte or two that Windows-1252 lacks are damage, and do not make another encoding of it.
+    valid = sample.translate(None, _NOT_WESTERN)
+    if 0 < len(sample) - len(valid) <= _DAMAGE * len(re.findall(rb"[\x80-\xff]", valid)):
+        return _latin(valid, _likelihoods(valid))
+    western = sure.get(_WESTERN, 0.0)
+    others = {name: sure[name] for name in sure.keys() & set(_LATIN[1:])}
+    # Six letters tell Turkish from Icelandic, and more people write it.
+    name = max(others, key=lambda name: others[name], default=_WESTERN)
+    if name == "cp1254" and others[name] * 1.5 >= western and _TURKISH.search(sample):
+        others[name] += western
+    lead = others.get(name, 0.0) - western
+    is_western = _reads_like_words(sample, _WESTERN)
+    if (lead >= _LEAD or (not is_western and others.get(name, 0.0) >= _LEAD)) and _reads_like_words(sample, name):
+        return name
+    return _WESTERN if is_western and (lead < _LEAD / 2 or lead < western) else None
+
+
+def _reads_like_words(sample: bytes, encoding: str) -> bool:
+    """Tell whether characters beyond ASCII are accents in words of the Latin script, or punctuation between them."""
+    try:
+        text = sample.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    for before, run, after in _RUNS.findall(text):
+        letters = run.strip(_WITHIN_WORDS if before and after else _PUNCTUATION)
+        is_word = letters.isalpha() and not set(letters) & _ORDINALS
+        if len(letters) > 2 or (len(letters) == 2 and not (is_word and (before or after))):
+            return False
+        if is_word and letters.isupper() and before.islower():
+            return False
+        if letters and not is_word and after and (before or letters not in _SIGNS):
+            return False
+    return True
+
+
+def _sample(content: bytes) -> bytes:
+    """Return what is not ASCII outside of markup, with a little around it; bounded, since guessing takes a while."""
+    plain = _MARKUP.sub(b" ", content)
+    plain = content if plain.isascii() else plain
+    parts: list[bytes] = []
+    size = 0
+    for match in _BEYOND_ASCII.finditer(plain):
+        parts.append(plain[max(match.start() - _CONTEXT, 0) : match.end() + _CONTEXT])
+        size += len(parts[-1])
+        if size > _SAMPLE_BYTES:
+            break
+    return b" ".join(parts)
+
+
+def _is_damaged_utf8(sample: bytes) -> bool:
+    """Return whether most characters beyond ASCII are valid UTF-8, which those of other encodings hardly ever are."""
+    beyond = re.findall(r"[^\x00-\x7f]", sample.decode("utf-8", "replace"))
+    return beyond.count("\ufffd") * 2 < len(beyond)
+
+
+def decode_line(line: bytes, *, encoding: str, errors: Errors = "strict") -> Decoded:
+    """Decode one line of a file, which is UTF-8 for ``auto``; arguments and RecordError as for ``decode``."""
+    return _decode_as(line, "utf-8" if encoding == "auto" else encoding, errors=errors)
+
+
+def _decode_as(
+    content: bytes, encoding: str, *, errors: Errors = "strict", hint: str = "fix the bytes or set reader.encoding"
+) -> Decoded:
+    replaced = 0
+    try:
+        text = content.decode(encoding, _AS_BROWSERS)
+    except UnicodeDecodeError as error:
+        text = content.decode(encoding, "replace")
+        # Those that the bytes spell are not ignored.
+        replaced = text.count("\ufffd") - content.decode(encoding, "ignore").count("\ufffd")
+        if errors == "strict" or replaced > max(_FEW, _FEW_SHARE * len(content)):
+            many = f", and {replaced:,} such places in all, which is more than a few" if errors == "replace" else ""
+            raise RecordError(
+                "invalid_utf8" if encoding.startswith("utf-8") else "invalid_encoding",
+                f"expected {encoding}, got byte 0x{content[error.start]:02x} at offset {error.start} of the record"
+                f" ({error.reason}){many}; {hint}",
+            ) from None
+    try:
+        # Some codecs (utf-7) accept lone surrogates, which no output can store.
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RecordError(
+            "lone_surrogate", f"expected characters, got half of a surrogate pair at {error.start}; {hint}"
+        ) from None
+    return Decoded(text.removeprefix("\ufeff"), encoding, replaced=replaced)
+
+
+def _as_browsers(error: UnicodeError) -> tuple[str, int]:
+    """Read what browsers do and Python does not: the euro sign of GBK and Big5, and the row of symbols in EUC-JP."""
+    if isinstance(error, UnicodeDecodeError):
+        place, pair = error.start, error.object[error.start : error.start + 2]
+        if error.encoding == "gb18030" and pair[:1] == b"\x80":
+            return "\u20ac", place + 1
+        if other := _ROWS_OF.get((error.encoding, pair[:1])):
+            with suppress(UnicodeDecodeError):
+                return pair.decode(other), place + 2
+    raise error
+
+
+def _keep_invalid(error: UnicodeError) -> tuple[str | bytes, int]:
+    try:
+        return _as_browsers(error)
+    except UnicodeDecodeError:
+        return codecs.lookup_error("surrogateescape")(error)
+
+
+codecs.register_error(_AS_BROWSERS, _as_browsers)
+codecs.register_error(KEEP_INVALID, _keep_invalid)
+codecs.register_error(_INVALID, _to_surrogate)
