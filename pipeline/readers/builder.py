@@ -14,11 +14,15 @@ from concord.pipeline.readers.records import too_large
 
 _SPACES = re.compile(r"[ \t\r\n\f\v]+")
 _SOFT = re.compile(r"(?<![\n\r])\n(?![\n\r])")
+_SIGN = r"*\u2217\u2020\u2021\u00a7\u00b6"
 _NOTE_MARK = re.compile(
-    r"[\[(]?(?:\d{1,3}|[a-z]|[*\u2020\u2021\u00a7\u00b6]+)(?:\s*[,;\u2013-]\s*(?:\d{1,3}|[a-z*\u2020\u2021]))*[\])]?,?"
+    rf"[\[(]?(?:\d{{1,3}}|[a-z]|[{_SIGN}]+)(?:\s*[,;\u2013-]\s*(?:\d{{1,3}}|[a-z{_SIGN}]))*[{_SIGN}]*[\])]?,?"
 )
-_BEFORE_MARK = re.compile(r"(?:[^\W\d_]{4}|[.,;:!?)\]\"'\u2019\u201d\u00bb])\Z")
-"""What a raised number that stands behind it is no part of: a unit or an ordinal is shorter."""
+_BEFORE_MARK = re.compile(
+    r"(?:[^\W\d_]{4}|(?<![^\W\d_])[^\W\d_a-z][^\W\d_A-Z]{1,2}|[.,;:!?)\]\"'\u2019\u201d\u00bb])\Z"
+)
+"""What a raised number that stands behind it is no part of: a unit or an ordinal is shorter, a name has a capital."""
+_ROMAN = re.compile(r"(?:\b|\A)[IVXLC]+\Z")
 
 
 class Gap(IntEnum):
@@ -88,7 +92,7 @@ class TextBuilder:
 
     def write_raised(self, text: str) -> None:
         """Write what is raised above its line: the mark of a note is a word of its own, an exponent is not."""
-        if _NOTE_MARK.fullmatch(text.strip()) and _BEFORE_MARK.search(self.end(8)):
+        if is_note_mark(text.strip(), self.end(8)):
             self.separate(Gap.SPACE)
         self.write(text)
 
@@ -130,6 +134,12 @@ class TextBuilder:
 
     def __str__(self) -> str:
         return "".join(self._pieces)
+
+
+def is_note_mark(raised: str, before: str) -> bool:
+    """Tell whether what is raised behind a text is the mark of a note or of an address, not an exponent or ordinal."""
+    is_ordinal = raised.isalpha() and _ROMAN.search(before)
+    return bool(_NOTE_MARK.fullmatch(raised) and _BEFORE_MARK.search(before) and not is_ordinal)
 
 
 def _joined(text: str, parts: list[Part]) -> tuple[str, list[Part]]:
