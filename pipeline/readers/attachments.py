@@ -3,7 +3,6 @@
 Which attachments there are follows from the message alone, so that scanning need not read them.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -26,11 +25,11 @@ MOST_ATTACHMENTS = 1000
 MOST_NESTED = 5
 """A message within so many others is read, but not what it attaches."""
 
-_NOT_READ = ("image", "audio", "video")
+_NOT_READ = ("image/", "audio/", "video/")
 _FORMATS = {
     "text/plain": "text",
     "text/html": "html",
-    "message/rfc822": "eml",
+    **dict.fromkeys(messages.MESSAGES, "eml"),
     "application/pdf": "pdf",
     "application/rtf": "rtf",
     "text/rtf": "rtf",
@@ -131,7 +130,7 @@ def _parts_of(parse: Callable[[], Any]) -> tuple[Any, list[Any]]:
     """Return a message and what it attaches; raise RecordError where it cannot be taken apart."""
     with as_record_errors("message"):
         message, parts = parse(), list[Any]()
-        deque(messages.shown(message, parts), maxlen=0)
+        messages.shown(message, parts)
         return message, parts
 
 
@@ -140,7 +139,7 @@ def _attachments(
 ) -> Iterator[Attachment]:
     for part in parts:
         name = messages.name_of(part, config)
-        if part.get_content_maintype() in _NOT_READ:
+        if part.kind.startswith(_NOT_READ):
             continue
         attachment = Attachment(part, name, message, outermost)
         inner = None
@@ -159,14 +158,14 @@ def _attachments(
 
 def _message_in(part: Any) -> Any:
     """Return the message that a part is."""
-    return part.get_payload(0) if part.is_multipart() else messages.parse(messages.content_of(part))
+    return part.children[0] if part.children else messages.parse(part.content)
 
 
 def _format(attachment: Attachment) -> str | None:
     """Return the format that the name of an attachment states, or else its type."""
-    by_type = _FORMATS.get(attachment.part.get_content_type())
+    by_type = _FORMATS.get(attachment.part.kind)
     is_packed = PurePath(attachment.name).suffix.lower() in CODECS
-    if is_packed or (attachment.part.is_multipart() and by_type != "eml"):
+    if is_packed or attachment.part.kind.startswith("multipart/"):
         return None
     # A message is no file, and "RE: report.pdf" only what somebody calls it.
     return by_type if by_type == "eml" else _formats[-1].of(attachment.name) or by_type
@@ -180,13 +179,12 @@ def _read(attachment: Attachment, config: ReaderConfig) -> Decoded:
         raise RecordError("missing_library", f"{error}, and retry it") from None
     if format == "eml":
         return with_meta(*messages.read_message(_message_in(attachment.part), config))
-    if format in ("text", "html") and attachment.part.get_content_type() in ("text/plain", "text/html"):
+    if format in ("text", "html") and attachment.part.kind in ("text/plain", "text/html"):
         return messages.text_of(attachment.part, config)
     if not isinstance(reader, TextReader):
         raise RecordError(
             "unknown_format",
             f"expected a file whose name or type shows a format that holds one document, got {attachment.name!r} "
-            f"({attachment.part.get_content_type()}); save it as a file of its own if it is to be read",
+            f"({attachment.part.kind}); save it as a file of its own if it is to be read",
         )
-    messages.check_base64(attachment.part)
-    return reader.extract(messages.content_of(attachment.part), config)
+    return reader.extract(attachment.part.content, config)

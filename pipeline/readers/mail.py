@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from email.parser import BytesHeaderParser
 from typing import Any
 
 from typing_extensions import override
@@ -20,7 +19,7 @@ from concord.pipeline.readers.attachments import Attachment, attachments_of, rea
 from concord.pipeline.readers.extracting import PositionedReader, as_record_errors
 from concord.pipeline.readers.fields import Record, duplicate_id
 from concord.pipeline.readers.files import Decoded, Encoding, LineStream, read_whole, with_codecs
-from concord.pipeline.readers.messages import HEADERS, headers_of, parse, read_message
+from concord.pipeline.readers.messages import HEADERS, headers_of, parse, parse_headers, read_message
 from concord.pipeline.readers.reader import RecordStream
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, too_large
 from concord.pipeline.readers.tables import TextReader, text_document
@@ -29,8 +28,11 @@ _ATTACHED = ("lxml", "pypdfium2", "striprtf")
 """The packages for what may be attached: mail is read without them, but another release may find another text."""
 
 _FROM = b"From "
-_DATED = re.compile(rb"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]?\d \d\d:\d\d")
-_HEADER = re.compile(rb"[!-9;-~]+:")
+_DATED = re.compile(rb"From .*[A-Z][a-z]{2},? +(?:[A-Z][a-z]{2} +\d{1,2}|\d{1,2} +[A-Z][a-z]{2} +\d{4}) +\d\d:\d\d")
+_ADDRESS = re.compile(rb"From <?[^\s@]+@\S+")
+_OF_GIT = re.compile(rb"From [0-9a-f]{40,64} Mon Sep 17 00:00:00 2001\s*")
+"""The line above a patch, which nobody has sent; it begins a message in files of patches alone."""
+_HEADER = re.compile(rb">?From |[!-9;-~]+:")
 _QUOTED_FROM = re.compile(rb"(?m)^>(>*From )")
 
 
@@ -121,6 +123,7 @@ class Mailbox:
         self._stream = LineStream(path, config.model_copy(update={"encoding": "utf-8"}))
         # Lines, or errors in place of lines, and where they end: two are read ahead.
         self._ahead: deque[tuple[bytes | RecordError, int]] = deque()
+        self._has_patches = self._has_more() and _is_of_git(self._ahead[0][0])
 
     def read(self) -> Record | None:
         """Read the next message; None at the end of the file."""
@@ -159,7 +162,7 @@ class Mailbox:
         try:
             if not self._with_text:
                 is_named = self._config.id_field in HEADERS
-                fields = headers_of(BytesHeaderParser().parsebytes(content), self._config) if is_named else {}
+                fields = headers_of(parse_headers(content), self._config) if is_named else {}
                 return Record(start, end, fields, size)
             text, meta = _read(content, self._config)
         except RecordError as error:
@@ -205,12 +208,20 @@ class Mailbox:
         return bool(self._ahead)
 
     def _is_start(self, before: bytes) -> bool:
-        """Tell whether a message begins at the next line: a header follows, and a blank line or its date shows it."""
+        """Tell whether a message begins at the next line: with a date, or with an address after a blank line.
+
+        A header follows. A line of git begins none, unless the file has begun with one.
+        """
         line, after = self._ahead[0][0], self._ahead[-1][0]
         if isinstance(line, RecordError) or isinstance(after, RecordError) or not line.startswith(_FROM):
             return False
-        is_shown = not before.strip() or _DATED.search(line) is not None
+        is_sent = _DATED.match(line) or (_ADDRESS.match(line) and not before.strip())
+        is_shown = bool(is_sent) and (self._has_patches or not _is_of_git(line))
         return is_shown and len(self._ahead) > 1 and _HEADER.match(after) is not None
+
+
+def _is_of_git(line: bytes | RecordError) -> bool:
+    return isinstance(line, bytes) and _OF_GIT.fullmatch(line) is not None
 
 
 def _kept(text: Decoded) -> dict[str, Any]:

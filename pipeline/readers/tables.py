@@ -319,10 +319,12 @@ class DelimitedStream:
             self._decode(content)
         if row and self._columns is not None and len(row) != len(self._columns):
             lines = f" in {len(taken)} lines" if len(taken) > 1 else ""
+            advice = f"put fields that hold {self._delimiter!r} in quotes"
+            if len(row) < len(self._columns):
+                advice = "write all of them, also those without a value, and put fields that hold line ends in quotes"
             raise RecordError(
                 "wrong_columns",
-                f"expected {len(self._columns)} columns as in the header, got {len(row)}{lines}; put fields that hold "
-                f"{self._delimiter!r} in quotes",
+                f"expected {len(self._columns)} columns as in the header, got {len(row)}{lines}; {advice}",
             )
 
 

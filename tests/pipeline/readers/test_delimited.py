@@ -74,6 +74,20 @@ def test_text_may_be_longer_than_the_library_allows(tmp_path: Path) -> None:
     assert [len(text) for text in outcomes(tmp_path / "a.csv")] == [300_000]
 
 
+def test_advice_about_columns_is_about_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,text,page\nx,one\ny,a,b,c\n")
+
+    few, many = read_all(path, "csv", ReaderConfig())
+
+    assert isinstance(few, DeadLetter)
+    assert few.message.endswith(
+        "got 2; write all of them, also those without a value, and put fields that hold line ends in quotes"
+    )
+    assert isinstance(many, DeadLetter)
+    assert many.message.endswith("got 4; put fields that hold ',' in quotes")
+
+
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
