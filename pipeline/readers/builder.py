@@ -17,6 +17,7 @@ _SOFT = re.compile(r"(?<![\n\r])\n(?![\n\r])")
 _SIGN = r"*\u2217\u2020\u2021\u00a7\u00b6"
 _NOTE_MARK = re.compile(
     rf"[\[(]?(?:\d{{1,3}}|[a-z]|[{_SIGN}]+)(?:\s*[,;\u2013-]\s*(?:\d{{1,3}}|[a-z{_SIGN}]))*[{_SIGN}]*[\])]?,?"
+    r"|\[[^\[\]]*\]"
 )
 _BEFORE_MARK = re.compile(
     r"(?:[^\W\d_]{4}|(?<![^\W\d_])[^\W\d_a-z][^\W\d_A-Z]{1,2}|[.,;:!?)\]\"'\u2019\u201d\u00bb])\Z"

@@ -14,8 +14,8 @@ from typing_extensions import override
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.extracting import ExtractingReader, as_record_errors, extracted, read_member
 from concord.pipeline.readers.files import Decoded, most_unpacked, unpacks_too_far, with_codecs
-from concord.pipeline.readers.html import read_page
 from concord.pipeline.readers.records import RecordError
+from concord.pipeline.readers.web import read_page
 
 CHAPTER = "chapter"
 

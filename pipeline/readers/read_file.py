@@ -18,7 +18,6 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.attachments import Formats, use_formats
 from concord.pipeline.readers.epub import EpubReader
-from concord.pipeline.readers.html import HtmlReader
 from concord.pipeline.readers.mail import MailboxReader, MailReader
 from concord.pipeline.readers.markup import MarkupReader
 from concord.pipeline.readers.office import DocxReader, OdtReader, RtfReader
@@ -27,6 +26,7 @@ from concord.pipeline.readers.reader import Reader, StreamReader
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, file_changed, reason_of
 from concord.pipeline.readers.tables import ARROW, CSV, JSONL, PARQUET, TSV, TextReader
 from concord.pipeline.readers.warc import WarcReader
+from concord.pipeline.readers.web import HtmlReader
 from concord.pipeline.storage.files import read_error
 
 logger = logging.getLogger(__name__)

@@ -24,9 +24,9 @@ from concord.pipeline.readers.files import (
     unpacks_too_far,
     with_codecs,
 )
-from concord.pipeline.readers.html import read_page
 from concord.pipeline.readers.reader import RecordStream
 from concord.pipeline.readers.records import RecordError, too_large
+from concord.pipeline.readers.web import read_page
 from concord.pipeline.storage.files import file_state, open_file
 
 _HEAD_BYTES = 1 << 16

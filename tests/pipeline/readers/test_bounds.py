@@ -117,7 +117,7 @@ from pathlib import Path
 sys.path.insert(0, "tests/support")
 from concord_testing.broken_files import read_all
 from concord.pipeline.config import ReaderConfig
-import concord.pipeline.readers.files, concord.pipeline.readers.html
+import concord.pipeline.readers.files, concord.pipeline.readers.web
 held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (held + 1_000_000_000,) * 2)
 for name in sys.argv[1:]:

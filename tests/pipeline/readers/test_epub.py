@@ -58,7 +58,6 @@ ENCRYPTED = '<encryption><CipherReference URI="in/c2.xhtml"/><CipherReference UR
     [
         (epub(ONE, None, TWO), "unreadable"),
         (epub(ONE, b"<p>Zo\xeb", TWO), "invalid_utf8"),
-        (epub(ONE, "<div>" * 20_000, TWO), "nested_too_deep"),
         (epub(ONE, TWO, TWO, files={"META-INF/encryption.xml": ENCRYPTED}), "encrypted"),
     ],
 )

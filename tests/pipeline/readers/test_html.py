@@ -40,9 +40,9 @@ def test_raw_text_is_what_the_page_shows(tmp_path: Path, name: str) -> None:
     found = read_one(path, content)
 
     assert isinstance(found, Document)
-    lines = [line.strip() for line in found.text.splitlines() if line.strip()]
-    assert lines[:5] == ["Home", "The bridge", "Ada Lovelace met Charles\xa0Babbage", "in London.", lines[4]]
-    assert lines[5:] == ["one", "two", "Imprint"]
+    blocks = found.text.split("\n\n")
+    assert blocks[:3] == ["Home", "The bridge", "Ada Lovelace met Charles\xa0Babbage\nin London."]
+    assert blocks[4:] == ["one", "two", "Imprint"]
     assert (found.doc_id, found.source_position, found.encoding) == (name, 0, "utf-8")
     assert json.loads(found.meta or "") == {"title": "The bridge & the town"}
     assert read_text_at(str(path), format="html", position=0, config=ReaderConfig()) == found.text
@@ -177,20 +177,61 @@ def test_undeclared_encoding_is_a_dead_letter(tmp_path: Path, charset: str) -> N
     assert found.error == "invalid_utf8"
 
 
-@pytest.mark.parametrize(
-    ("content", "error"),
-    [
-        (b"<div>x" * 20_000, "nested_too_deep"),
-        (b"<ul><li>x" * 20_000, "nested_too_deep"),
-        # Its indents would be too long.
-        (b"<ul>" * 900 + b"<li>x" * 1000, "record_too_large"),
-    ],
-)
-def test_page_that_would_take_very_long_is_a_dead_letter(tmp_path: Path, content: bytes, error: str) -> None:
-    limits = {"max_record_bytes": 1_000_000} if error == "record_too_large" else {}
-    found = read_one(tmp_path / "a.html", content, **limits)
+SHOWN = {
+    # Each block ends a sentence.
+    "<table><caption>A</caption><tr><th>B</th><td>C<td>D<tr><td>E</table>": "A|B|C|D|E",
+    "x<ul><li>A<ul><li>B</ul><li>C</ul><dl><dt>D<dd>E</dl>": "x|A|B|C|D|E",
+    "<figure><img alt=x><figcaption>A</figcaption></figure>B<h2>C</h2>D<div>E</div>F": "A|B|C|D|E|F",
+    "<form><fieldset><legend>A</legend><label>B</label><input value=x><button>C</button></fieldset>": "A|B|C",
+    "<select><option>A<option selected>B</select><select multiple><option>C<option>D</select>": "B|C|D",
+    "<details><summary>A</summary>B</details><svg><title>x</title><text>C</text><text>D</text></svg>": "A|B|C|D",
+    # What stands within a line is one word unless there is white space, a picture, or the next link of a menu.
+    "<b>Ang</b>ela Mer<wbr>k<i>e</i>l&shy;s": "Angela Merkels",
+    "A<img src=x>B<script>x</script>C <!-- > x --> D  <!--[if IE]>x<![endif]-->\n E": "A BC D E",
+    "<nav><a>Oslo</a><a><b>Rome</b></a></nav><a>Nord</a><a>see</a><a>中国</a><a>北京</a>": "Oslo|Rome|Nordsee中国北京",
+    "A <b> B</b> C&nbsp; D&lt;b&gt;&amp;amp;": "A B C\xa0 D<b>&amp;",
+    "<pre>A  B\n\tC</pre>D": "A  B\n\tC|D",
+    # Lines that are typed one by one are blocks, a sentence goes on.
+    "<p>Anna Berg<br>Karl Maier<br> <b>the</b> smith<br><br>Eve": "Anna Berg|Karl Maier\nthe smith|Eve",
+    f"<p>{'word ' * 12}<br>{'Word ' * 11}end<br>{'Word ' * 6}": (
+        f"{('word ' * 12).strip()}\n{'Word ' * 11}end\n{('Word ' * 6).strip()}"
+    ),
+    # Marks of notes are no part of a name.
+    "Obama<sup>1</sup> Rom.<sup>*</sup> Rossi<sup>1,2</sup> Bonn<sup>[a?]</sup>": "Obama 1 Rom. * Rossi 1,2 Bonn [a?]",
+    "5 m<sup>2</sup> 1<sup>st</sup> 10<sup>6</sup> XVIII<sup>e</sup>": "5 m2 1st 106 XVIIIe",
+    "Obama<sup><a href='#n'>[1]</a></sup> <a href='#n'><sup>2</sup></a>met<a role=doc-noteref>x</a>": "Obama met",
+    # What is hidden is not shown.
+    "A<p hidden>x<p style='top:0; DISPLAY : none !important'>x<p style=visibility:hidden>x<p aria-hidden=true>B": "A|B",
+    "<dialog>x</dialog><dialog open>A</dialog><p popover>x</p><template>x</template><noscript>x</noscript>B": "A|B",
+    "<ruby>漢<rp>(</rp><rt>x</rt><rp>)</rp>字</ruby><iframe>x</iframe><video>x</video><input value=x>": "漢字",
+    "<body style='visibility:hidden'>A<p style='display:none-x'>B": "A|B",
+}
+
+
+@pytest.mark.parametrize("page", SHOWN)
+def test_blocks_end_and_only_what_is_shown_is_read(tmp_path: Path, page: str) -> None:
+    assert read_page(tmp_path, page.encode()).text == SHOWN[page].replace("|", "\n\n")
+
+
+def test_main_content_ends_blocks_as_well(tmp_path: Path) -> None:
+    page = (
+        "<article><p>Ada Lovelace<sup>1</sup> met him there, as these figures of the town show:<table><tr><td>Ada</td>"
+    )
+    page += "<td>Eve<br>Karl</td></tr></table><p hidden>x</p>"
+
+    text = read_page(tmp_path, page.encode(), main_content=True).text
+    assert text == "Ada Lovelace 1 met him there, as these figures of the town show:\n\nAda\n\nEve\n\nKarl"
+
+
+@pytest.mark.parametrize("content", [b"<div>x" * 50_000, b"<ul><li>x" * 20_000, b"<sup><a href=#x>x<b>" * 1000])
+def test_deeply_nested_page_is_read_unless_its_main_content_would_take_very_long(
+    tmp_path: Path, content: bytes
+) -> None:
+    assert read_page(tmp_path, content).text.startswith("x")
+
+    found = read_one(tmp_path / "a.html", content, main_content=True)
     assert isinstance(found, DeadLetter)
-    assert found.error == error
+    assert found.error == "nested_too_deep"
 
 
 @pytest.mark.parametrize("content", [b"", b"<", b"<frameset>", b"\x00", b"<p>", b"<!--", b"<b"])

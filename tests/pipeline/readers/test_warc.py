@@ -247,8 +247,9 @@ def test_header_of_http_may_end_in_line_feeds_and_what_is_no_http_is_a_dead_lett
     assert outcomes(read(tmp_path / "a.warc", record + EVE)) == ["invalid_http", "Eve left."]
 
 
-@pytest.mark.parametrize("page", [b"<div>" * 20_000, b"\xff\xfe" * 10 + b"<p>\x81\xff"])
-def test_page_that_cannot_be_read_costs_no_other(tmp_path: Path, page: bytes) -> None:
+def test_page_that_cannot_be_read_costs_no_other(tmp_path: Path) -> None:
+    page = b"\xff\xfe" * 10 + b"<p>\x81\xff"
+
     first, second = read(tmp_path / "a.warc", warc_page(page) + EVE)
 
     assert isinstance(first, DeadLetter)
