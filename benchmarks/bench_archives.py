@@ -10,9 +10,9 @@ the text is extracted in both, so that only ``read`` is told. The best of severa
 import argparse
 import gzip
 import json
+import os
 import random
 import tempfile
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from environment import environment
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import Document
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers import extracting
+from concord.pipeline.readers import extraction
 from concord.pipeline.readers.read_file import format_of, read_piece, scan_file
 
 PARAGRAPH_WORDS = 80
@@ -93,20 +93,25 @@ def _block(text: str) -> str:
     return f"<TextBlock><TextLine>{'<SP/>'.join(strings)}</TextLine></TextBlock>"
 
 
+def _seconds() -> float:
+    """Return the processor time of this process and of the one that extracts, which is ended."""
+    extraction.close_idle()
+    times = os.times()
+    return sum(times[:4])
+
+
 def _measure(path: Path, content: bytes, size: int, *, rounds: int) -> dict[str, object]:
     path.write_bytes(content)
     format, config = format_of(path.name) or "", ReaderConfig()
     found, read = [], []
     for _ in range(rounds):
-        extracting._last.clear()
-        start = time.process_time()
+        start = _seconds()
         records = list(scan_file(str(path), format=format, name=path.name, config=config))
-        found.append(time.process_time() - start)
-        extracting._last.clear()
+        found.append(_seconds() - start)
         piece = Piece(uri=str(path), format=format, start=0, end=records[-1].end, records=len(records), name=path.name)
-        start = time.process_time()
+        start = _seconds()
         documents = list(read_piece(piece, config))
-        read.append(time.process_time() - start)
+        read.append(_seconds() - start)
         assert all(isinstance(document, Document) for document in documents)
     is_one = len(records) == 1
     return {

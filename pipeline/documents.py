@@ -31,6 +31,22 @@ class Part(NamedTuple):
         return f"p. {self.label}" if self.kind == PAGE else self.label
 
 
+class Lost(NamedTuple):
+    """A page, chapter or the like of a document that could not be read although others could.
+
+    Attributes:
+        number: in the file, from 1; 0 for the document as a whole, where it has no word.
+        error: a short stable reason, as of a dead letter.
+        message: what was expected, what was found, what to do.
+    """
+
+    number: int
+    error: str
+    message: str
+
+
+NO_TEXT = "no_text"
+"""The reason of a document, or dead letter, without a word."""
 PAGE = "page"
 """The kind of a part that is a page."""
 
@@ -63,8 +79,10 @@ class Document:
         encoding: in which the file was read; None where its format leaves no choice.
         encoding_confidence: 0..1, how sure a guessed encoding is; None where it was not guessed.
         replaced: how many characters U+FFFD of the record stand for bytes that are not of its encoding.
-        parts: its pages, chapters and the like, in order, maybe none, where the text was extracted by a reader of the
-            extra ``archives``; such a text is always stored. None for other formats.
+        parts: its pages, chapters and the like, in order, maybe none, where the text was extracted from the file; such
+            a text is always stored. None where the file's own text is annotated.
+        source_sha256: SHA-256 in hex of the bytes that the text was extracted from; None with ``parts``.
+        lost: what of it could not be read.
     """
 
     doc_id: str
@@ -77,6 +95,8 @@ class Document:
     encoding_confidence: float | None = None
     replaced: int = 0
     parts: tuple[Part, ...] | None = None
+    source_sha256: str | None = None
+    lost: tuple[Lost, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

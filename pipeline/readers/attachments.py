@@ -14,11 +14,10 @@ import orjson
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.errors import InputError
 from concord.pipeline.readers import messages
-from concord.pipeline.readers.extracting import as_record_errors
+from concord.pipeline.readers.base import FORMATS, FileReader, as_record_errors
+from concord.pipeline.readers.fields import meta_of
 from concord.pipeline.readers.files import Decoded
-from concord.pipeline.readers.reader import Reader
 from concord.pipeline.readers.records import RecordError, too_large
-from concord.pipeline.readers.tables import TextReader
 from concord.pipeline.storage.atomic_writes import CODECS
 
 MOST_ATTACHMENTS = 1000
@@ -37,26 +36,6 @@ _FORMATS = {
     "application/vnd.oasis.opendocument.text": "odt",
     "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
 }
-
-
-class Formats(NamedTuple):
-    """What is known of all formats.
-
-    Attributes:
-        of: returns the format that a file's name states, None if there is none.
-        reader: returns the reader of a format; raises InputError where its library is missing.
-    """
-
-    of: Callable[[str], str | None]
-    reader: Callable[[str], Reader]
-
-
-_formats: list[Formats] = []
-
-
-def use_formats(formats: Formats) -> None:
-    """Read attachments of these formats. Those of mail are among them, so that they cannot be imported here."""
-    _formats[:] = [formats]
 
 
 class Attachment(NamedTuple):
@@ -113,17 +92,14 @@ def read_attachment(number: int, attachment: Attachment, config: ReaderConfig) -
         message = f"attachment {number} ({attachment.name!r}) of the message {of!r}: {error}"
         raise RecordError(error.code, message) from None
     meta: dict[str, Any] = orjson.loads(found.meta or "{}")
-    if found.lost:
-        meta["lost"] = {str(place): str(error) for place, error in found.lost.items()}
     kept = ("subject", "date", "from", "message_id")
     message_meta = {name: headers[name] for name in kept if name in headers}
     return found, meta | {"file": attachment.name, "message": message_meta}
 
 
-def with_meta(text: Decoded, meta: dict[str, Any]) -> Decoded:
+def with_meta(text: Decoded, meta: dict[str, Any], config: ReaderConfig) -> Decoded:
     """Return an extracted text with what becomes its meta."""
-    written = orjson.dumps(meta, option=orjson.OPT_SORT_KEYS).decode() if meta else None
-    return text._replace(meta=written, parts=text.parts or ())
+    return text._replace(meta=meta_of(meta, config=config)[0])
 
 
 def _parts_of(parse: Callable[[], Any]) -> tuple[Any, list[Any]]:
@@ -168,23 +144,23 @@ def _format(attachment: Attachment) -> str | None:
     if is_packed or attachment.part.kind.startswith("multipart/"):
         return None
     # A message is no file, and "RE: report.pdf" only what somebody calls it.
-    return by_type if by_type == "eml" else _formats[-1].of(attachment.name) or by_type
+    return by_type if by_type == "eml" else FORMATS[-1].of(attachment.name) or by_type
 
 
 def _read(attachment: Attachment, config: ReaderConfig) -> Decoded:
     format = _format(attachment)
     try:
-        reader = _formats[-1].reader(format) if format else None
+        reader = FORMATS[-1].reader(format) if format else None
     except InputError as error:
         raise RecordError("missing_library", f"{error}, and retry it") from None
     if format == "eml":
-        return with_meta(*messages.read_message(_message_in(attachment.part), config))
+        return with_meta(*messages.read_message(_message_in(attachment.part), config), config)
     if format in ("text", "html") and attachment.part.kind in ("text/plain", "text/html"):
         return messages.text_of(attachment.part, config)
-    if not isinstance(reader, TextReader):
+    if not isinstance(reader, FileReader):
         raise RecordError(
             "unknown_format",
             f"expected a file whose name or type shows a format that holds one document, got {attachment.name!r} "
             f"({attachment.part.kind}); save it as a file of its own if it is to be read",
         )
-    return reader.extract(attachment.part.content, config)
+    return reader.extract_checked(attachment.part.content, config)

@@ -12,7 +12,8 @@ from zipfile import ZipFile
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.extracting import ExtractingReader, as_record_errors, extracted, read_member
+from concord.pipeline.readers.base import FileReader, as_record_errors
+from concord.pipeline.readers.extracting import extracted, read_member
 from concord.pipeline.readers.files import Decoded, most_unpacked, unpacks_too_far, with_codecs
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.web import read_page
@@ -25,7 +26,7 @@ _PAGES = ("application/xhtml+xml", "text/html", "text/x-oeb1-document")
 _META = {"title": "title", "author": "creator", "language": "language", "date": "date"}
 
 
-class EpubReader(ExtractingReader):
+class EpubReader(FileReader):
     """Reads files of one book each."""
 
     suffixes = with_codecs(".epub")
@@ -33,7 +34,7 @@ class EpubReader(ExtractingReader):
     unit = "chapter"
 
     @override
-    def parse(self, content: bytes, config: ReaderConfig) -> Decoded:
+    def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
         with ZipFile(BytesIO(content)) as archive:
             return _Book(archive, len(content), config).read()
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import DeadLetter, Document, Part
+from concord.pipeline.documents import NO_TEXT, DeadLetter, Document, Lost, Part
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.files import Encoding
 from concord.pipeline.readers.records import RecordError, too_large
@@ -44,7 +44,6 @@ class Record(NamedTuple):
         size: bytes of input, for cutting shards; None stands for the bytes of its text.
         encoding: of its bytes, where its format leaves that open.
         replaced, parts: see Document.
-        attachment: its number in the message that has the id of ``fields``, or starts so many bytes before; else 0.
     """
 
     start: int
@@ -54,7 +53,6 @@ class Record(NamedTuple):
     encoding: Encoding | None = None
     replaced: int = 0
     parts: tuple[Part, ...] | None = None
-    attachment: int = 0
 
     def readable_fields(self) -> Fields:
         """Return the fields; raise the RecordError where there are none."""
@@ -122,7 +120,7 @@ def build_document(record: Record, piece: Piece, *, is_duplicate: bool, config: 
     text = record_text(record, doc_id=doc_id, config=config)
     if is_duplicate:
         raise duplicate_id(doc_id)
-    meta, nulls = _meta(record.readable_fields(), config=config)
+    meta, nulls = meta_of(record.readable_fields(), config=config)
     return Document(
         doc_id=doc_id,
         text=text,
@@ -134,7 +132,15 @@ def build_document(record: Record, piece: Piece, *, is_duplicate: bool, config: 
         encoding_confidence=record.encoding.confidence if record.encoding else None,
         replaced=record.replaced,
         parts=record.parts,
+        lost=lost_with_text(text),
     )
+
+
+def lost_with_text(text: str, lost: tuple[Lost, ...] = ()) -> tuple[Lost, ...]:
+    """Return what is lost of a text; where it has no word, that says so as well."""
+    if text and not text.isspace():
+        return lost
+    return (*lost, Lost(0, NO_TEXT, "expected a text, got no word"))
 
 
 def record_id(record: Record, *, name: str, config: ReaderConfig) -> str:
@@ -144,8 +150,6 @@ def record_id(record: Record, *, name: str, config: ReaderConfig) -> str:
         RecordError: when the record cannot be read or its id is neither a string nor an integer.
     """
     value = _value(record.readable_fields(), config.id_field)
-    if record.attachment:
-        return f"{value or f'{name}:{record.start - record.attachment}'}#{record.attachment}"
     if value is None:
         return f"{name}:{record.start}"
     if isinstance(value, str):
@@ -215,7 +219,7 @@ def _value(fields: Fields, name: str, *, doc_id: str | None = None) -> Any:
     return value
 
 
-def _meta(fields: Fields, *, config: ReaderConfig) -> tuple[str | None, str | None]:
+def meta_of(fields: Fields, *, config: ReaderConfig) -> tuple[str | None, str | None]:
     """Return the other fields as a JSON object, and a list of those that it cannot hold."""
     others = {key: value for key, value in fields.items() if key not in (config.id_field, config.text_field)}
     if not others:

@@ -19,13 +19,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import PurePath
-from types import MappingProxyType
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import Part
+from concord.pipeline.documents import Lost, Part
 from concord.pipeline.readers.records import RecordError, file_changed, too_large
 from concord.pipeline.storage.atomic_writes import CODECS
 from concord.pipeline.storage.files import open_file
@@ -432,7 +431,7 @@ class Decoded(NamedTuple):
         confidence: 0..1, how sure a guessed encoding is; None where it was not guessed.
         meta: what else the file says, see Document.meta.
         parts: see Document.parts.
-        lost: why parts of the file cannot be read although others can, by their number in the file, from 1.
+        lost: see Document.lost.
         replaced: how many characters U+FFFD stand for bytes that are not of the encoding.
     """
 
@@ -441,7 +440,7 @@ class Decoded(NamedTuple):
     confidence: float | None = None
     meta: str | None = None
     parts: tuple[Part, ...] | None = None
-    lost: Mapping[int, RecordError] = MappingProxyType({})
+    lost: tuple[Lost, ...] = ()
     replaced: int = 0
 
 

@@ -15,7 +15,8 @@ from typing_extensions import override
 from concord.models.data.sentence import without_line_breaks
 from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.documents import PAGE, Part
-from concord.pipeline.readers.extracting import ExtractingReader, extracted
+from concord.pipeline.readers.base import FileReader
+from concord.pipeline.readers.extracting import extracted
 from concord.pipeline.readers.files import Decoded, decode, encoding_of, with_codecs
 from concord.pipeline.readers.records import RecordError
 
@@ -45,13 +46,13 @@ _RUNNING = frozenset({"header", "footer", "page-number", "catch-word", "signatur
 """The types of PAGE's regions that are no part of the text."""
 
 
-class MarkupReader(ExtractingReader):
+class MarkupReader(FileReader):
     """Reads files of one document each."""
 
     suffixes = (*with_codecs(".xml"), *with_codecs(".tei"))
 
     @override
-    def parse(self, content: bytes, config: ReaderConfig) -> Decoded:
+    def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
         encoding = encoding_of(content, config.encoding, lambda: _declared(content))
         decoded = decode(content, encoding=encoding, errors=config.errors)
         root = _tree(decoded.text)

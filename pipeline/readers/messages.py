@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from concord.pipeline.config import ReaderConfig, codec_of
-from concord.pipeline.readers.extracting import as_record_errors
+from concord.pipeline.readers.base import as_record_errors
 from concord.pipeline.readers.files import Decoded, decode, encoding_of
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.web import read_page

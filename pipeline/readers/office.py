@@ -14,7 +14,8 @@ from zipfile import BadZipFile, ZipFile
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.extracting import ExtractingReader, extracted, read_member
+from concord.pipeline.readers.base import FileReader
+from concord.pipeline.readers.extracting import extracted, read_member
 from concord.pipeline.readers.files import Decoded, with_codecs
 from concord.pipeline.readers.records import RecordError
 
@@ -39,14 +40,15 @@ _Notes = list[tuple[str, str]]
 """Notes in the order of their marks: kind, and id (docx) or text (odt)."""
 
 
-class DocxReader(ExtractingReader):
+class DocxReader(FileReader):
     """Reads files of Word since 2007."""
 
     suffixes = with_codecs(".docx")
+    text_share = 0.2
     libraries = ("lxml",)
 
     @override
-    def parse(self, content: bytes, config: ReaderConfig) -> Decoded:
+    def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
         if content.startswith(_OLE):
             raise RecordError("encrypted", "encrypted, or a .doc of an older Word; save it as .docx without a password")
         with _opened(content) as archive:
@@ -60,14 +62,15 @@ class DocxReader(ExtractingReader):
             return _document(paragraphs, texts, files.meta("docProps/core.xml"))
 
 
-class OdtReader(ExtractingReader):
+class OdtReader(FileReader):
     """Reads files of LibreOffice and others in OpenDocument."""
 
     suffixes = with_codecs(".odt")
+    text_share = 0.2
     libraries = ("lxml",)
 
     @override
-    def parse(self, content: bytes, config: ReaderConfig) -> Decoded:
+    def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
         with _opened(content) as archive:
             files = _Files(archive, len(content), config)
             if next(files.xml("META-INF/manifest.xml").iter("{*}encryption-data"), None) is not None:
@@ -77,14 +80,15 @@ class OdtReader(ExtractingReader):
             return _document(*_odf_paragraphs(body), files.meta("meta.xml"))
 
 
-class RtfReader(ExtractingReader):
+class RtfReader(FileReader):
     """Reads files in the Rich Text Format."""
 
     suffixes = with_codecs(".rtf")
+    text_share = 0.2
     libraries = ("striprtf",)
 
     @override
-    def parse(self, content: bytes, config: ReaderConfig) -> Decoded:
+    def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
         from striprtf.striprtf import rtf_to_text
 
         if not content.lstrip().startswith(b"{\\rtf"):

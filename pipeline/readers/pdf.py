@@ -17,7 +17,8 @@ from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import PAGE
-from concord.pipeline.readers.extracting import HARD_BREAK, SOFT_BREAK, ExtractingReader, extracted
+from concord.pipeline.readers.base import FileReader
+from concord.pipeline.readers.extracting import HARD_BREAK, SOFT_BREAK, extracted
 from concord.pipeline.readers.files import Decoded, most_unpacked, unpacks_too_far, with_codecs
 from concord.pipeline.readers.records import RecordError, reason_of
 
@@ -68,14 +69,15 @@ class _Line(NamedTuple):
 _Page = list[_Line]
 
 
-class PdfReader(ExtractingReader):
+class PdfReader(FileReader):
     """Reads the text layer of a file."""
 
     suffixes = with_codecs(".pdf")
     libraries = ("pypdfium2",)
+    text_share = 0.05
 
     @override
-    def parse(self, content: bytes, config: ReaderConfig) -> Decoded:
+    def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
         with _LOCK:
             pages, labels, meta, lost = _read_pages(content, config)
         if not any(pages.values()):

@@ -6,9 +6,11 @@ raises one. A file that cannot be opened raises an InputError, one whose disk or
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, entry_points, version
-from itertools import islice
+from itertools import chain, islice
 from pathlib import PurePath
 
 from concord.models.errors import ConcordError
@@ -16,13 +18,13 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.attachments import Formats, use_formats
+from concord.pipeline.readers.base import FORMATS, ArchiveReader, FileReader, Formats, Reader, StreamReader
 from concord.pipeline.readers.epub import EpubReader
+from concord.pipeline.readers.extraction import Death, is_isolated, isolated
 from concord.pipeline.readers.mail import MailboxReader, MailReader
 from concord.pipeline.readers.markup import MarkupReader
 from concord.pipeline.readers.office import DocxReader, OdtReader, RtfReader
 from concord.pipeline.readers.pdf import PdfReader
-from concord.pipeline.readers.reader import Reader, StreamReader
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, file_changed, reason_of
 from concord.pipeline.readers.tables import ARROW, CSV, JSONL, PARQUET, TSV, TextReader
 from concord.pipeline.readers.warc import WarcReader
@@ -34,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 ENTRY_POINTS = "concord.readers"
 
-OPTIONAL: Mapping[str, TextReader | StreamReader] = {
+OPTIONAL: Mapping[str, Reader] = {
     "html": HtmlReader(),
     "pdf": PdfReader(),
     "docx": DocxReader(),
@@ -70,8 +72,11 @@ def readers() -> Mapping[str, Reader]:
     bundled = frozenset(by_format)
     for plugin in entry_points(group=ENTRY_POINTS):
         try:
-            reader: Reader = plugin.load()()
+            reader = plugin.load()()
+            if not isinstance(reader, FileReader | ArchiveReader | StreamReader):
+                raise TypeError(f"expected a reader of concord.pipeline.readers.base, got {type(reader).__name__}")
             tuple(reader.suffixes)
+            reader.extracts = True
         except Exception as error:  # noqa: BLE001 - the code of another package
             logger.warning("%s: cannot be used as the reader of the format %s: %s", plugin.value, plugin.name, error)
         else:
@@ -120,8 +125,19 @@ def libraries_of(formats: Iterable[str]) -> dict[str, str]:
 
 
 def is_one_document(format: str) -> bool:
-    """Tell whether the files of a format are one document each, without named fields."""
-    return isinstance(readers().get(format), TextReader)
+    """Tell whether the files of a format are one document each."""
+    return isinstance(readers().get(format), FileReader)
+
+
+def has_fields(format: str) -> bool:
+    """Tell whether the text of a record is one of its fields, whose name may be wrong."""
+    return isinstance(readers().get(format), StreamReader)
+
+
+def is_extracted(format: str) -> bool:
+    """Tell whether texts are extracted from the files of a format, and compared by the bytes of these."""
+    reader = readers().get(format)
+    return reader is not None and reader.extracts
 
 
 @cache
@@ -144,7 +160,7 @@ def format_of(name: str, *, available: Mapping[str, Reader] | None = None) -> st
     return known[-1] if known else None
 
 
-use_formats(
+FORMATS.append(
     Formats(
         of=lambda name: format_of(name) or format_of(name, available=OPTIONAL),
         reader=lambda format: reader_for(format, where="reader.attachments"),
@@ -158,29 +174,40 @@ def scan_file(
     format: str,
     name: str,
     config: ReaderConfig,
+    limit: int | None = None,
     fault: str | None = None,
     available: Mapping[str, Reader] | None = None,
 ) -> Iterator[ScannedRecord]:
     """Find a file's records, for the planner; arguments as for ``Reader.scan`` and ``reader_for``.
 
-    Where the reader fails, the last record stands for the rest of the file, and becomes a dead letter.
+    Where the reader fails, or ends its process, the last record stands for the rest of the file, and becomes a dead
+    letter.
 
     Args:
+        limit: how many records are wanted at most.
         fault: why the file cannot be opened; it is then one such record.
     """
     if fault is not None:
-        yield ScannedRecord(position=0, end=1, size=1, doc_id=None, loses_file=True, fault=("unreadable_file", fault))
+        yield _rest_of(0, "unreadable_file", fault)
         return
     reader, end = reader_for(format, where=path, available=available), 0
+    work = partial(_scan, reader, format, path, name, config, limit)
+    is_isolated = reader.extracts and reader.opens_to_scan(config)
     try:
-        for record in reader.scan(path, name=name, config=config):
+        for record in isolated(work, config) if is_isolated else work(0, None):
+            if isinstance(record, Death):
+                yield _rest_of(end, record.code, f"{record.message}; what follows was not read")
+                return
             end = record.end
             yield record
-    except _FAULTS as error:
-        _raise_if_unreadable(path, error)
-        failure = _failure(format, error)
-        known = None if end else (failure.code, str(failure))
-        yield ScannedRecord(position=end, end=end + 1, size=1, doc_id=None, loses_file=True, fault=known)
+    except RecordError as failure:
+        yield _rest_of(end, failure.code, str(failure))
+
+
+def _rest_of(position: int, code: str, message: str) -> ScannedRecord:
+    return ScannedRecord(
+        position=position, end=position + 1, size=1, doc_id=None, loses_file=True, fault=(code, message)
+    )
 
 
 def read_piece(
@@ -192,24 +219,73 @@ def read_piece(
         InputError: when there are more or fewer: the file has changed since the plan was made.
     """
     reader, count = reader_for(piece.format, where=piece.uri, available=available), 0
-    if piece.fault is not None:
-        yield dead_letter(RecordError(*piece.fault), piece=piece, position=piece.start, unit=reader.unit)
-        return
-    try:
-        for record in reader.read(piece, config):
-            if not isinstance(record, Document | DeadLetter):
-                raise TypeError(f"expected documents and dead letters, got {type(record).__name__}")
-            count += 1
-            yield record
-    except _FAULTS as error:
-        _raise_if_unreadable(piece.uri, error)
-        if count + 1 != piece.records:
-            raise InputError(f"{piece.uri}: cannot be read after {count} records ({reason_of(error)})") from error
+    fault = [] if piece.fault is None else [_letter(reader, piece, piece.end - 1, None, *piece.fault)]
+    records = piece.records - len(fault)
+    known = replace(piece, end=piece.end - len(fault), records=records, fault=None)
+    for record in chain(_read_known(reader, known, config) if records else (), fault):
         count += 1
-        position = piece.start if piece.records == 1 else piece.end - 1
-        yield dead_letter(_failure(piece.format, error), piece=piece, position=position, unit=reader.unit)
+        yield record
     if count != piece.records:
         raise file_changed(piece.uri, f"{piece.records} records", count)
+
+
+def _read_known(reader: Reader, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
+    """Read the records of a piece that the planner has found."""
+    work, count = partial(_read, reader, piece, config), 0
+    done = (
+        isolated(work, config, start=piece.start, stop=piece.end) if reader.extracts else work(piece.start, piece.end)
+    )
+    try:
+        for count, record in enumerate(done, start=1):
+            if not isinstance(record, Death):
+                yield record
+                continue
+            mark = record.mark
+            yield _letter(reader, piece, mark.start, mark.doc_id, record.code, record.message)
+            if mark.end is None:
+                message = f"not read, since {reader.unit} {mark.start} of its file {record.message}"
+                for number in range(1, piece.records - count + 1):
+                    yield _letter(reader, piece, mark.start + number, None, record.code, message)
+    except RecordError as failure:
+        if count + 1 != piece.records:
+            raise InputError(f"{piece.uri}: cannot be read after {count} records ({failure})") from failure
+        position = piece.start if piece.records == 1 else piece.end - 1
+        yield dead_letter(failure, piece=piece, position=position, unit=reader.unit)
+
+
+def _letter(reader: Reader, piece: Piece, position: int, doc_id: str | None, code: str, message: str) -> DeadLetter:
+    return dead_letter(RecordError(code, message, doc_id=doc_id), piece=piece, position=position, unit=reader.unit)
+
+
+def _scan(
+    reader: Reader,
+    format: str,
+    path: str,
+    name: str,
+    config: ReaderConfig,
+    limit: int | None,
+    start: int,
+    stop: int | None,
+) -> Iterator[ScannedRecord]:
+    """Scan a file between two positions; the work of a process of its own, as ``_read`` is."""
+    with _failures(path, format):
+        for record in islice(reader.scan(path, name=name, config=config, start=start), limit):
+            if stop is not None and record.position >= stop:
+                return
+            yield record
+            if record.end == stop:
+                return
+
+
+def _read(
+    reader: Reader, piece: Piece, config: ReaderConfig, start: int, stop: int | None
+) -> Iterator[Document | DeadLetter]:
+    part = replace(piece, start=start, end=piece.end if stop is None else stop)
+    with _failures(piece.uri, piece.format):
+        for record in reader.read(part, config):
+            if not isinstance(record, Document | DeadLetter):
+                raise TypeError(f"expected documents and dead letters, got {type(record).__name__}")
+            yield record
 
 
 def read_records(
@@ -223,10 +299,10 @@ def read_records(
     available: Mapping[str, Reader] | None = None,
 ) -> Iterator[tuple[ScannedRecord, Document | DeadLetter]]:
     """Scan a file, or its first records, and then read it; arguments as for ``scan_file``."""
-    scanned = scan_file(path, format=format, name=name, config=config, fault=fault, available=available)
+    scanned = scan_file(path, format=format, name=name, config=config, limit=limit, fault=fault, available=available)
     records = list(islice(scanned, limit))
     if records:
-        end, known = records[-1].end, records[0].fault
+        end, known = records[-1].end, records[-1].fault
         piece = Piece(uri=path, format=format, start=0, end=end, records=len(records), name=name, fault=known)
         yield from zip(records, read_piece(piece, config, available=available), strict=True)
 
@@ -234,32 +310,34 @@ def read_records(
 def read_text_at(
     path: str, *, format: str, position: int, config: ReaderConfig, available: Mapping[str, Reader] | None = None
 ) -> str:
-    """Read the text of one record; arguments and RecordError as for ``Reader.text_at`` and ``reader_for``."""
+    """Read the text of one record, which was not extracted.
+
+    Raises:
+        RecordError: when there is none.
+    """
     reader = reader_for(format, where=path, available=available)
-    try:
+    if reader.extracts or not isinstance(reader, TextReader | StreamReader):
+        raise RecordError("not_stored", "expected the text in the collection, which stores those that are extracted")
+    with _failures(path, format):
         return reader.text_at(path, position, config)
-    except RecordError:
+
+
+@contextmanager
+def _failures(path: str, format: str) -> Iterator[None]:
+    """Raise a RecordError in place of what a reader raises, and errors of concord, the disk or the store as such."""
+    try:
+        yield
+    except (RecordError, ConcordError):
         raise
     except _FAULTS as error:
-        _raise_if_unreadable(path, error)
-        raise _failure(format, error) from error
-
-
-def _raise_if_unreadable(path: str, error: BaseException) -> None:
-    """Raise errors of concord, and of the disk or store; return from those that are about the content of a file."""
-    if isinstance(error, ConcordError):
-        raise error
-    # Decoders raise OSErrors without a number.
-    if isinstance(error, OSError) and error.errno is not None:
-        raise read_error(path, error) from error
-
-
-def _failure(format: str, error: BaseException) -> RecordError:
-    if isinstance(error, RecordError):
-        return error
-    code, advice = "unreadable", "fix the file or remove it"
-    if isinstance(error, MemoryError):
-        code, advice = "out_of_memory", "give workers more memory, or lower reader.max_record_bytes"
-    return RecordError(
-        code, f"the reader of the format {format} fails ({reason_of(error)}); nothing after this was read; {advice}"
-    )
+        # Decoders raise OSErrors without a number.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise read_error(path, error) from error
+        code, advice = "unreadable", "fix the file or remove it"
+        if isinstance(error, MemoryError):
+            if is_isolated():
+                raise
+            code, advice = "out_of_memory", "give workers more memory, or lower reader.max_record_bytes"
+        raise RecordError(
+            code, f"the reader of the format {format} fails ({reason_of(error)}); nothing after this was read; {advice}"
+        ) from error

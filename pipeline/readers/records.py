@@ -1,6 +1,9 @@
 """What readers say of a record: where it is, or why it cannot be read."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import override
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
@@ -21,6 +24,14 @@ class RecordError(Exception):
         self.code = code
         self.doc_id = doc_id
         self.loses_file = loses_file
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self.code, str(self), self.doc_id, self.loses_file)
+
+
+def _rebuilt(code: str, message: str, doc_id: str | None, loses_file: bool) -> RecordError:
+    return RecordError(code, message, doc_id=doc_id, loses_file=loses_file)
 
 
 def too_large(most: int) -> RecordError:
@@ -70,6 +81,7 @@ class ScannedRecord:
         doc_id: None if the record cannot be read.
         loses_file: whether it stands for the rest of the file, or all of it.
         fault: see Piece.fault.
+        source_sha256: see Document; None also where scanning does not read the file, whose own digest it is then.
     """
 
     position: int
@@ -78,3 +90,4 @@ class ScannedRecord:
     doc_id: str | None
     loses_file: bool = False
     fault: tuple[str, str] | None = None
+    source_sha256: str | None = None

@@ -25,9 +25,8 @@ from typing_extensions import override
 
 from concord.models.errors import ConcordError
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.plan import Piece
-from concord.pipeline.readers.fields import Fields, Number, Record, by_name, check_names, duplicate_id, type_name
+from concord.pipeline.readers.base import FileReader, FunctionReader
+from concord.pipeline.readers.fields import Fields, Number, Record, by_name, check_names, type_name
 from concord.pipeline.readers.files import (
     KEEP_INVALID,
     Decoded,
@@ -41,9 +40,8 @@ from concord.pipeline.readers.files import (
     unpacks_too_far,
     with_codecs,
 )
-from concord.pipeline.readers.reader import FunctionReader, Reader
-from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, too_large
-from concord.pipeline.storage.files import file_state, open_for_arrow
+from concord.pipeline.readers.records import RecordError, ScannedRecord, too_large
+from concord.pipeline.storage.files import open_for_arrow
 
 _DECODER = json.JSONDecoder(
     object_pairs_hook=by_name,
@@ -68,59 +66,20 @@ _ARROW_FILE = b"ARROW1"
 _ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
-class TextReader(Reader):
-    """Reads files of one document each."""
+class TextReader(FileReader):
+    """Reads text files."""
 
-    suffixes: Sequence[str] = with_codecs(".txt")
-    libraries: Sequence[str] = ()
-    """The packages that it needs, whose releases decide which text is found."""
-    unit = "byte"
+    suffixes = with_codecs(".txt")
+    extracts = False
+    needs_text = False
 
+    @override
     def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
-        """Return the text in the decompressed content of a file.
-
-        Raises:
-            RecordError: when there is none.
-        """
         return decode(content, encoding=config.encoding, errors=config.errors)
 
-    @override
-    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
-        # Without reading it.
-        size = file_state(path).size
-        yield ScannedRecord(position=0, end=size, size=size, doc_id=name)
-
-    @override
-    def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-        try:
-            content = read_whole(piece.uri, expected_size=piece.end, config=config)
-            decoded = self.extract(content, config)
-            if piece.duplicates:
-                raise duplicate_id(piece.name)
-        except RecordError as error:
-            error.doc_id = piece.name
-            yield dead_letter(error, piece=piece, position=0, unit=self.unit)
-            return
-        yield text_document(decoded, piece)
-
-    @override
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
+        """Read the text of a file again; RecordError when there is none."""
         return self.extract(read_whole(path, config=config), config).text
-
-
-def text_document(decoded: Decoded, piece: Piece) -> Document:
-    """Return the document that a file becomes as a whole."""
-    return Document(
-        doc_id=piece.name,
-        text=decoded.text,
-        source_uri=piece.uri,
-        source_position=0,
-        meta=decoded.meta,
-        encoding=decoded.encoding,
-        encoding_confidence=decoded.confidence,
-        replaced=decoded.replaced,
-        parts=decoded.parts,
-    )
 
 
 class JsonLines(LineStream):
@@ -561,11 +520,11 @@ class RowReader(FunctionReader):
     """Reads files of columns, unless they unpack too far; one that does is lost as a whole."""
 
     @override
-    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
+    def scan(self, path: str, *, name: str, config: ReaderConfig, start: int = 0) -> Iterator[ScannedRecord]:
         with closing(self.open(path, config)) as stream:
             if isinstance(stream, RowStream):
                 stream.check_unpacked(config)
-        yield from super().scan(path, name=name, config=config)
+        yield from super().scan(path, name=name, config=config, start=start)
 
 
 PARQUET = RowReader((".parquet",), lambda path, config, columns: ParquetStream(path, columns), unit="row")

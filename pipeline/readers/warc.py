@@ -6,17 +6,19 @@ compressed by itself, as is usual (.warc.gz). Of a file that is compressed as a 
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import PurePath
 from typing import Any, Protocol
 
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.extracting import PositionedReader, as_record_errors
-from concord.pipeline.readers.fields import Record
+from concord.pipeline.readers.base import ArchiveReader, RawRecord, as_record_errors
+from concord.pipeline.readers.extraction import Mark, begin
+from concord.pipeline.readers.fields import meta_of
 from concord.pipeline.readers.files import (
-    Encoding,
+    Decoded,
     decode,
     most_unpacked,
     open_stream,
@@ -24,7 +26,6 @@ from concord.pipeline.readers.files import (
     unpacks_too_far,
     with_codecs,
 )
-from concord.pipeline.readers.reader import RecordStream
 from concord.pipeline.readers.records import RecordError, too_large
 from concord.pipeline.readers.web import read_page
 from concord.pipeline.storage.files import file_state, open_file
@@ -46,15 +47,44 @@ _TEXT = "text/plain"
 _LIKE_PAGE = re.compile(rb"(?i)[\s\xef\xbb\xbf]*(?:<!--.{0,500}?-->\s*)?<(?:!doctype html|html)\b", re.DOTALL)
 
 
-class WarcReader(PositionedReader):
+class WarcReader(ArchiveReader):
     """Reads the pages of files."""
 
     suffixes = with_codecs(".warc")
     libraries = ("fastwarc", "resiliparse")
 
     @override
-    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream:
-        return WarcStream(path, config, columns)
+    def finds(self, path: str, config: ReaderConfig) -> bool:
+        return super().finds(path, config) or (_is_gzip(path) and _has_members(path))
+
+    @override
+    def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[RawRecord]:
+        source: _Source = _Members(path, config) if _is_gzip(path) and _has_members(path) else _Whole(path, config)
+        with closing(source):
+            position: int | None = start
+            while position is not None:
+                begin(Mark(position))
+                raw, position = _next(source, position, config)
+                if raw is not None:
+                    yield raw
+
+    @override
+    def extract(self, raw: RawRecord, config: ReaderConfig) -> Decoded:
+        content: Any = raw.content
+        record = _page_of(content)
+        payload = _payload(content, config)
+        if _media_type(record) == _TEXT:
+            page, title = decode(payload, encoding=config.encoding, errors=config.errors), ""
+        else:
+            page, title = read_page(
+                payload,
+                config,
+                charset=(record.http_charset or "").strip("\"' ") or None,
+                main_content=config.main_content,
+                is_xml=_media_type(record) == _PAGES[1],
+            )
+        fields = _fields(record) | ({"title": title} if title else {})
+        return page._replace(meta=meta_of(fields, config=config)[0])
 
 
 class _Source(Protocol):
@@ -74,84 +104,44 @@ class _Source(Protocol):
         """Close the file."""
 
 
-class WarcStream:
-    """The pages of a file.
-
-    Attributes:
-        position: the byte at which the next record starts.
-    """
-
-    def __init__(self, path: str, config: ReaderConfig, columns: Sequence[str] | None) -> None:
-        self.position = 0
-        self._config = config
-        self._with_text = columns is None or config.text_field in columns
-        self._size = max(file_state(path).size, 1)
-        is_gzip = PurePath(path).suffix.lower() == ".gz"
-        self._source: _Source = _Members(path, config) if is_gzip and _has_members(path) else _Whole(path, config)
-
-    def read(self) -> Record | None:
-        """Read the next page; None at the end of the file."""
-        while True:
-            start = self.position
-            try:
-                taken = self._source.take(start)
-                if taken is None:
-                    return None
-                content, self.position = taken
-                if isinstance(content, RecordError):
-                    raise content
-                record = self._page(content, start)
-            except RecordError as error:
-                if self.position == start:
-                    end, is_found = self._source.find(start)
-                    self.position = max(end, start + 1)
-                    error.loses_file = error.loses_file or not is_found
-                return Record(start, self.position, error.with_traceback(None), self.position - start)
-            if record is not None:
-                return record
-
-    def skip_to(self, position: int) -> None:
-        """Skip forward to the start of a record."""
-        self.position = position
-
-    def close(self) -> None:
-        """Close the file."""
-        self._source.close()
-
-    def _page(self, content: bytes, start: int) -> Record | None:
-        """Return the document of a record, without its text where that is not needed; None for one that is no page."""
+def _next(source: _Source, start: int, config: ReaderConfig) -> tuple[RawRecord | None, int | None]:
+    """Return the record at a position, None if it is no page, and its end, None at the end of the file."""
+    end = start
+    try:
+        taken = source.take(start)
+        if taken is None:
+            return None, None
+        content, end = taken
+        if isinstance(content, RecordError):
+            raise content
         with as_record_errors("record of a web archive"):
             header, length = _header_of(content)
             record = _page_of(content)
             if record is None:
-                return None
+                return None, end
             if length > len(content) - header or content[header + length :].strip():
                 raise RecordError(
                     "invalid_warc",
                     f"expected one record of {length:,} bytes, got {len(content) - header:,}; fetch the file again, or "
                     "compress each record by itself",
                 )
-            names = {"url": "WARC-Target-URI", "date": "WARC-Date", "truncated": "WARC-Truncated"}
-            fields: dict[str, Any] = {name: record.headers.get(header) for name, header in names.items()}
-            fields = {name: value.strip("<>") for name, value in fields.items() if value}
-            size = self.position - start
-            if not self._with_text:
-                return Record(start, self.position, fields, size)
-            payload = _payload(content, self._config)
-            if _media_type(record) == _TEXT:
-                page, title = decode(payload, encoding=self._config.encoding, errors=self._config.errors), ""
-            else:
-                page, title = read_page(
-                    payload,
-                    self._config,
-                    charset=(record.http_charset or "").strip("\"' ") or None,
-                    main_content=self._config.main_content,
-                    is_xml=_media_type(record) == _PAGES[1],
-                )
-            fields |= {"title": title} if title else {}
-            encoding = Encoding(page.encoding or "", page.confidence)
-            fields[self._config.text_field] = page.text
-            return Record(start, self.position, fields, size, encoding, page.replaced, parts=())
+        return RawRecord(start, end, content, _fields(record).get(config.id_field)), end
+    except RecordError as error:
+        if end == start:
+            end, is_found = source.find(start)
+            end = max(end, start + 1)
+            error.loses_file = error.loses_file or not is_found
+        return RawRecord(start, end, error.with_traceback(None)), end
+
+
+def _fields(record: Any) -> dict[str, str]:
+    names = {"url": "WARC-Target-URI", "date": "WARC-Date", "truncated": "WARC-Truncated"}
+    fields = {name: record.headers.get(header) for name, header in names.items()}
+    return {name: value.strip("<>") for name, value in fields.items() if value}
+
+
+def _is_gzip(path: str) -> bool:
+    return PurePath(path).suffix.lower() == ".gz"
 
 
 def _page_of(content: bytes) -> Any:

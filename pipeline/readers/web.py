@@ -13,10 +13,10 @@ import orjson
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig, codec_of
+from concord.pipeline.readers.base import FileReader
 from concord.pipeline.readers.builder import is_note_mark
 from concord.pipeline.readers.files import Decoded, decode, encoding_of, with_codecs
 from concord.pipeline.readers.records import RecordError
-from concord.pipeline.readers.tables import TextReader
 
 _XML = re.compile(rb"""\s*<\?xml\b[^>]*?encoding\s*=\s*["']([^"'>]+)""")
 _CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s;"'>]+)""", re.IGNORECASE)
@@ -72,11 +72,12 @@ _LEAST_WIDTH = 50
 """Lines that are filled have so many characters."""
 
 
-class HtmlReader(TextReader):
+class HtmlReader(FileReader):
     """Reads files of one page each."""
 
     suffixes = (*with_codecs(".html"), *with_codecs(".htm"))
     libraries = ("resiliparse",)
+    text_share = 0.3
 
     @override
     def extract(self, content: bytes, config: ReaderConfig) -> Decoded:

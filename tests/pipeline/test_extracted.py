@@ -15,7 +15,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.errors import InputError, PlanError
 from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.readers import extracting, read_file
+from concord.pipeline.readers import read_file
 from concord.pipeline.readers.files import Decoded
 from concord.pipeline.readers.pdf import PdfReader
 from concord.pipeline.run_report import RunReport
@@ -110,7 +110,6 @@ def test_another_release_of_a_library_has_its_files_read_again(archive: Path, mo
         runs.run_job(plan.config, retry=DeadLetterFilter())
     found = Decoded("Anna went off.", None, parts=())
     monkeypatch.setattr(PdfReader, "parse", lambda *given: found)
-    extracting._last.clear()
     assert annotate(archive).changes.description == "1 changed"
 
 

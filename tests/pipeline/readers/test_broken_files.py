@@ -4,7 +4,6 @@ import gzip
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers import files
+from concord.pipeline.readers.base import Reader, RecordReader
 from concord.pipeline.readers.fields import Fields
-from concord.pipeline.readers.read_file import read_piece, read_text_at, readers
-from concord.pipeline.readers.reader import Reader, RecordReader
+from concord.pipeline.readers.read_file import read_piece, readers
 from concord.pipeline.readers.records import RecordError
 
 pytestmark = pytest.mark.slow
@@ -185,10 +184,6 @@ def test_reader_that_raises_costs_the_rest_of_its_file(tmp_path: Path, error: Ba
     [dead_letter] = read_piece(last, ReaderConfig(), available=available)
     assert isinstance(dead_letter, DeadLetter)
     assert dead_letter.position == 2
-    read_text = partial(read_text_at, str(path), format="failing", config=ReaderConfig(), available=available)
-    assert read_text(position=1) == "two"
-    with pytest.raises(RecordError):
-        read_text(position=2)
 
 
 class Forgetful(Failing):
@@ -201,7 +196,7 @@ class Forgetful(Failing):
 @pytest.mark.parametrize(
     ("reader", "message"),
     [
-        (Failing(), r"a\.failing: cannot be read after 2 records \(ValueError: odd bytes\)"),
+        (Failing(), r"a\.failing: cannot be read after 2 records \(.*ValueError: odd bytes"),
         (Forgetful(), "expected 5 records, got 0"),
     ],
 )
@@ -219,13 +214,6 @@ def test_reader_that_yields_something_else_costs_its_file(tmp_path: Path) -> Non
         def records(self, path: str, config: ReaderConfig) -> Iterator[Fields | RecordError]:
             yield self.record
 
-    class NoDocument(Failing):
-        def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[Any]:
-            yield {"position": 0}
-
-        def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Any]:
-            yield {"text": "one"}
-
     (tmp_path / "a.odd").write_text("")
     odd: list[Any] = [None, 5, [], {"id": [], "text": 7}, {1: 2}, "text"]
     for record in odd:
@@ -233,4 +221,3 @@ def test_reader_that_yields_something_else_costs_its_file(tmp_path: Path) -> Non
         reader.record = record
         (found,) = outcomes(tmp_path / "a.odd", "odd", reader)
         assert found in ("unreadable", "id_not_string", "missing_text")
-    assert outcomes(tmp_path / "a.odd", "odd", NoDocument()) == ["unreadable"]

@@ -4,7 +4,7 @@ import pytest
 from concord_testing.documents import docx, odt, zipped
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.extracting import ExtractingReader
+from concord.pipeline.readers.base import FileReader
 from concord.pipeline.readers.files import Decoded
 from concord.pipeline.readers.office import DocxReader, OdtReader, RtfReader
 from concord.pipeline.readers.records import RecordError
@@ -18,11 +18,11 @@ DOCX = docx("<w:p><w:r><w:t>Ada met Charles.</w:t></w:r></w:p>")
 RTF = rb"{\rtf1\ansi Ada met Charles.}"
 
 
-def read(reader: ExtractingReader, content: bytes, **settings: object) -> Decoded:
-    return reader.extract(content, ReaderConfig.from_mapping(settings))
+def read(reader: FileReader, content: bytes, **settings: object) -> Decoded:
+    return reader.extract_checked(content, ReaderConfig.from_mapping(settings))
 
 
-def fault(reader: ExtractingReader, content: bytes, **settings: object) -> RecordError:
+def fault(reader: FileReader, content: bytes, **settings: object) -> RecordError:
     with pytest.raises(RecordError) as found:
         read(reader, content, **settings)
     return found.value
@@ -148,7 +148,7 @@ def test_rtf_may_go_on_after_its_end_and_have_bytes_that_are_replaced() -> None:
         (RtfReader(), rb"{\rtf1 \u99999999999 }", "unreadable"),
     ],
 )
-def test_files_that_cannot_be_read_say_why(reader: ExtractingReader, content: bytes, code: str) -> None:
+def test_files_that_cannot_be_read_say_why(reader: FileReader, content: bytes, code: str) -> None:
     assert fault(reader, content).code == code
 
 

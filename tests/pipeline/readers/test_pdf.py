@@ -15,7 +15,7 @@ ENCRYPTED = f"/ID[<00><00>]/Encrypt<</Filter/Standard/V 1/R 2/P -4/O<{'41' * 32}
 
 
 def read(content: bytes, **settings: object) -> Decoded:
-    return PdfReader().extract(content, ReaderConfig.from_mapping(settings))
+    return PdfReader().extract_checked(content, ReaderConfig.from_mapping(settings))
 
 
 def fault(content: bytes, **settings: object) -> RecordError:
@@ -122,7 +122,7 @@ def test_a_page_that_cannot_be_read_is_lost_alone() -> None:
     found = read(pdf(lines("One."), BROKEN_PAGE, lines("Three.")))
 
     assert page_texts(found) == {"p. 1": "One.\n\n", "p. 3": "Three."}
-    assert {number: error.code for number, error in found.lost.items()} == {2: "unreadable_page"}
+    assert {lost.number: lost.error for lost in found.lost} == {2: "unreadable_page"}
 
 
 def test_ligatures_are_letters() -> None:
@@ -151,7 +151,7 @@ def test_files_without_text_say_why(content: bytes, code: str) -> None:
 def test_a_scanned_file_says_so_and_a_scanned_page_among_others_is_lost() -> None:
     assert str(fault(pdf([]))).startswith("scanned: no text layer")
     found = read(pdf(lines("One."), PICTURE))
-    assert {number: error.code for number, error in found.lost.items()} == {2: "no_text_layer"}
+    assert {lost.number: lost.error for lost in found.lost} == {2: "no_text_layer"}
 
 
 def test_pages_that_share_one_long_text_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

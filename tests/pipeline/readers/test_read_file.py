@@ -14,7 +14,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import Document
+from concord.pipeline.documents import Document, Lost
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.read_file import format_of, read_piece
@@ -31,6 +31,7 @@ def multi_member(content: bytes) -> bytes:
     return gzip.compress(content[:half]) + gzip.compress(content[half:])
 
 
+NO_WORD = (Lost(0, "no_text", "expected a text, got no word"),)
 COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": gzip.compress,
@@ -92,6 +93,7 @@ def test_jsonl_record_keeps_its_position_and_other_fields(tmp_path: Path, suffix
             source_uri=str(path),
             source_position=len(first) + 28,
             encoding="utf-8",
+            lost=NO_WORD,
         ),
     ]
 
@@ -142,6 +144,7 @@ def test_parquet_row_keeps_its_number_and_other_columns(tmp_path: Path) -> None:
             source_uri=str(path),
             source_position=1,
             meta='{"day":"1970-01-02","raw":"","wait":null}',
+            lost=NO_WORD,
         ),
         Document(
             doc_id="3",

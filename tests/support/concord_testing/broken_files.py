@@ -18,8 +18,8 @@ from concord.pipeline.config import AnnotateConfig, ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece, Plan
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
+from concord.pipeline.readers.base import Reader
 from concord.pipeline.readers.read_file import format_of, read_piece, read_records, scan_file
-from concord.pipeline.readers.reader import Reader
 from concord_testing import documents, runs
 
 RECORDS = 40

@@ -1,0 +1,94 @@
+"""Readers whose files say what they do to the process that reads them; its text is what stands behind."""
+
+import ctypes
+import mmap
+import os
+import time
+from collections.abc import Iterator
+
+from typing_extensions import override
+
+from concord.pipeline.config import ReaderConfig
+from concord.pipeline.readers.base import ArchiveReader, FileReader, RawRecord, RecordReader
+from concord.pipeline.readers.fields import Fields
+from concord.pipeline.readers.files import Decoded, read_whole
+from concord.pipeline.readers.records import RecordError
+
+_kept: list[object] = []
+
+
+def _do(line: bytes) -> str:
+    """Do what a line says: the rest of it is its text."""
+    deed, _, text = line.decode().partition(" ")
+    if deed == "abort":
+        os.abort()
+    elif deed == "exit":
+        os._exit(3)
+    elif deed == "loop":
+        while True:
+            ctypes.CDLL(None).rand()
+    elif deed == "sleep":
+        time.sleep(1000)
+    elif deed == "allocate":
+        _kept.append(bytearray(1 << 40))
+    elif deed == "map":
+        _kept.append(mmap.mmap(-1, 1 << 40))
+    elif deed == "keep":
+        # As a library that leaks: two of them do not fit into one process.
+        _kept.append(bytearray(300 << 20))
+    elif deed == "long":
+        text = "x" * int(text)
+    elif deed == "native":
+        ctypes.PyDLL(None).pause()
+    elif deed == "touch":
+        name, _, text = text.partition(" ")
+        with open(name, "a") as file:  # noqa: PTH123
+            file.write(f"{os.getpid()}\n")
+        ctypes.PyDLL(None).pause()
+    return text
+
+
+class LinesReader(ArchiveReader):
+    """Reads each line as a record."""
+
+    suffixes = (".deeds",)
+
+    @override
+    def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[RawRecord]:
+        position = 0
+        for line in read_whole(path, config=config).splitlines(keepends=True):
+            if position >= start:
+                if line.startswith(b"split "):
+                    os.abort()
+                yield RawRecord(position, position + len(line), line.strip())
+            position += len(line)
+
+    @override
+    def extract(self, raw: RawRecord, config: ReaderConfig) -> Decoded:
+        if isinstance(raw.content, RecordError):
+            raise raw.content
+        return Decoded(_do(raw.content), None)
+
+
+class DeedReader(FileReader):
+    """Reads files of one line."""
+
+    suffixes = (".deed",)
+
+    @override
+    def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
+        return Decoded(_do(content.strip()), None)
+
+
+class RowsReader(RecordReader):
+    """Reads each line as a record with fields."""
+
+    suffixes = (".rows",)
+
+    @override
+    def records(self, path: str, config: ReaderConfig) -> Iterator[Fields]:
+        for line in read_whole(path, config=config).splitlines():
+            yield {"text": _do(line)}
+
+
+READERS = {"deeds": LinesReader(), "deed": DeedReader(), "rows": RowsReader()}
