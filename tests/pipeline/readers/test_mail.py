@@ -14,7 +14,8 @@ from concord_testing.broken_files import check_pieces, outcomes, read_all
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.readers import attachments, read_file
+from concord.pipeline.readers import mail as mail_reader
+from concord.pipeline.readers import read_file
 from concord.pipeline.readers.read_file import format_of
 
 pytestmark = pytest.mark.slow
@@ -368,6 +369,7 @@ PATCH = b"From 0123456789abcdef0123456789abcdef01234567 Mon Sep 17 00:00:00 2001
     [
         (BOX[0] + PATCH + BOX[3], 2),
         (PATCH + PATCH, 2),
+        (b"   \n\t\n" + BOX[0] + BOX[3], 2),
         (BOX[0] + b"From here\nNote: Anna.\n\n" + BOX[3], 2),
         (BOX[0] + b"From Anna (12:30)\nNote: Anna.\n\n" + BOX[3], 2),
         (BOX[0] + b"From eve@a.org Fri, 8 Jul 2011 12:08:34 +0200\n>From x\n" + HEADERS + b"\nEve.\n", 2),
@@ -502,6 +504,6 @@ def test_attachments_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     found = read(tmp_path / "c.eml", mail.as_bytes(), attachments=True)
     assert outcomes(found) == ["Anna.\n", "invalid_message", "unknown_format", "Bob.\n"]
 
-    monkeypatch.setattr(attachments, "MOST_ATTACHMENTS", 2)
+    monkeypatch.setattr(mail_reader, "MOST_ATTACHMENTS", 2)
     found = read(tmp_path / "b.eml", attaching().as_bytes(), attachments=True)
     assert outcomes(found) == [*TEXTS[:3], "too_many_attachments"]
