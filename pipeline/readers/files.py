@@ -218,7 +218,7 @@ def read_whole(path: str, *, expected_size: int | None = None, config: ReaderCon
     return content
 
 
-class _Derived(io.RawIOBase):
+class DerivedStream(io.RawIOBase):
     """A stream that is made from another one, and whose bytes are found by reading."""
 
     def __init__(self, source: BinaryIO) -> None:
@@ -267,7 +267,7 @@ class _Derived(io.RawIOBase):
         super().close()
 
 
-class _Decompressed(_Derived):
+class _Decompressed(DerivedStream):
     """A decompressed stream that ends where the file is truncated, corrupt or a bomb; ``error`` then says which.
 
     Attributes:
@@ -355,7 +355,7 @@ class _Decompressed(_Derived):
         return bytes(salvaged)
 
 
-class _Transcoded(_Derived):
+class _Transcoded(DerivedStream):
     """The UTF-8 of a stream in another encoding; where its bytes are invalid, so is the UTF-8."""
 
     def __init__(self, source: BinaryIO, encoding: str) -> None:

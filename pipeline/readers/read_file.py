@@ -27,8 +27,7 @@ from concord.pipeline.readers.office import DocxReader, OdtReader, RtfReader
 from concord.pipeline.readers.pdf import PdfReader
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, file_changed, reason_of
 from concord.pipeline.readers.tables import ARROW, CSV, JSONL, PARQUET, TSV, TextReader
-from concord.pipeline.readers.warc import WarcReader
-from concord.pipeline.readers.web import HtmlReader
+from concord.pipeline.readers.web import HtmlReader, WarcReader
 from concord.pipeline.storage.files import read_error
 
 logger = logging.getLogger(__name__)

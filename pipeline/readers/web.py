@@ -1,22 +1,44 @@
-"""HTML files: each is one document, whose raw text is the text that the page shows.
+"""HTML files (.html) and web archives (.warc): each page is one document, whose raw text is what the page shows.
 
-Resiliparse (extra ``html``) parses the page as browsers do. What is not shown is taken out of the tree, and the tags of
+Resiliparse (extra ``html``) parses a page as browsers do. What is not shown is taken out of the tree, and the tags of
 the page that is written from it are replaced by what they stand for.
+
+Of an archive, the pages that servers sent and those that are resources count. Positions are bytes of the file, at which
+a record is found without reading those before it: also where each record is compressed by itself, as is usual
+(.warc.gz). Of a file that is compressed as a whole, they are those of its content.
 """
 
+import io
 import re
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
 from html import escape
 from itertools import pairwise, repeat
-from typing import Any
+from pathlib import PurePath
+from typing import Any, BinaryIO
 
 import orjson
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig, codec_of
-from concord.pipeline.readers.base import FileReader
+from concord.pipeline.readers.base import ArchiveReader, FileReader, RawRecord, as_record_errors
 from concord.pipeline.readers.builder import is_note_mark
-from concord.pipeline.readers.files import Decoded, decode, encoding_of, with_codecs
-from concord.pipeline.readers.records import RecordError
+from concord.pipeline.readers.extraction import Mark, begin
+from concord.pipeline.readers.fields import meta_of
+from concord.pipeline.readers.files import (
+    Decoded,
+    DerivedStream,
+    decode,
+    encoding_of,
+    most_unpacked,
+    open_stream,
+    read_at_most,
+    unpacks_too_far,
+    with_codecs,
+)
+from concord.pipeline.readers.records import RecordError, too_large
+from concord.pipeline.storage.files import open_file
 
 _XML = re.compile(rb"""\s*<\?xml\b[^>]*?encoding\s*=\s*["']([^"'>]+)""")
 _CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s;"'>]+)""", re.IGNORECASE)
@@ -70,6 +92,25 @@ _BLANK_LINES = re.compile(rf"(?:{_LINE}[ \xa0]*){{2,}}")
 _BORDERS = re.compile(rf"{_BLOCK}[ {_BLOCK}]*")
 _LEAST_WIDTH = 50
 """Lines that are filled have so many characters."""
+
+_HEAD_BYTES = 1 << 16
+"""In so many bytes of a record stands what it is."""
+_CHUNK_BYTES = 1 << 14
+_READ_BYTES = 1 << 20
+_LEAST_BYTES = 1 << 10
+_MOST_SKIPPED = 1 << 40
+"""File systems cannot go much further than this."""
+_ADVICE = "fetch the file again and repeat the run"
+_VERSION = b"WARC/"
+_START = re.compile(rb"WARC/\d\.\d\r\n")
+_MEMBER = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
+_LENGTH = re.compile(rb"(?i)\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n")
+_BLANK = b"\r\n\r\n"
+_PAGES = ("text/html", "application/xhtml+xml")
+_TEXT = "text/plain"
+"""What crawlers make of pages (WET files)."""
+_LIKE_PAGE = re.compile(rb"(?i)[\s\xef\xbb\xbf]*(?:<!--.{0,500}?-->\s*)?<(?:!doctype html|html)\b", re.DOTALL)
+_META = {"url": "WARC-Target-URI", "date": "WARC-Date", "truncated": "WARC-Truncated"}
 
 
 class HtmlReader(FileReader):
@@ -221,3 +262,302 @@ def _with_line_ends(paragraph: str) -> str:
     for fill, line in zip(fills, lines[1:], strict=True):
         text += ("\n" if line[:1].islower() or (fill and is_filled) else "\n\n", line)
     return "".join(text)
+
+
+class WarcReader(ArchiveReader):
+    """Reads the pages of archives."""
+
+    suffixes = with_codecs(".warc")
+    libraries = ("fastwarc", "resiliparse")
+
+    @override
+    def finds(self, path: str, config: ReaderConfig) -> bool:
+        return super().finds(path, config) or _has_members(path)
+
+    @override
+    def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[RawRecord]:
+        with closing(_Archive(path, config)) as archive:
+            for begins, end, content in archive.pages(start):
+                raw = RawRecord(begins, end, content)
+                try:
+                    raw = raw._replace(doc_id=_fields_of(raw).get(config.id_field))
+                except RecordError as error:
+                    raw = raw._replace(content=error.with_traceback(None))
+                yield raw
+
+    @override
+    def extract(self, raw: RawRecord, config: ReaderConfig) -> Decoded:
+        content: Any = raw.content
+        record, payload = _opened(content), _payload(content, config)
+        media = _media_type(record)
+        if media == _TEXT:
+            page, title = decode(payload, encoding=config.encoding, errors=config.errors), ""
+        else:
+            page, title = read_page(
+                payload,
+                config,
+                charset=(record.http_charset or "").strip("\"' ") or None,
+                main_content=config.main_content,
+                is_xml=media == _PAGES[1],
+            )
+        fields = _fields_of(raw) | ({"title": title} if title else {})
+        return page._replace(meta=meta_of(fields, config=config)[0])
+
+
+def _fields_of(raw: RawRecord) -> dict[str, str]:
+    """Return what the header of a record says of its page; raise a RecordError where there is none."""
+    if isinstance(raw.content, RecordError):
+        raise raw.content
+    with as_record_errors("record of a web archive"):
+        record = _opened(raw.content)
+        if record.is_http_parsed and record.http_headers.status_code is None:
+            raise RecordError("invalid_http", "expected a server's answer of HTTP, got something else")
+        fields = {name: record.headers.get(header) for name, header in _META.items()}
+        return {name: value.strip("<>") for name, value in fields.items() if value}
+
+
+class _Archive:
+    """A file of records, or of gzip members that hold a record each."""
+
+    def __init__(self, path: str, config: ReaderConfig) -> None:
+        self._most = config.max_record_bytes
+        self._has_members = _has_members(path)
+        self._file, self._damage = (open_file(path), None) if self._has_members else open_stream(path)
+
+    def pages(self, start: int) -> Iterator[tuple[int, int, bytes | RecordError]]:
+        """Yield where each page from a position on begins and ends, and its record, or why it cannot be read."""
+        while True:
+            begin(Mark(start))
+            self._file.seek(start)
+            try:
+                content, end = self._next(start), self._file.tell()
+            except EOFError:
+                return
+            except RecordError as error:
+                content, end = error, self._find(start + 1)
+                if end < 0:
+                    error.loses_file = True
+                    yield start, max(self._file.tell(), start + 1), error
+                    return
+            if content is not None:
+                yield start, end, content
+            start = end
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _next(self, start: int) -> bytes | RecordError | None:
+        """Return the record that begins here, None in place of one that is no page.
+
+        Raises:
+            RecordError: when its end is not found.
+            EOFError: when there is none.
+        """
+        if self._has_members:
+            return self._next_member(start)
+        try:
+            return _next_record(self._file, self._most, is_alone=False)
+        except (RecordError, EOFError) as error:
+            raise (self._damage and self._damage.error) or error from None
+
+    def _next_member(self, start: int) -> bytes | RecordError | None:
+        while not (ahead := self._file.read(_LEAST_BYTES)).strip(b"\0"):
+            if not ahead:
+                raise EOFError
+        self._file.seek(start)
+        member = _Member(self._file)
+        stream, content = io.BufferedReader(member, _CHUNK_BYTES), None
+        try:
+            content = _next_record(stream, self._most, is_alone=True)
+        except EOFError:
+            content = _invalid("a record", b"")
+        except RecordError as error:
+            content = error
+        while rest := stream.read(_READ_BYTES):
+            if (isinstance(content, bytes) and rest.strip()) or (content is None and _START.search(rest)):
+                content = _invalid("the end of a gzip member", rest)
+        self._file.seek(-member.bytes_ahead, io.SEEK_CUR)
+        return content
+
+    def _find(self, offset: int) -> int:
+        """Return where the next record begins from an offset on; -1 where none does."""
+        pattern, before = _MEMBER if self._has_members else _START, b""
+        # What is compressed as a whole cannot be read again.
+        offset = self._file.tell() if self._damage else self._file.seek(offset)
+        while chunk := self._file.read(_CHUNK_BYTES):
+            content = before + chunk
+            for found in pattern.finditer(content):
+                start = found.start()
+                if not self._has_members or _begins_record(content[start : start + _LEAST_BYTES]):
+                    return offset - len(before) + start
+            offset += len(chunk)
+            # Whatever begins there is looked at again, with what follows it.
+            before = content[-_LEAST_BYTES:]
+        return -1
+
+
+class _Member(DerivedStream):
+    """What the gzip member unpacks to that begins where a file is.
+
+    Attributes:
+        bytes_ahead: bytes behind it that were read of the file.
+    """
+
+    bytes_ahead = 0
+
+    @override
+    def _restart(self) -> None:
+        self._decoder = zlib.decompressobj(wbits=31)
+        self._start = self._source.tell()
+
+    @override
+    def _produce(self, size: int) -> bytes:
+        content = b""
+        while not (content or self._decoder.eof):
+            packed = self._decoder.unconsumed_tail or self._source.read(_CHUNK_BYTES)
+            try:
+                content = self._decoder.decompress(packed, size)
+            except zlib.error as error:
+                raise RecordError("corrupt_stream", f"expected a gzip member, got {error}; {_ADVICE}") from None
+            if not (packed or content or self._decoder.eof):
+                raise RecordError("truncated_stream", f"the file ends within a record; {_ADVICE}")
+        self.bytes_ahead, taken = len(self._decoder.unused_data), self._source.tell() - self._start
+        if self._position + len(content) > most_unpacked(taken):
+            raise unpacks_too_far(taken, most_unpacked(taken))
+        return content
+
+    @override
+    def close(self) -> None:
+        """Leave the file open."""
+
+
+def _next_record(stream: BinaryIO, most: int, *, is_alone: bool) -> bytes | RecordError | None:
+    """Read the next record, and return it, or None in place of one that is no page.
+
+    Args:
+        is_alone: whether the stream ends with it, so that one that is no page may be broken.
+    """
+    header = bytearray()
+    while len(header) < _HEAD_BYTES and not header.endswith(_BLANK):
+        line = stream.readline(_HEAD_BYTES)
+        header += line if header or line.strip() else b""
+        # Another record's first line is no header of this one.
+        if not line or (line != header and line.startswith(_VERSION)):
+            break
+    if not header:
+        raise EOFError
+    _, length = _header_of(header)
+    content = bytes(header) + stream.read(min(length, _HEAD_BYTES))
+    taken: bytes | RecordError | None = None
+    if _is_page(content):
+        taken = too_large(most)
+        if length <= most:
+            taken = content = content + read_at_most(stream, length - min(length, _HEAD_BYTES))
+    if is_alone and taken is None:
+        return None
+    if rest := len(header) + length - len(content):
+        stream.seek(min(rest - 1, _MOST_SKIPPED), io.SEEK_CUR)
+        if not stream.read(1):
+            code = "invalid_warc" if is_alone else "truncated_stream"
+            raise RecordError(code, f"expected a record of {length:,} bytes, got fewer; {_ADVICE}")
+    blank = stream.read(len(_BLANK))
+    if blank.strip():
+        raise _invalid(f"the end of a record {length:,} bytes after its header", blank)
+    return taken
+
+
+def _opened(content: bytes, auto_decode: Any = "none") -> Any:
+    """Return FastWARC's record for the bytes of one, or for its first bytes.
+
+    Raises:
+        RecordError: when they do not begin with the header of a record.
+    """
+    from fastwarc.warc import WarcRecord
+
+    header, length = _header_of(content)
+    if length != len(content) - header:
+        # FastWARC takes as much memory as the header states.
+        whole = _LENGTH.sub(b"\r\nContent-Length: %d\r\n" % (len(content) - header), content[:header], count=1)
+        content = whole + content[header:]
+    record = WarcRecord.from_bytes(content)
+    if record.is_http:
+        # In quirks mode lines may end in a line feed alone, as in ClueWeb.
+        record.parse_http(auto_decode=auto_decode, quirks_mode=True)
+    return record
+
+
+def _header_of(content: bytes | bytearray) -> tuple[int, int]:
+    """Return the length of a record's header, and that of what follows it as the header states it."""
+    end = content.find(_BLANK)
+    stated = _LENGTH.search(content, 0, end + 2) if end >= 0 else None
+    if stated is None or not content.startswith(_VERSION):
+        raise _invalid("the header of a record", content)
+    return end + len(_BLANK), int(stated[1])
+
+
+def _invalid(expected: str, found: bytes | bytearray) -> RecordError:
+    return RecordError("invalid_warc", f"expected {expected}, got {bytes(found[:20])!r}; {_ADVICE}")
+
+
+def _is_page(content: bytes) -> bool:
+    """Tell whether the record with these first bytes is a page, or must be read to know what is wrong with it."""
+    from fastwarc.warc import WarcRecordType
+
+    try:
+        record = _opened(content)
+    except OSError:
+        return True
+    media = _media_type(record)
+    if record.record_type == WarcRecordType.conversion:
+        return media == _TEXT
+    if record.record_type == WarcRecordType.response and record.is_http:
+        status = record.http_headers.status_code
+        if status is None and record.http_headers.status_line:
+            return True
+        if status is None or not 200 <= status < 300:
+            return False
+    elif record.record_type != WarcRecordType.resource:
+        return False
+    return media in _PAGES or (not media and _LIKE_PAGE.match(record.reader.read(1000)) is not None)
+
+
+def _media_type(record: Any) -> str:
+    media = record.http_content_type if record.is_http_parsed else record.headers.get("Content-Type")
+    return (media or "").partition(";")[0].strip().lower()
+
+
+def _payload(content: bytes, config: ReaderConfig) -> bytes:
+    """Return the page within a record. Some archives store it decoded, and its headers say otherwise."""
+    most = min(most_unpacked(len(content)), config.max_record_bytes)
+    try:
+        page: bytes = _opened(content, "all").reader.read(most + 1)
+    except OSError as error:
+        page = _opened(content).reader.read(most + 1)
+        if not page.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+            raise RecordError(
+                "invalid_http", f"expected a page that can be decoded, got one that cannot ({error})"
+            ) from None
+    if len(page) > most:
+        raise too_large(most) if most == config.max_record_bytes else unpacks_too_far(len(content), most)
+    return page
+
+
+def _begins_record(member: bytes) -> bool:
+    try:
+        return zlib.decompressobj(wbits=31).decompress(member, len(_VERSION)) == _VERSION
+    except zlib.error:
+        return False
+
+
+def _has_members(path: str) -> bool:
+    """Tell whether each record of a file is compressed by itself, as the first one is."""
+    if PurePath(path).suffix.lower() != ".gz":
+        return False
+    with open_file(path) as file:
+        try:
+            content = zlib.decompressobj(wbits=31).decompress(file.read(_HEAD_BYTES), _READ_BYTES)
+            header, length = _header_of(content)
+        except (zlib.error, RecordError):
+            return False
+    return not content[header + length :].strip()
