@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 _RUN = "_run"
 _UNLISTED = {"http", "https"}
 _KNOWN_NAMES = (
-    ".txt, .jsonl, .ndjson, .csv, .tsv, .html with the extra html (each also with .gz or .zst), .parquet, .arrow, or "
-    "with the extra archives .pdf, .docx, .odt, .rtf, .epub, .eml, .mbox, .warc, .xml (TEI, ALTO, PAGE)"
+    ".txt, .jsonl, .ndjson, .csv, .tsv, .rtf, .xml (TEI, ALTO, PAGE), .html with the extra html (each also with .gz or "
+    ".zst), .parquet, .arrow, or with the extra archives .pdf, .docx, .odt, .epub, .eml, .mbox, .warc"
 )
 _OF_DATASETS = {"dataset_info.json", "dataset_dict.json", "state.json"}
 """Files of the ``datasets`` library beside its data, which are skipped without a warning."""

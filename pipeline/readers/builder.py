@@ -31,13 +31,14 @@ class Gap(IntEnum):
 
     NONE = 0
     SPACE = 1
-    SOFT_LINE = 2
+    TAB = 2
+    SOFT_LINE = 3
     """The end of a line that only the layout broke, perhaps within a word."""
-    LINE = 3
-    BLOCK = 4
+    LINE = 4
+    BLOCK = 5
 
 
-_WRITTEN = {Gap.NONE: "", Gap.SPACE: " ", Gap.SOFT_LINE: "\n", Gap.LINE: "\r", Gap.BLOCK: "\n\n"}
+_WRITTEN = {Gap.NONE: "", Gap.SPACE: " ", Gap.TAB: "\t", Gap.SOFT_LINE: "\n", Gap.LINE: "\r", Gap.BLOCK: "\n\n"}
 
 
 class TextBuilder:

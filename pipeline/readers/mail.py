@@ -94,7 +94,7 @@ _Line = bytes | RecordError
 
 class _MessageReader(ArchiveReader):
     libraries = ("resiliparse",)
-    used_if_there = ("lxml", "pypdfium2", "striprtf")
+    used_if_there = ("lxml", "pypdfium2")
     """The packages for what may be attached: mail is read without them, but another release may find another text."""
 
     def __init__(self) -> None:

@@ -19,11 +19,10 @@ from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.base import FORMATS, ArchiveReader, FileReader, Formats, Reader, StreamReader
-from concord.pipeline.readers.epub import EpubReader
 from concord.pipeline.readers.extraction import Death, is_isolated, isolated
 from concord.pipeline.readers.mail import MailboxReader, MailReader
 from concord.pipeline.readers.markup import MarkupReader
-from concord.pipeline.readers.office import DocxReader, OdtReader, RtfReader
+from concord.pipeline.readers.office import DocxReader, EpubReader, OdtReader, RtfReader
 from concord.pipeline.readers.pdf import PdfReader
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, file_changed, reason_of
 from concord.pipeline.readers.tables import ARROW, CSV, JSONL, PARQUET, TSV, TextReader
@@ -40,7 +39,6 @@ OPTIONAL: Mapping[str, Reader] = {
     "pdf": PdfReader(),
     "docx": DocxReader(),
     "odt": OdtReader(),
-    "rtf": RtfReader(),
     "epub": EpubReader(),
     "eml": MailReader(),
     "mbox": MailboxReader(),
@@ -66,6 +64,7 @@ def readers() -> Mapping[str, Reader]:
         "parquet": PARQUET,
         "arrow": ARROW,
         "tei": MarkupReader(),
+        "rtf": RtfReader(),
     }
     by_format |= {format: reader for format, reader in OPTIONAL.items() if not missing_libraries(reader)}
     bundled = frozenset(by_format)

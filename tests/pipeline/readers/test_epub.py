@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from concord_testing.broken_files import read_all
@@ -56,7 +57,7 @@ ENCRYPTED = '<encryption><CipherReference URI="in/c2.xhtml"/><CipherReference UR
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (epub(ONE, None, TWO), "unreadable"),
+        (epub(ONE, None, TWO), "incomplete"),
         (epub(ONE, b"<p>Zo\xeb", TWO), "invalid_utf8"),
         (epub(ONE, TWO, TWO, files={"META-INF/encryption.xml": ENCRYPTED}), "encrypted"),
     ],
@@ -70,22 +71,47 @@ def test_chapter_that_cannot_be_read_costs_itself(tmp_path: Path, content: bytes
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "error"),
     [
-        b"",
-        epub(ONE)[:-30],
-        b"no archive",
-        epub(files={"META-INF/container.xml": "<container/>"}),
-        epub(None),
-        epub(files={"in/a.opf": "<package>"}),
-        epub(ONE, files={"in/a.opf": '<!DOCTYPE p [<!ENTITY x SYSTEM "file:///etc/hostname">]><package>&x;</package>'}),
+        (b"", "unreadable"),
+        (epub(ONE)[:-30], "unreadable"),
+        (b"no archive", "unreadable"),
+        (epub(files={"META-INF/container.xml": "<container/>"}), "incomplete"),
+        (epub(None), "incomplete"),
+        (epub(files={"in/a.opf": "<package>"}), "unreadable"),
+        (
+            epub(ONE, files={"in/a.opf": '<!DOCTYPE p [<!ENTITY x SYSTEM "file:///x">]><package>&x;</package>'}),
+            "has_entities",
+        ),
+        (epub(ONE, files={"in/a.opf": '<!DOCTYPE p [<!ATTLIST item x CDATA "y">]><package/>'}), "has_entities"),
+        (epub(ONE, TWO, files={"META-INF/encryption.xml": ENCRYPTED.replace("a%20font.otf", "c1.xhtml")}), "encrypted"),
     ],
 )
-def test_file_without_a_readable_chapter_is_a_dead_letter(tmp_path: Path, content: bytes) -> None:
+def test_file_without_a_readable_chapter_is_a_dead_letter(tmp_path: Path, content: bytes, error: str) -> None:
     (found,) = read(tmp_path / "a.epub", content)
 
     assert isinstance(found, DeadLetter)
-    assert (found.doc_id, found.error) == ("a.epub", "unreadable")
+    assert (found.doc_id, found.error) == ("a.epub", error)
+
+
+@pytest.mark.parametrize("what", ["properties='nav' media-type=''", "media-type='application/xhtml+xml'"])
+def test_no_file_is_unpacked_again_for_each_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    unpacked = list[object]()
+    read_it = ZipFile.read
+
+    def noted(archive: ZipFile, name: str) -> bytes:
+        unpacked.append(name)
+        return read_it(archive, name)
+
+    monkeypatch.setattr(ZipFile, "read", noted)
+    numbers = range(2, 40)
+    items = "".join(f"<item id='c{number}' href='c1.xhtml#{number}' {what}/>" for number in (1, *numbers))
+    spine = "".join(f"<itemref idref='c{number}'/>" for number in (1, *numbers))
+    package = f"<package><manifest>{items}</manifest><spine>{spine}</spine></package>"
+
+    read(tmp_path / "a.epub", epub(ONE, files={"in/a.opf": package}))
+
+    assert unpacked.count("in/c1.xhtml") == 1
 
 
 @pytest.mark.parametrize("names", [{"c1"}, {"c1", "c2"}])

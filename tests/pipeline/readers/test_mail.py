@@ -484,7 +484,7 @@ def test_attachment_whose_library_is_missing(tmp_path: Path, monkeypatch: pytest
     assert isinstance(found[3], DeadLetter)
     assert "'a.pdf'" in found[3].message
     assert "needs pypdfium2: pip install 'concord-annotate[archives]'" in found[3].message
-    assert read_file.libraries_of(["eml"]) == {"eml": "resiliparse 1, lxml 1, striprtf 1"}
+    assert read_file.libraries_of(["eml"]) == {"eml": "resiliparse 1, lxml 1"}
 
 
 def test_attachments_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

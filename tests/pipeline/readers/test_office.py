@@ -1,7 +1,7 @@
 """Files of word processors: paragraphs, tables and notes; files that are damaged or hostile."""
 
 import pytest
-from concord_testing.documents import docx, odt, zipped
+from concord_testing.documents import docx, odt, unzipped, zipped
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers.base import FileReader
@@ -12,6 +12,7 @@ from concord.pipeline.readers.records import RecordError
 pytestmark = pytest.mark.slow
 
 BOMB = '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
+DEFAULTS = '<!DOCTYPE a [<!ATTLIST a b CDATA "long">]>'
 EXTERNAL = '<!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
 MANIFEST = "META-INF/manifest.xml"
 DOCX = docx("<w:p><w:r><w:t>Ada met Charles.</w:t></w:r></w:p>")
@@ -45,7 +46,7 @@ def test_docx_has_what_the_pages_show() -> None:
 
     found = read(DocxReader(), docx(f"{body}<w:p>{box}{runs('Round it.')}</w:p>"))
 
-    assert found.text == "Ada met Charles\n\none\ntwo\tco\u00adop\n\nIn a box.\n\nRound it."
+    assert found.text == "Ada met Charles\n\none\ntwo\tco\u00adop\n\nRound it.\n\nIn a box."
     assert found.parts == ()
 
 
@@ -86,7 +87,7 @@ def test_odt_has_what_the_pages_show() -> None:
 
     assert (
         found.text
-        == "Title\n\nAda   met Charles, and left.\nThen.\n\nIn a box.\n\nA picture.\n\nAda King\n\nCharles\n\nA note."
+        == "Title\n\nAda met Charles, and left.\nThen.\n\nA picture.\n\nIn a box.\n\nAda King\n\nCharles\n\nA note."
     )
     assert [str(part) for part in found.parts or ()] == ["endnote 1"]
     assert found.meta == '{"title":"On Ada"}'
@@ -96,10 +97,199 @@ def test_rtf_has_its_characters_in_every_way_in_which_they_are_written() -> None
     fonts = rb"{\fonttbl{\f0\fcharset0 Arial;}{\f1\fcharset238 Arial;}}"
     link = rb'{\field{\*\fldinst{HYPERLINK "http://a.example"}}{\fldrslt{Charles}}}'
     written = rb"\f0 Caf\'e9, caf" + b"\xe9" + rb" \\cell \f1 \'9a\par \u-10179?\u-8704? "
-    end = rb" left.\par Ada King\cell Charles\cell\row {\footnote gone} End.}"
+    end = rb" left.\par Ada King\cell Charles\cell\row {\footnote A note.} End.}"
     found = read(RtfReader(), rb"{\rtf1\ansi\ansicpg1252" + fonts + written + link + end)
 
-    assert found.text == "Café, café \\cell š\n\n😀 Charles left.\n\nAda King\n\nCharles\n\nEnd."
+    assert found.text == "Café, café \\cell š\n\n😀 Charles left.\n\nAda King\n\nCharles\n\nEnd.\n\nA note."
+    assert [str(part) for part in found.parts or ()] == ["footnote 1"]
+
+
+STYLES = (
+    '<w:style w:styleId="Unseen"><w:rPr><w:vanish/></w:rPr></w:style>'
+    '<w:style w:styleId="Derived"><w:basedOn w:val="Unseen"/></w:style>'
+    '<w:style w:styleId="Seen"><w:basedOn w:val="Unseen"/><w:rPr><w:vanish w:val="0"/></w:rPr></w:style>'
+    '<w:style w:styleId="Mark"><w:rPr><w:vertAlign w:val="superscript"/></w:rPr></w:style>'
+    '<w:style w:styleId="Loop"><w:basedOn w:val="Loop"/></w:style>'
+)
+RAISED = '<w:vertAlign w:val="superscript"/>'
+OWN_MARK = '<w:r><w:footnoteReference w:id="1" w:customMarkFollows="1"/><w:t>*</w:t></w:r>'
+
+
+def run(text: str, properties: str) -> str:
+    return f'<w:r><w:rPr>{properties}</w:rPr><w:t xml:space="preserve">{text}</w:t></w:r>'
+
+
+def paragraph(content: str, properties: str = "") -> str:
+    return f"<w:p><w:pPr>{properties}</w:pPr>{content}</w:p>"
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (paragraph(run("no", "<w:vanish/>") + run("yes", '<w:vanish w:val="false"/>') + runs("!")), "yes!"),
+        (paragraph(run("no", '<w:rStyle w:val="Derived"/>') + run("yes", '<w:rStyle w:val="Loop"/>')), "yes"),
+        (paragraph(runs("no"), '<w:pStyle w:val="Unseen"/>') + paragraph(runs("a"), '<w:pStyle w:val="Seen"/>'), "a"),
+        (paragraph(run("yes", '<w:rStyle w:val="Unseen"/>'), '<w:pStyle w:val="Derived"/>'), "yes"),
+        (paragraph(runs("Ada"), "<w:rPr><w:vanish/></w:rPr>") + paragraph(runs("met")), "Ada met"),
+        (paragraph(runs("Ada"), "<w:rPr><w:del/></w:rPr>") + paragraph(runs("met")), "Ada met"),
+        (paragraph(runs("Ada"), "<w:rPr><w:vanish/><w:specVanish/></w:rPr>") + paragraph(runs("met")), "Ada\n\nmet"),
+        (paragraph(run("no", "<w:vanish/>").replace("</w:r>", f"<w:box>{paragraph(runs('no'))}</w:box></w:r>")), ""),
+        (paragraph(runs("Berlin") + run("9", '<w:rStyle w:val="Mark"/>') + runs("m") + run("2", RAISED)), "Berlin 9m2"),
+        (paragraph(runs("Ada") + OWN_MARK + runs(" met")), "Ada met"),
+        (paragraph('<w:r><w:t>Pra<!-- a comment -->gue</w:t><w:br w:type="page"/><w:t>Us</w:t></w:r>'), "Prague\n\nUs"),
+        (paragraph(f"<w:r><w:ruby><w:rt>{runs('no')}</w:rt><w:rubyBase>{runs('a')}</w:rubyBase></w:ruby></w:r>"), "a"),
+    ],
+)  # fmt: skip
+def test_docx_has_what_is_shown_and_no_marks_of_notes(body: str, text: str) -> None:
+    assert read(DocxReader(), docx(body, styles=STYLES)).text == text
+
+
+def test_what_a_field_of_word_is_made_of_is_not_shown() -> None:
+    begin, separate, end = (f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>' for kind in ("begin", "separate", "end"))
+    field = f"{begin}{runs('no')}{begin}{runs('no')}{separate}{runs('no')}{end}{separate}{runs('yes')}{end}{runs('!')}"
+    # One that nothing ends is given up at the end of its paragraph.
+    open_one = paragraph(f"{begin}{runs('no')}") + paragraph(f"{runs('more')}{end}{separate}{runs('.')}")
+    assert read(DocxReader(), docx(paragraph(field) + open_one)).text == "yes!\n\nmore."
+
+
+@pytest.mark.parametrize(
+    ("font", "code", "text"),
+    [
+        ("Arial", "0158", "Ř"),
+        ("Arial", "F0E9", "é"),
+        ("Arial CE", "F0F8", "ř"),
+        ("Symbol", "F061", "α"),
+        ("Wingdings", "F04A", ""),
+        ("Icons", "F04A", ""),
+    ],
+)
+def test_symbols_of_fonts_are_the_letters_that_they_show(font: str, code: str, text: str) -> None:
+    fonts = "".join(
+        f'<w:font w:name="{name}"><w:charset w:val="{number}"/></w:font>'
+        for name, number in (("Arial CE", "EE"), ("Icons", "02"))
+    )
+    symbol = f'<w:r><w:sym w:font="{font}" w:char="{code}"/></w:r>'
+    own = f'<w:r><w:rPr><w:rFonts w:ascii="{font}"/></w:rPr><w:t>&#x{code};</w:t></w:r>'
+    found = read(DocxReader(), docx(f"<w:p>{runs('a')}{symbol}{own}{runs('b')}</w:p>", fontTable=fonts))
+    assert found.text == f"a{text}{text}b"
+
+
+def including(content: bytes | str, name: str = "c") -> bytes:
+    """Return a Word file that includes another file in place of a paragraph."""
+    office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    body = f'{paragraph(runs("Before."))}<w:altChunk xmlns:r="{office}" r:id="x"/>{paragraph(runs("After."))}'
+    link = f'<Relationships><Relationship Id="x" Type="{office}/aFChunk" Target="/word/{name}"/></Relationships>'
+    return zipped({**unzipped(docx(body)), "word/_rels/document.xml.rels": link, f"word/{name}": content})
+
+
+MHT = """MIME-Version: 1.0
+Content-Type: multipart/related; boundary=b
+
+--b
+Content-Type: text/html; charset=koi8-r
+Content-Transfer-Encoding: quoted-printable
+
+<p>=E1=C4=C1
+--b--
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("<p>Ada.", "Ada."),
+        ("Ada.", "Ada."),
+        (RTF, "Ada met Charles."),
+        (DOCX, "Ada met Charles."),
+        (MHT, "Ада"),
+    ],
+)
+def test_what_a_docx_includes_is_read_where_it_stands(content: bytes | str, text: str) -> None:
+    found = read(DocxReader(), including(content))
+    assert (found.text, found.lost) == (f"Before.\n\n{text}\n\nAfter.", ())
+
+
+def test_what_a_docx_includes_and_cannot_be_read_is_said() -> None:
+    nested = DOCX
+    for _ in range(7):
+        nested = including(nested)
+    for content, code in ((nested, "nested_too_deep"), (including(b"PK"), "unreadable")):
+        found = read(DocxReader(), content)
+        assert (found.text[:7], found.text[-6:]) == ("Before.", "After.")
+        assert [lost.error for lost in found.lost] == [code]
+
+
+def test_notes_are_read_once_and_what_is_missing_is_said() -> None:
+    marks = '<w:r><w:footnoteReference w:id="1"/></w:r><w:r><w:endnoteReference w:id="1"/></w:r>' * 3
+    found = read(
+        DocxReader(),
+        docx(
+            f"<w:p>{runs('Ada.')}{marks}</w:p>",
+            footnotes=f'<w:footnote w:id="1">{paragraph(runs("A note."))}</w:footnote>',
+        ),
+    )
+    assert (found.text, [str(part) for part in found.parts or ()]) == ("Ada.\n\nA note.", ["footnote 1"])
+    assert "word/endnotes.xml" in found.lost[0].message
+
+
+def test_odt_leaves_out_what_is_not_shown() -> None:
+    style = 'xmlns:style="urn:oasis:names:tc:opendocument:xmlns:style:1.0"'
+    styles = "".join(
+        f'<style:style {style} style:family="{family}" style:name="{name}" style:parent-style-name="{parent}">'
+        f"<style:text-properties {properties}/></style:style>"
+        for family, name, parent, properties in (
+            ("text", "Unseen", "", 'text:display="none"'),
+            ("paragraph", "Derived", "Base", ""),
+            ("text", "Raised", "", 'style:text-position="super 58%"'),
+        )
+    )
+    common = (
+        f'<a xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" {style} '
+        'xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0"><office:styles>'
+        '<style:style style:family="paragraph" style:name="Base"><style:text-properties text:display="none"/>'
+        "</style:style></office:styles></a>"
+    )
+    shown = (
+        '<text:p text:style-name="Unseen">Keller<text:span text:style-name="Raised">3</text:span>'
+        '<text:span text:style-name="Unseen">no</text:span><text:hidden-text>no</text:hidden-text> met</text:p>'
+    )
+    hidden = (
+        '<text:p text:style-name="Derived">no</text:p><text:p>no<text:hidden-paragraph text:is-hidden="true"/></text:p>'
+        '<text:section text:display="none"><text:p>no</text:p></text:section>'
+        '<text:section text:is-hidden="true"><text:p>no</text:p></text:section>'
+    )
+    ruby = "<text:ruby-base>base</text:ruby-base><text:ruby-text>no</text:ruby-text>"
+    found = read(
+        OdtReader(), odt(f"{styles}{shown}{hidden}<text:p><text:ruby>{ruby}</text:ruby></text:p>", styles=common)
+    )
+    assert found.text == "Keller 3 met\n\nbase"
+
+
+FONTS = (
+    rb"{\fonttbl{\f0\fnil\fcharset238 Arial;}{\f1\fcharset128{\*\falt Other} Gothic;}{\f2\fcharset2 Symbol;}"
+    rb"{\f3\fcharset2 Wingdings;}{\f4\fcharset0 Arial;}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (rb"\deff0" + FONTS + rb"\'f8{\f4 \'f8}\f4\'f8\plain\'f8", "řøøř"),
+        (rb"\deff4" + FONTS + rb"{\f1\'83A\'83\\\'93\b\'fa}{\f2 ab}{\f3 J}.", "アソ日αβ."),
+        (rb"\mac{\fonttbl{\f0\fcharset0 A;}}\f0 \'8e", "é"),
+        (rb"\pca\'82", "é"),
+        (rb"\ansi\ansicpg1251\'df", "Я"),
+        (rb"\uc2\u345\'c5\'99{\uc0\u345}\uc1\u345\'3f\u345{}a\u-10179?\u-8704?", "řřřřa😀"),
+        (rb"a{\v no}\v no\v0 b{\deleted no}\v no\plain c", "abc"),
+        (rb"{\field{\*\fldinst no}{\fldrslt yes}}{\pict\bin3 }}}no}{\*\new no}{\info{\title no}}{\header no}", "yes"),
+        (rb"{\upr{no}{\*\ud{yes}}}{\object{\*\objdata 00}{\result yes}}", "yesyes"),
+        (rb"a{\shp{\*\shpinst{\sp{\sv no}}{\shptxt box\par}}{\shprslt no}}b\par c", "ab\n\nbox\n\nc"),
+        (rb"{\listtext 1.\tab}a\tab b\line c\page d\nestcell e\~f\_g", "a\tb\nc\n\nd\n\ne\u00a0f\u2011g"),
+        (rb"Keller{\super\chftn{\footnote\ftnalt {\super\chftn} Note.}}{\super 2} m{\up6 2}", "Keller 2 m2\n\nNote."),
+    ],
+)  # fmt: skip
+def test_rtf_has_what_is_shown_in_the_letters_of_its_fonts(body: bytes, text: str) -> None:
+    assert read(RtfReader(), rb"{\rtf1" + body + b"}").text == text
 
 
 def test_a_large_first_letter_belongs_to_its_paragraph() -> None:
@@ -116,7 +306,7 @@ def test_notes_without_a_text_around_them_are_the_text() -> None:
 
 
 def test_a_document_type_alone_does_no_harm() -> None:
-    content = zipped({"_rels/.rels": "<a/>", "word/document.xml": "<!DOCTYPE a><a/>"})
+    content = zipped({"_rels/.rels": "<a/>", "word/document.xml": "<!DOCTYPE document><document/>"})
     assert read(DocxReader(), content).text == ""
 
 
@@ -145,7 +335,15 @@ def test_rtf_may_go_on_after_its_end_and_have_bytes_that_are_replaced() -> None:
         (RtfReader(), b"", "not_rtf"),
         (RtfReader(), RTF[:-1], "truncated"),
         (RtfReader(), rb"{\rtf1\ansi\ansicpg932 \'81}", "invalid_bytes"),
-        (RtfReader(), rb"{\rtf1 \u99999999999 }", "unreadable"),
+        (DocxReader(), zipped({"_rels/.rels": "<a/>", "word/document.xml": "<workbook/>"}), "not_docx"),
+        (DocxReader(), zipped({"_rels/.rels": "<a/>", "word/document.xml": f"{DEFAULTS}<a/>"}), "has_entities"),
+        (
+            DocxReader(),
+            zipped({"_rels/.rels": "<a/>", "word/document.xml": f"{DEFAULTS}<a/>".encode("utf-16")}),
+            "has_entities",
+        ),
+        (OdtReader(), zipped({MANIFEST: "<a/>", "content.xml": "<a/>"}), "not_odt"),
+        (RtfReader(), rb"{\rtf1{\fonttbl{\f0\fcharset83 A;}}\f0 \'e9}", "invalid_bytes"),
     ],
 )
 def test_files_that_cannot_be_read_say_why(reader: FileReader, content: bytes, code: str) -> None:
@@ -169,6 +367,9 @@ def test_zip_bombs_are_not_unpacked(make: type, monkeypatch: pytest.MonkeyPatch)
         rb"{\rtf1 " + rb"{\field{\*\fldinst{" * 30_000 + b"}",
         rb"{\rtf1{\fonttbl" + rb"\f1" * 60_000 + b"}}",
         rb"{\rtf1 " + b"{" * 200_000 + b"}",
+        rb"{\rtf1 " + rb"{\FIELD{\*\FLDINST{ " * 30_000 + b"}",
+        rb"{\rtf1{\fonttbl" + rb"{\f1\fcharset0 " * 60_000 + b"}",
+        rb"{\rtf1 " + rb"{\shp{\*\shpinst{\shptxt" * 30_000 + b"}",
     ],
 )
 def test_rtf_that_repeats_itself_takes_no_long_time(content: bytes) -> None:

@@ -74,6 +74,12 @@ def zipped(files: Mapping[str, str | bytes]) -> bytes:
     return buffer.getvalue()
 
 
+def unzipped(content: bytes) -> dict[str, bytes]:
+    """Return the files of a zip archive, by name."""
+    with ZipFile(BytesIO(content)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
 def docx(body: str, **files: str) -> bytes:
     """Return a Word file, given the XML of its body and that of other parts by name, as in ``footnotes``."""
     office = "http://schemas.openxmlformats.org"
