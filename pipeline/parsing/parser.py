@@ -20,11 +20,11 @@ from concord.pipeline.parsing.tokens import (
     WordAnalysis,
     cut_sentence,
     find_token_fault,
-    is_unspaced,
     make_token,
     parser_view,
     restore_offsets,
 )
+from concord.pipeline.parsing.words import is_unspaced
 from concord.pipeline.resources import torch_threads
 
 

@@ -15,7 +15,7 @@ from concord.pipeline.parsing.tokens import SENTENCE_CAP
 from concord.pipeline.storage.files import file_sha256
 
 EMBEDDED_PACKAGE, MULTILINGUAL_PACKAGE = EMBEDDED_PACKAGES = "parser_en", "parser_multi"
-PARSING_VERSION = 3
+PARSING_VERSION = 4
 """To be raised whenever the modules of this folder, or ``language_of``, would give other words for the same weights."""
 
 _EMBEDDED_FOLDERS = Path(__file__).resolve().parents[2] / "models" / "pretrained"

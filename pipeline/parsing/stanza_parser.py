@@ -25,7 +25,8 @@ from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.stanza_fast import FastStanza, FastTokenizer, obstacle_to_shortcuts
 from concord.pipeline.parsing.stanza_packages import EMBEDDED_PACKAGES, find_package, identity_of
 from concord.pipeline.parsing.stanza_pipeline import PlainStanza, load_pipeline
-from concord.pipeline.parsing.tokens import Token, WordAnalysis, join_numbers, join_unspaced
+from concord.pipeline.parsing.tokens import Token, WordAnalysis
+from concord.pipeline.parsing.words import mend_words
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +58,8 @@ class StanzaParser(Parser):
 
     @override
     def _tokenize(self, views: Sequence[str], on_batch: OnBatch | None) -> list[list[list[Token]]]:
-        tokenized = list(map(join_numbers, views, self._stanza.tokenize(views, on_batch=on_batch)))
-        return list(map(join_unspaced, views, tokenized)) if self._needs_spaces else tokenized
+        tokenized = self._stanza.tokenize(views, on_batch=on_batch)
+        return list(map(partial(mend_words, letters=self._needs_spaces), views, tokenized))
 
     @override
     def _analyse(self, sentences: Sequence[Sequence[str]], on_batch: OnBatch | None) -> list[list[WordAnalysis]]:

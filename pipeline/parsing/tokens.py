@@ -36,13 +36,6 @@ _AS_WINDOWS_1252 = {
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _WHITE_SPACE = re.compile(r"\s")
 _CLOSING = re.compile(r"[^\w\s]+")
-# Digits of any script, with the comma and the point of Latin or Arabic script between them.
-_NUMBER = re.compile(r"\d+(?:[.,\u066b\u066c]\d+)+")
-# Letters of scripts that write no spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Kana and Han.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
-    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+"
-)
 
 
 class TokenSpan(NamedTuple):
@@ -208,47 +201,6 @@ def make_token(view: str, start: int, end: int, forms: Sequence[str]) -> Token:
     if len(words) < len(forms) or position != end:
         words = [SyntacticWord(start, end, form) for form in forms]
     return Token(start, end, tuple(words))
-
-
-def join_numbers(view: str, sentences: list[list[Token]]) -> list[list[Token]]:
-    """Return the tokens of a text with each number in one word: digits with commas or points between them.
-
-    A list without spaces (``1990,1991``) and the number of a section (``1.2.3``) are then one word too. No token, and
-    no sentence, ends within it.
-    """
-    return _join(_NUMBER, view, sentences)
-
-
-def join_unspaced(view: str, sentences: list[list[Token]]) -> list[list[Token]]:
-    """Return the tokens of a text with each run of letters that are written without spaces in one word.
-
-    A tokenizer that has not learned such a script would cut it anywhere.
-    """
-    return _join(_UNSPACED, view, sentences)
-
-
-def is_unspaced(view: str) -> bool:
-    """Return whether more than half of a text's letters are of scripts that write no spaces between words."""
-    unspaced = sum(len(match[0]) for match in _UNSPACED.finditer(view))
-    return bool(unspaced) and 2 * unspaced > sum(map(str.isalpha, view))
-
-
-def _join(pattern: re.Pattern[str], view: str, sentences: list[list[Token]]) -> list[list[Token]]:
-    inside = {place for match in pattern.finditer(view) for place in range(match.start() + 1, match.end())}
-    if not inside:
-        return sentences
-    joined: list[list[Token]] = []
-    for sentence in sentences:
-        tokens = joined.pop() if joined and sentence[0].start in inside else []
-        for token in sentence:
-            if tokens and token.start in inside:
-                before = tokens.pop()
-                *first, left = (word.form for word in before.words)
-                right, *last = (word.form for word in token.words)
-                token = make_token(view, before.start, token.end, [*first, left + right, *last])
-            tokens.append(token)
-        joined.append(tokens)
-    return joined
 
 
 def cut_sentence(tokens: Sequence[Token], *, cap: int) -> list[Sequence[Token]]:

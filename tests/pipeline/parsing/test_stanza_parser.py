@@ -26,7 +26,7 @@ from concord.pipeline.parsing import stanza_fast, stanza_packages, stanza_pipeli
 from concord.pipeline.parsing.resolve_parser import parser_identity
 from concord.pipeline.parsing.stanza_fast import find_addresses
 from concord.pipeline.parsing.stanza_parser import StanzaParser
-from concord.pipeline.parsing.tokens import is_unspaced
+from concord.pipeline.parsing.words import is_unspaced
 
 pytestmark = pytest.mark.slow
 

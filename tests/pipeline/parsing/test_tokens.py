@@ -17,9 +17,6 @@ from concord.pipeline.parsing.tokens import (
     Token,
     cut_sentence,
     find_token_fault,
-    is_unspaced,
-    join_numbers,
-    join_unspaced,
     make_token,
     parser_view,
     sentences_of,
@@ -135,61 +132,6 @@ def test_make_token_uses_the_offsets_of_the_token_when_words_do_not_spell_it(for
     assert token == Token(4, 7, tuple(SyntacticWord(4, 7, form) for form in forms))
 
 
-def pieces_of(view: str, *, ends: set[int]) -> list[list[Token]]:
-    """Return a token for each character but white space, with sentences that end at some places."""
-    sentences: list[list[Token]] = [[]]
-    for place, character in enumerate(view):
-        if not character.isspace():
-            sentences[-1].append(plain_token(place, character))
-        if place + 1 in ends:
-            sentences.append([])
-    return [sentence for sentence in sentences if sentence]
-
-
-@pytest.mark.parametrize(
-    "number",
-    [
-        "1,234,567.89",
-        "1.234.567,89",
-        "12,34,567",
-        "1.2.3",
-        "1990,1991",
-        "\u0661\u066c\u0662\u0663\u0664\u066b\u0665",
-        "\u0967,\u0968\u0969\u096a",
-    ],
-)
-def test_join_numbers_makes_a_word_of_digits_with_commas_and_points(number: str) -> None:
-    view = f"a {number}, b"
-    for ends in (set(), {3}, {5}):
-        joined = join_numbers(view, pieces_of(view, ends=ends))
-        assert [(token.start, token.words[0].form) for tokens in joined for token in tokens] == [
-            (0, "a"),
-            (2, number),
-            (2 + len(number), ","),
-            (4 + len(number), "b"),
-        ]
-        assert len(joined) == 1
-
-
-@pytest.mark.parametrize("text", ["1 234", "1\u00a0234", "1'234", "1, 2", "1.", ",5", "1..2", "a,5", "5-6"])
-def test_join_numbers_leaves_all_else_as_it_is(text: str) -> None:
-    pieces = pieces_of(text, ends={1})
-    assert join_numbers(text, pieces) == pieces
-
-
-def test_join_numbers_keeps_the_other_words_of_a_token() -> None:
-    view = "1,234's"
-    tokens = [plain_token(0, "1"), plain_token(1, ","), make_token(view, 2, 7, ["234", "'s"])]
-    assert join_numbers(view, [tokens]) == [[Token(0, 7, (SyntacticWord(0, 5, "1,234"), SyntacticWord(5, 7, "'s")))]]
-
-
-@given(st.text(st.sampled_from("12,. a\n\u0663"), max_size=30), st.sets(st.integers(1, 30)))
-def test_joined_tokens_cover_the_text(view: str, ends: set[int]) -> None:
-    joined = join_numbers(view, pieces_of(view, ends=ends))
-    assert all(joined)
-    assert find_token_fault(view, [token for sentence in joined for token in sentence]) is None
-
-
 def test_cut_sentence_cuts_at_punctuation_of_the_second_half_and_never_within_a_token() -> None:
     tokens = spaced_tokens(["a"] * 10)
     assert cut_sentence(tokens, cap=10) == [tokens]
@@ -228,29 +170,3 @@ def test_find_token_fault_reports_the_position(tokens: list[Token], message: str
     fault = find_token_fault("ab cd", tokens)
     assert fault is not None
     assert message in fault
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Ada Lovelace wrote to 北京大学.", False),
-        ("北京大学 (Peking University) は", False),
-        ("北京大学在海淀区, founded 1898", True),
-        ("東京は日本の首都です。", True),
-        ("ประเทศไทย", True),
-        ("서울은 한국의 수도이다.", False),
-        ("", False),
-        ("1984 ...", False),
-    ],
-)
-def test_a_text_is_unspaced_where_most_of_its_letters_are(text: str, expected: bool) -> None:
-    assert is_unspaced(text) is expected
-
-
-def test_a_run_of_letters_without_spaces_is_one_word_and_ends_no_sentence() -> None:
-    view = "In 北京大学, she"
-    tokens = [make_token(view, a, b, [view[a:b]]) for a, b in [(0, 2), (3, 4), (4, 6), (6, 7), (7, 8), (9, 12)]]
-    joined = join_unspaced(view, [tokens[:3], tokens[3:]])
-    assert [[view[token.start : token.end] for token in sentence] for sentence in joined] == [
-        ["In", "北京大学", ",", "she"]
-    ]
