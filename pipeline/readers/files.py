@@ -5,8 +5,7 @@ however it is read, and then reports the cut, so that the lines before it are no
 decoder may give up a little earlier. A file that unpacks to far more than its size is cut as well (``UNPACK_RATIO``),
 and no record is read beyond ``reader.max_record_bytes``.
 
-A leading byte order mark belongs to the encoding, not to the text: it is removed, and offsets count from the code point
-after it. Nothing else is changed: line ends stay as they are.
+A leading byte order mark belongs to the encoding, not to the text, and is removed. Line ends stay as they are.
 """
 
 import codecs
@@ -15,7 +14,7 @@ import re
 import sys
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import PurePath
@@ -63,13 +62,12 @@ _MARKS = {
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
     "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
 }
-
 _SET = "set reader.encoding or convert the file to utf-8"
+_FIX = "fix the bytes or set reader.encoding"
 _AS_BROWSERS = "concord.as_browsers"
 _ROWS_OF = {("euc_jp", b"\xad"): "euc_jis_2004", ("big5hkscs", b"\xa3"): "cp950"}
 KEEP_INVALID = "concord.keep_invalid"
 """Handler of errors that makes a surrogate of each byte that ``decode`` refuses."""
-
 _WESTERN = "cp1252"
 _LATIN = (_WESTERN, "cp1250", "iso8859-2", "cp1254", "cp1257", "cp1258", "cp850", "mac-roman")
 _OTHER_SCRIPTS = (
@@ -150,9 +148,8 @@ class LineStream:
         """Read the next line with its line end; empty at the end of the file.
 
         Raises:
-            RecordError: in place of a line that is too long, with the position after it; and once in place of the line
-                in which a compressed stream breaks off, with the position after what was left of that line, and at
-                least one byte further.
+            RecordError: in place of a line that is too long; and once in place of the line in which a compressed stream
+                breaks off. The position is after what was left of that line, and at least one byte further.
         """
         line = self._read(self._most + 1)
         self.position += len(line)
@@ -169,6 +166,17 @@ class LineStream:
         if is_too_long:
             raise too_large(self._most)
         return line
+
+    def lines(self) -> Iterator[tuple[bytes | RecordError, int]]:
+        """Yield the next lines, or why one cannot be read, and where they end."""
+        while True:
+            try:
+                line: bytes | RecordError = self.read_line()
+            except RecordError as error:
+                line = error.with_traceback(None)  # which leads to this frame and its line
+            if not line:
+                return
+            yield line, self.position
 
     def skip_to(self, position: int) -> None:
         """Skip forward to the start of a line; a compressed file is read up to there."""
@@ -268,13 +276,10 @@ class DerivedStream(io.RawIOBase):
 
 
 class _Decompressed(DerivedStream):
-    """A decompressed stream that ends where the file is truncated, corrupt or a bomb; ``error`` then says which.
-
-    Attributes:
-        size_on_disk: bytes of the compressed file.
-    """
+    """A decompressed stream; it ends where the file of ``size_on_disk`` bytes is truncated, corrupt or a bomb."""
 
     error: RecordError | None
+    """Why the stream ends before the file does."""
 
     def __init__(self, source: BinaryIO, codec: str) -> None:
         self._codec = codec
@@ -451,11 +456,9 @@ def decode(content: bytes, *, encoding: str, errors: Errors = "strict") -> Decod
         RecordError: naming the first invalid byte.
     """
     marked = mark_of(content)
-    if encoding not in ("auto", marked) and marked is not None:
-        hint = f"it begins with the byte order mark of {marked}: set reader.encoding to {marked} or auto"
-        return _decode_as(content, encoding, errors=errors, hint=hint)
     if encoding != "auto":
-        return _decode_as(content, encoding, errors=errors)
+        hint = f"it begins with the byte order mark of {marked}: set reader.encoding to {marked} or auto"
+        return _decode_as(content, encoding, errors=errors, hint=_FIX if marked in (None, encoding) else hint)
     if marked is not None:
         return _decode_as(content, marked, errors=errors, hint="convert the file to utf-8")
     if b"\x1b$" in content and content.isascii():
@@ -566,8 +569,8 @@ def _has_two_encodings(sample: bytes, name: str) -> bool:
     """Tell whether one half of a sample is surely in another encoding: bytes are damaged, or the file is two in one."""
     middle = sample.find(b" ", len(sample) // 2)
     for half in (sample[:middle], sample[middle:]):
-        other = _other_script(half, _likelihoods(half))
-        if other is not None and half.decode(other, "replace") != half.decode(name, "replace"):
+        other = _other_script(half, _likelihoods(half)) or name
+        if half.decode(other, "replace") != half.decode(name, "replace"):
             return True
     return False
 
@@ -625,8 +628,8 @@ def _reads_like_words(sample: bytes, encoding: str) -> bool:
 
 def _sample(content: bytes) -> bytes:
     """Return what is not ASCII outside of markup, with a little around it; bounded, since guessing takes a while."""
-    plain = _MARKUP.sub(b" ", content)
-    plain = content if plain.isascii() else plain
+    bare = _MARKUP.sub(b" ", content)
+    plain = content if bare.isascii() else bare
     parts: list[bytes] = []
     size = 0
     for match in _BEYOND_ASCII.finditer(plain):
@@ -638,7 +641,7 @@ def _sample(content: bytes) -> bytes:
 
 
 def _is_damaged_utf8(sample: bytes) -> bool:
-    """Return whether most characters beyond ASCII are valid UTF-8, which those of other encodings hardly ever are."""
+    """Tell whether most characters beyond ASCII are valid UTF-8, which those of other encodings hardly ever are."""
     beyond = re.findall(r"[^\x00-\x7f]", sample.decode("utf-8", "replace"))
     return beyond.count("\ufffd") * 2 < len(beyond)
 
@@ -648,9 +651,7 @@ def decode_line(line: bytes, *, encoding: str, errors: Errors = "strict") -> Dec
     return _decode_as(line, "utf-8" if encoding == "auto" else encoding, errors=errors)
 
 
-def _decode_as(
-    content: bytes, encoding: str, *, errors: Errors = "strict", hint: str = "fix the bytes or set reader.encoding"
-) -> Decoded:
+def _decode_as(content: bytes, encoding: str, *, errors: Errors = "strict", hint: str = _FIX) -> Decoded:
     replaced = 0
     try:
         text = content.decode(encoding, _AS_BROWSERS)
@@ -669,9 +670,8 @@ def _decode_as(
         # Some codecs (utf-7) accept lone surrogates, which no output can store.
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise RecordError(
-            "lone_surrogate", f"expected characters, got half of a surrogate pair at {error.start}; {hint}"
-        ) from None
+        reason = f"expected characters, got half of a surrogate pair at {error.start}; {hint}"
+        raise RecordError("lone_surrogate", reason) from None
     return Decoded(text.removeprefix("\ufeff"), encoding, replaced=replaced)
 
 

@@ -357,7 +357,7 @@ def read_attachment(number: int, attachment: Attachment, config: ReaderConfig) -
 
 def _messages(stream: LineStream, start: int, config: ReaderConfig) -> Iterator[tuple[int, int, _Line]]:
     """Yield where messages begin and end, and their content, from one that begins at ``start`` on."""
-    lines = _lines(stream)
+    lines = stream.lines()
     first = next(lines, (b"", 0))
     has_patches = _is_of_git(first[0])
     if start:
@@ -365,7 +365,8 @@ def _messages(stream: LineStream, start: int, config: ReaderConfig) -> Iterator[
     taken, before, position = list[bytes](), b"\n", start
     fault: RecordError | None = None
     for (line, end), (after, _) in pairwise(chain(() if start else (first,), lines, [(b"", 0)])):
-        if position > start and _begins(line, after, before) and (has_patches or not _is_of_git(line)):
+        is_from = isinstance(line, bytes) and line.startswith(_FROM)
+        if is_from and position > start and (has_patches or not _is_of_git(line)) and _begins(line, after, before):
             if taken or fault:
                 yield start, position, _content(taken, fault)
             taken, fault, start = [], None, position
@@ -387,21 +388,9 @@ def _content(lines: Sequence[bytes], fault: RecordError | None) -> _Line:
     return fault or _QUOTED_FROM.sub(rb"\1", b"".join(lines[1:]))
 
 
-def _lines(stream: LineStream) -> Iterator[tuple[_Line, int]]:
-    """Yield the lines of a file, or why one cannot be read, and where they end."""
-    while True:
-        try:
-            line: _Line = stream.read_line()
-        except RecordError as error:
-            line = error.with_traceback(None)
-        if not line:
-            return
-        yield line, stream.position
-
-
 def _begins(line: _Line, after: _Line, before: bytes) -> bool:
     """Tell whether a line begins a message: with a date, or an address after a blank line; a header follows."""
-    if isinstance(line, RecordError) or not line.startswith(_FROM) or isinstance(after, RecordError):
+    if isinstance(line, RecordError) or isinstance(after, RecordError):
         return False
     is_sent = _DATED.match(line) or (_ADDRESS.match(line) and not before.strip())
     return bool(is_sent) and _AFTER_FROM.match(after) is not None

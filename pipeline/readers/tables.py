@@ -150,6 +150,7 @@ class DelimitedStream:
         self._may_lack_quoting = may_lack_quoting
         self._config = config
         self._stream = LineStream(path, config)
+        self._lines = self._stream.lines()
         self._encoding = Encoding("utf-8") if self._stream.encoding is not None else _encoding(path, config)
         # Lines, or errors in place of lines, and their lengths: read already, for a record that was given up.
         self._waiting: deque[tuple[bytes | RecordError, int]] = deque()
@@ -244,11 +245,8 @@ class DelimitedStream:
 
     def _next_line(self) -> tuple[bytes | RecordError, int]:
         start = self._stream.position
-        try:
-            line: bytes | RecordError = self._stream.read_line()
-        except RecordError as error:
-            line = error.with_traceback(None)
-        return line, self._stream.position - start
+        line, end = next(self._lines, (b"", start))
+        return line, end - start
 
     def _give_up(self, taken: list[tuple[bytes | RecordError, int]], reason: str) -> list[str]:
         """Leave all lines but the first for later, and return that one read without quotes, where this may be right."""
@@ -313,18 +311,7 @@ def _encoding(path: str, config: ReaderConfig) -> Encoding:
     if config.encoding != "auto":
         return Encoding(config.encoding)
     with closing(LineStream(path, config)) as stream:
-        return encoding_of_lines(_lines(stream))
-
-
-def _lines(stream: LineStream) -> Iterator[bytes]:
-    while True:
-        try:
-            line = stream.read_line()
-        except RecordError:
-            continue
-        if not line:
-            return
-        yield line
+        return encoding_of_lines(line for line, _ in stream.lines() if isinstance(line, bytes))
 
 
 class Batch(NamedTuple):
