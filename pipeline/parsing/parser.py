@@ -1,7 +1,7 @@
 """What every parser does before and after its networks; start here.
 
 A ``Parser`` turns documents into sentences with words, tags and trees: ``StanzaParser`` or ``SpacyParser``, which
-``resolve_parser`` finds. ``tokens`` handles text before and after the networks.
+``resolve_parser`` finds. ``tokens`` handles text before and after the networks, ``words`` where they err.
 """
 
 from abc import ABC, abstractmethod
