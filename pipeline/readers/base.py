@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import NamedTuple, Protocol, cast
@@ -143,7 +144,14 @@ class RawRecord(NamedTuple):
         """See Document."""
         if isinstance(self.content, RecordError):
             return None
-        return sha256(self.content + (b"#%d" % self.attachment if self.attachment else b"")).hexdigest()
+        whole = _sha256(self.content)
+        return sha256(b"%s#%d" % (whole.encode(), self.attachment)).hexdigest() if self.attachment else whole
+
+
+@lru_cache(maxsize=1)
+def _sha256(content: bytes) -> str:
+    # Kept, since a message may attach a thousand files.
+    return sha256(content).hexdigest()
 
 
 class ArchiveReader(Reader):

@@ -69,11 +69,13 @@ _WORDS = re.compile(rf"{_ONE_WORD}(?:\s*{_ONE_WORD})*")
 MOST_ATTACHMENTS = 1000
 MOST_NESTED = 5
 """A message within so many others is read, but not what it attaches."""
-_NOT_READ = ("image/", "audio/", "video/")
+_SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature")
+_NOT_READ = ("image/", "audio/", "video/", *_SIGNATURES)
 _FORMATS = {
     _TEXT: "text",
     "text/html": "html",
     **dict.fromkeys(_MESSAGES, "eml"),
+    **dict.fromkeys(("message/delivery-status", "message/disposition-notification", "text/rfc822-headers"), "text"),
     "application/pdf": "pdf",
     "application/rtf": "rtf",
     "text/rtf": "rtf",
@@ -325,7 +327,7 @@ class Attachment(NamedTuple):
 def attachments_of(content: bytes, config: ReaderConfig) -> list[Attachment]:
     """Return what a message attaches, in order, each message among it followed by its own; none if it cannot be read.
 
-    Pictures, sounds and films are left out.
+    Pictures, sounds, films and signatures are left out.
     """
     found: list[Attachment] = []
     with suppress(RecordError), as_record_errors("message"):  # the message itself is then the dead letter

@@ -455,6 +455,18 @@ def test_attachments_are_documents_if_asked(tmp_path: Path) -> None:
     assert outcomes(read(path, attaching().as_bytes())) == TEXTS[:1]
 
 
+def test_reports_are_read_and_signatures_are_not(tmp_path: Path) -> None:
+    parts = "".join(
+        f"--b\nContent-Type: {kind}\n\n{kind}.\n" for kind in ("message/delivery-status", "application/pgp-signature")
+    )
+    content = HEADERS + f"Content-Type: multipart/report; boundary=b\n\n--b\n\nAnna.\n{parts}".encode()
+
+    found = read(tmp_path / "a.eml", content, attachments=True)
+
+    assert outcomes(found) == ["Anna.", "message/delivery-status."]
+    assert meta(found[0])["attachments"] == ["message/delivery-status", "application/pgp-signature"]
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("id_field", ["id", "message_id"])
 def test_attachments_in_mailboxes(tmp_path: Path, suffix: str, id_field: str) -> None:
