@@ -258,12 +258,13 @@ def visible(text: str) -> str:
     return text if text.isascii() else INVISIBLE.sub("", text)
 
 
-_HYPHEN = "-\u00ac\u00ad\u2010\u2011"
+HYPHENS = "-\u00ac\u00ad\u2010\u2011\u2e17"
+"""What may end a line within a word."""
 _END_OF_LINE = r"[^\S\r\n]*(?:\r*\n|\r)[^\S\r\n]*"
-_BROKEN = re.compile(rf"[{_HYPHEN}](?<=[^\W\d_][^\W\d_][{_HYPHEN}]){_END_OF_LINE}(?=([^\W\d_]+)([-\u2010\u2011]\w)?)")
+_BROKEN = re.compile(rf"[{HYPHENS}](?<=[^\W\d_][^\W\d_][{HYPHENS}]){_END_OF_LINE}(?=([^\W\d_]+)([-\u2010\u2011]\w)?)")
 _FIRST_HALF = re.compile(r"([-\u2010\u2011])?([^\W\d_]+)\Z")
 _LONGEST_HALF = 60
-_AT_LINE_ENDS = re.compile(rf"\w+[{_HYPHEN}]{_END_OF_LINE}\w+")
+_AT_LINE_ENDS = re.compile(rf"(?<!\w)\w+[{HYPHENS}]{_END_OF_LINE}\w+")
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _NO_SECOND_HALF = ("and", "or", "to")  # pre- and post-war
 
@@ -285,7 +286,7 @@ def line_breaks(text: str) -> list[tuple[int, int]]:
         goes_on = found[1][0].islower()
         both = first in words and second in words and first + second not in words
         is_composed = both or half[1] or found[2] or f"{first}-{second}" in words
-        if text[start] == "\u00ad" or (goes_on and not is_composed):
+        if text[start] in "\u00ac\u00ad" or (goes_on and not is_composed):
             breaks.append((start, end))
         elif goes_on or half[1] or half[2][0].isupper():
             breaks.append((start + 1, end))

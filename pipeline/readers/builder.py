@@ -8,11 +8,12 @@ import re
 from enum import IntEnum
 from itertools import chain
 
-from concord.models.data.sentence import line_breaks
+from concord.models.data.sentence import HYPHENS, line_breaks
 from concord.pipeline.documents import Part
 from concord.pipeline.readers.records import too_large
 
-_SPACES = re.compile(r"[ \t\r\n\f\v]+")
+_SPACES = re.compile(r"[ \t\r\n\f\v]{2,}|[\t\r\n\f\v]")
+"""White space that is not one space already."""
 _SOFT = re.compile(r"(?<![\n\r])\n(?![\n\r])")
 _SIGN = r"*\u2217\u2020\u2021\u00a7\u00b6"
 _NOTE_MARK = re.compile(
@@ -38,7 +39,9 @@ class Gap(IntEnum):
     BLOCK = 5
 
 
-_WRITTEN = {Gap.NONE: "", Gap.SPACE: " ", Gap.TAB: "\t", Gap.SOFT_LINE: "\n", Gap.LINE: "\r", Gap.BLOCK: "\n\n"}
+_SPACE = Gap.SPACE
+_WRITTEN = ("", " ", "\t", "\n", "\r", "\n\n")
+"""The gaps."""
 
 
 class TextBuilder:
@@ -51,7 +54,7 @@ class TextBuilder:
     def __init__(self, most: int) -> None:
         self.length = 0
         self.parts: list[Part] = []
-        self._most = most
+        self.most = most
         self._pieces: list[str] = []
         self._gap = Gap.NONE
         self._is_glued = False
@@ -60,25 +63,32 @@ class TextBuilder:
 
     def separate(self, gap: Gap = Gap.BLOCK) -> None:
         """Leave at least this gap before what follows."""
-        if gap > Gap.SPACE or not self._is_glued:
-            self._gap = max(self._gap, gap)
+        if gap > self._gap and (gap > _SPACE or not self._is_glued):
+            self._gap = gap
         if gap > Gap.SOFT_LINE:
             self._is_glued = False
 
     def glue(self) -> None:
         """Join what follows with what stands before it, whatever white space or line end is between them."""
-        if self._gap < Gap.LINE:
+        if self._gap < Gap.BLOCK:
             self._gap, self._is_glued = Gap.NONE, True
+
+    def go_on(self) -> None:
+        """Join what follows with the word before it; behind a hyphen, as a word that is broken at the end of a line."""
+        self.glue()
+        if self.ends_in_hyphen():
+            self.separate(Gap.SOFT_LINE)
 
     def write(self, text: str) -> None:
         """Write a text whose white space counts as one space each, also at its ends."""
         words = _SPACES.sub(" ", text)
-        if words.startswith(" "):
-            self.separate(Gap.SPACE)
-        if words.strip(" "):
-            self.write_exactly(words.strip(" "))
-        if words.endswith(" "):
-            self.separate(Gap.SPACE)
+        bare = words.strip(" ")
+        if words[:1] == " ":
+            self.separate(_SPACE)
+        if bare:
+            self.write_exactly(bare)
+            if words[-1] == " ":
+                self._gap = _SPACE
 
     def write_exactly(self, text: str) -> None:
         """Write a text as it is, without line ends."""
@@ -88,9 +98,10 @@ class TextBuilder:
         self._pieces += (gap, text)
         start = self.length + len(gap)
         self.length, self._gap, self._is_glued = start + len(text), Gap.NONE, False
-        if self.length > self._most:
-            raise too_large(self._most)
-        self._begin_parts(start)
+        if self.length > self.most:
+            raise too_large(self.most)
+        if self._waiting:
+            self._begin_parts(start)
 
     def write_raised(self, text: str) -> None:
         """Write what is raised above its line: the mark of a note is a word of its own, an exponent is not."""
@@ -100,9 +111,9 @@ class TextBuilder:
 
     def write_builder(self, other: "TextBuilder") -> None:
         """Write another text, with its parts, as blocks of its own."""
-        self.separate()
         text = str(other)
         if text:
+            self.separate()
             start = self.length + (len(_WRITTEN[self._gap]) if self.length else 0)
             self.write_exactly(text)
             self.parts += (part._replace(start=start + part.start) for part in other.parts)
@@ -116,6 +127,10 @@ class TextBuilder:
     def end(self, characters: int) -> str:
         """Return the last characters of the text, or none where a gap follows them."""
         return "" if self._gap else "".join(self._pieces[-characters:])[-characters:]
+
+    def ends_in_hyphen(self) -> bool:
+        """Tell whether a word may be broken here; a gap may follow."""
+        return bool(self._pieces) and self._pieces[-1].endswith(tuple(HYPHENS))
 
     def built(self, *, join_lines: bool) -> tuple[str, tuple[Part, ...]]:
         """Return the text and its parts.
