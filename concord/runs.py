@@ -79,7 +79,7 @@ class Run:
 
     @cached_property
     def errors(self) -> ds.Dataset:
-        """One row per dead letter: a record that could not be annotated, and why."""
+        """One row per dead letter: a record that could not be annotated, and why; or per lost page, with a ``page``."""
         return self._dataset("errors")
 
     @cached_property

@@ -12,11 +12,13 @@ from pydantic import Field, ValidationError
 from concord.models.config import Affects, Config, first_fault
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.correction import Correction
-from concord.pipeline.documents import Part
 from concord.pipeline.errors import PlanError
 from concord.pipeline.identity import ComponentIdentity, RowSettings
 
-_COUNTED_IN_BYTES = {"jsonl", "csv", "tsv", "text", "html", "eml", "mbox", "warc"}
+_COUNTED_IN_BYTES = {
+    *("jsonl", "csv", "tsv", "mbox", "warc"),
+    *("text", "html", "pdf", "docx", "odt", "rtf", "epub", "tei"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,14 +29,15 @@ class Piece:
         uri: absolute path of the file, or its URL.
         format: as ReaderConfig.format, but auto.
         start, end: half-open. jsonl, csv, tsv, mbox: bytes of the decompressed stream, cut at line ends; warc: bytes of
-            the file; text, html, eml: 0 and the file's size in bytes; parquet, arrow and others: numbers of rows or
-            records.
+            the file; files of one document: 0 and the file's size in bytes; parquet, arrow, eml and others: numbers of
+            rows or records.
         records: how many records the planner counted in the stretch.
         duplicates: positions (see Document.source_position) of records whose id another record has.
         retries: position of each record that was a dead letter, and how often it has been tried again, this time
             included.
         name: the file's path below the input folder, with slashes. It names a record that has no id.
-        fault: error and message of the dead letter that a file becomes as a whole, where the planner could not open it.
+        fault: error and message of the dead letter that the last record is, where the planner could not open the file,
+            or not find what follows.
     """
 
     uri: str
@@ -50,23 +53,24 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RenamedDocument:
-    """A document whose text exists already, under another name, at another place, with other meta, encoding or parts.
+    """A document whose text exists already, under another name, at another place, with other meta or encoding.
 
     Attributes:
         was: the id of the existing document.
-        doc_id, source_uri, source_position, meta, meta_nulls, encoding, encoding_confidence, parts: what its row says
-            from now on; see Document.
+        doc_id, source_uri, source_position: what its row says from now on; see Document.
+        is_extracted: whether its text was extracted; the following then stay as they are.
+        meta, meta_nulls, encoding, encoding_confidence: as the former.
     """
 
     was: str
     doc_id: str
     source_uri: str
     source_position: int
-    meta: str | None
+    is_extracted: bool = False
+    meta: str | None = None
     meta_nulls: str | None = None
     encoding: str | None = None
     encoding_confidence: float | None = None
-    parts: tuple[Part, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,7 +152,7 @@ class Changes(Config):
     corrected: int = 0
     """Existing documents with the same text whose corrections have changed."""
     moved: int = 0
-    """Existing documents with the same text under another name, in another file, with other meta, parts or encoding."""
+    """Existing documents with the same text under another name, in another file, with other meta or encoding."""
     removed: int = 0
     """Existing documents that are no longer in the input."""
     again: int = 0

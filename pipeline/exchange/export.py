@@ -226,7 +226,7 @@ def check_destination(destination: Path, *, output: OutputPath, to: ExportForm) 
 def _record(item: ExportItem) -> dict[str, Any]:
     return {
         **item.metadata,
-        **({} if (parts := item.document.row.parts) is None else {"parts": parts}),
+        **{name: rows for name in ("parts", "lost") if (rows := getattr(item.document.row, name)) is not None},
         "text": item.text,
         "sentences": [_sentence(sentence) for sentence in item.document.sentences],
         "entities": [_rounded({**entity._asdict(), "name": entity.name}) for entity in item.document.entities],

@@ -19,7 +19,7 @@ from concord.pipeline.output.manifest import CommitRecord, DataFile, Manifest
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import iter_batches, read_rows
 from concord.pipeline.output.schema import ERRORS, SCHEMAS
-from concord.pipeline.output.tables import normalize_name
+from concord.pipeline.output.tables import normalize_name, without_lost_pages
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.output_paths import OutputPath
 
@@ -117,7 +117,8 @@ def read_dead_letters(folder: OutputFolder, reports: Iterable[CommitRecord]) -> 
     for report in reports:
         if "errors" in report.files:
             for batch in iter_batches(folder.part(report, "errors"), tuple(ERRORS.names)):
-                yield from (DeadLetter(**row) for row in batch.to_pylist())
+                columns = without_lost_pages(batch).drop_columns(["page"])
+                yield from (DeadLetter(**row) for row in columns.to_pylist())
 
 
 def with_attempts(shard: Shard, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
@@ -145,6 +146,7 @@ class DocumentRow(NamedTuple):
     encoding: str | None = None
     n_candidates: int = 0
     parts: Sequence[Mapping[str, Any]] | None = None
+    lost: Sequence[Mapping[str, Any]] | None = None
 
 
 class SentenceRow(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 OFFSET_UNIT = "code points of the raw text, half-open"
 ANNOTATED = "annotated"
 CANDIDATE = "candidate"
@@ -33,7 +33,7 @@ def _schema(*fields: pa.Field) -> pa.Schema:
 
 POSITION = (
     "jsonl, csv, tsv, mbox: byte in the decompressed file; warc: byte in the file; parquet, arrow: row; else 0, or the "
-    "number of a page that cannot be read"
+    "number of an attachment"
 )
 _DOC_ID = _field("doc_id", pa.string(), "the document's name, unique in the collection")
 _SENT_ID = _field("sent_id", pa.int32(), "0-based number of the sentence within its document")
@@ -89,7 +89,28 @@ DOCUMENTS = _schema(
                 ]
             )
         ),
-        "where pages, chapters or the like begin, in order; null where the file's own text is annotated, and of html",
+        "where pages, chapters or the like begin, in order; null where the file's own text is annotated",
+        nullable=True,
+    ),
+    _field(
+        "lost",
+        pa.list_(
+            pa.struct(
+                [
+                    _field("number", pa.int32(), "of the page, chapter or the like, from 1; 0 for the whole document"),
+                    _field("error", pa.string(), "short stable reason"),
+                    _field("message", pa.string(), "what was expected, what came"),
+                ]
+            )
+        ),
+        "pages, chapters or the like that could not be read; no_text where the document has no word; null if nothing "
+        "is lost",
+        nullable=True,
+    ),
+    _field(
+        "source_sha256",
+        pa.string(),
+        "SHA-256 of the bytes that the text was extracted from, hex; null with parts",
         nullable=True,
     ),
     _field(
@@ -208,6 +229,13 @@ ERRORS = _schema(
     _field("error", pa.string(), "short stable reason"),
     _field("message", pa.string(), "where, what was expected, what came"),
     _field("attempts", pa.int32(), "how often a retry has been tried"),
+    _field(
+        "page",
+        pa.int32(),
+        "number of a page, chapter or the like that could not be read of a document that was annotated; null for a "
+        "dead letter, which stands for a whole record",
+        nullable=True,
+    ),
 )
 
 NAMES = _schema(

@@ -24,7 +24,7 @@ from concord.pipeline.names.values import VALUES
 from concord.pipeline.output.generations import generation_name
 from concord.pipeline.output.manifest import CommitRecord, Manifest
 from concord.pipeline.output.output_folder import GenerationStats, OutputFolder
-from concord.pipeline.output.tables import without_candidates
+from concord.pipeline.output.tables import without_candidates, without_lost_pages
 
 UNCERTAINTY_BINS = 40
 UNCERTAINTY_BIN_WIDTH = 0.05
@@ -39,6 +39,8 @@ REPLACED = "replaced"
 """Counts the characters that stand for invalid bytes."""
 EXTRACTED = "extracted_texts"
 """Counts the documents whose text was extracted, and is stored whatever ``output.keep_text`` says."""
+LOST_PAGES = "lost_pages"
+"""Counts the pages, chapters and the like that could not be read of documents that were annotated."""
 META_NULLS = "meta_nulls."
 """Begins the counts of values that are null in ``meta`` because they could not be stored, by field."""
 ALWAYS_COUNTED = {
@@ -102,7 +104,7 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
     Returns:
         Name to number: those of ``ALWAYS_COUNTED``, but for near_ties; ``entities.<type>``; ``uncertainty.<bin>``;
         ``scored_entities``; ``confidence_millionths``; ``candidates``; ``guessed_encodings``; ``replaced``;
-        ``extracted_texts``; ``meta_nulls.<field>``; ``dead_letters.<stage>.<error>``.
+        ``extracted_texts``; ``lost_pages``; ``meta_nulls.<field>``; ``dead_letters.<stage>.<error>``.
     """
     tokens, sentences, entities = tables["tokens"], tables["sentences"], without_candidates(tables["entities"])
     uncertainty = np.asarray(tokens["uncertainty"].drop_null().to_numpy()).astype(np.float64)
@@ -139,7 +141,10 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
     for names in tables["documents"]["meta_nulls"].drop_null().to_pylist():
         counts.update(f"{META_NULLS}{name}" for name in orjson.loads(names))
     if "errors" in tables:
-        reasons = (tables["errors"][name].to_pylist() for name in ("stage", "error"))
+        dead_letters = without_lost_pages(tables["errors"])
+        if lost := tables["errors"].num_rows - dead_letters.num_rows:
+            counts[LOST_PAGES] = lost
+        reasons = (dead_letters[name].to_pylist() for name in ("stage", "error"))
         counts.update(f"dead_letters.{stage}.{error}" for stage, error in zip(*reasons, strict=True))
     return dict(counts)
 
@@ -177,9 +182,10 @@ def total_counts(reports: Iterable[CommitRecord]) -> dict[str, int]:
 
 
 def collection_counts(manifest: Manifest) -> dict[str, int]:
-    """Return what a collection holds: the counts of ``ALWAYS_COUNTED``, and its dead letters."""
+    """Return what a collection holds: the counts of ``ALWAYS_COUNTED``, its dead letters and lost pages."""
     counts = total_counts(manifest.shards)
-    return {name: counts[name] for name in ALWAYS_COUNTED} | {"dead_letters": manifest.dead_letters}
+    failed = {"dead_letters": manifest.dead_letters, LOST_PAGES: counts.get(LOST_PAGES, 0)}
+    return {name: counts[name] for name in ALWAYS_COUNTED} | failed
 
 
 def count_step(step: BackOffStep) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Build the output tables of annotated documents, and the table of names of a whole collection."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from concord.models.data.outputs import Prediction, Source, known_numbers
 from concord.models.data.sentence import visible, without_line_breaks
 from concord.models.labels import Span
-from concord.pipeline.documents import AnnotatedDocument, DeadLetter, ParsedWord, Part
+from concord.pipeline.documents import PAGE, AnnotatedDocument, DeadLetter, ParsedWord, Part
 from concord.pipeline.names.identities import Mention, identify, name_key
 from concord.pipeline.names.language import ENGLISH, Language, language_of
 from concord.pipeline.names.values import VALUES, value_of
@@ -71,8 +71,37 @@ def annotated_rows(
 def error_table(dead_letters: Sequence[DeadLetter], signature: Signature) -> pa.Table:
     """Build the table of dead letters; characters that UTF-8 cannot encode are escaped with backslashes."""
     schema = signed_schema("errors", signature)
-    columns = {name: [_encodable(getattr(row, name)) for row in dead_letters] for name in schema.names}
+    columns = {name: [_encodable(getattr(row, name, None)) for row in dead_letters] for name in schema.names}
     return _table(columns, schema)
+
+
+def lost_pages(documents: pa.Table, signature: Signature) -> pa.Table:
+    """Return the rows of the table of errors for the pages that the rows of documents have lost."""
+    documents = documents.filter(pc.is_valid(documents["lost"]))
+    rows = [
+        {
+            **{name: document[name] for name in ("doc_id", "source_uri")},
+            "position": document["source_position"],
+            "stage": "read",
+            "error": lost["error"],
+            "attempts": 0,
+            "message": f"{document['source_uri']}, {_kind(document['parts'])} {lost['number']}: {lost['message']}",
+            "page": lost["number"],
+        }
+        for document in documents.select(["doc_id", "source_uri", "source_position", "parts", "lost"]).to_pylist()
+        for lost in document["lost"]
+        if lost["number"]
+    ]
+    return pa.Table.from_pylist(rows, signed_schema("errors", signature))
+
+
+def _kind(parts: Sequence[Mapping[str, Any]] | None) -> str:
+    return str(parts[0]["kind"]) if parts else PAGE
+
+
+def without_lost_pages(errors: pa.Table) -> pa.Table:
+    """Return rows of the table of errors that are dead letters."""
+    return errors.filter(pc.is_null(errors["page"]))
 
 
 def _annotated_columns(
@@ -211,6 +240,8 @@ def _document_columns(flat: Sequence[_FlatDocument], signature: Signature, *, ke
         "encoding_confidence": [document.encoding_confidence for document in documents],
         "replaced": [document.replaced for document in documents],
         "parts": [part_rows(document.parts) for document in documents],
+        "lost": [[lost._asdict() for lost in document.lost] or None for document in documents],
+        "source_sha256": [document.source_sha256 for document in documents],
         "raw_text": [document.text if keep_text or document.parts is not None else None for document in documents],
     }
 

@@ -7,6 +7,7 @@ from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationErr
 from concord.pipeline.output.manifest import CommitRecord, DataFile, Manifest, check_equation, read_commit_record
 from concord.pipeline.output.output_folder import OutputFolder, part_fault
 from concord.pipeline.output.schema import SCHEMA_VERSION, SHARD_TABLES
+from concord.pipeline.output.shard_stats import LOST_PAGES
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.output_paths import Listing, OutputPath
 
@@ -101,9 +102,15 @@ def _record_faults(folder: OutputFolder, report: CommitRecord) -> Iterator[_Faul
 
 def shard_faults(root: OutputPath, report: CommitRecord, listing: Listing, *, deep: bool = True) -> Iterator[_Fault]:
     """Yield the parts of a shard that are missing or damaged, with what is wrong; ``deep`` compares their hashes."""
-    expected = set(SHARD_TABLES) - {"errors"} | ({"errors"} if report.dead_letters else set())
+    errors = report.dead_letters + int(report.stats.get(LOST_PAGES, 0))
+    expected = set(SHARD_TABLES) - {"errors"} | ({"errors"} if errors else set())
     for name in sorted(expected - set(report.files)):
         yield root / name, f"shard {report.shard:05d} has no part of this table"
+    if "errors" in report.files and report.files["errors"].rows != errors:
+        yield (
+            root / "errors",
+            f"shard {report.shard:05d}: expected {errors:,} dead letters and lost pages",
+        )
     yield from _part_faults(root, report.files.values(), listing, deep=deep)
 
 

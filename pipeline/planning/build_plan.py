@@ -21,17 +21,19 @@ from concord.pipeline.output.collection import DeadLetterFilter, ExistingDeadLet
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.plan import Changes, Piece, Plan, RowsToCopy, Shard, ShardRef, Source
 from concord.pipeline.planning.input_diff import (
+    Content,
     ExistingOutput,
     InputDiff,
     InputRecord,
     RecordToAnnotate,
     choose_retries,
     diff_input,
+    digest_content,
     fingerprint,
     keep_dead_letters,
 )
 from concord.pipeline.planning.inputs import FileHashes, InputFile, check_text_field, find_inputs, states_behind_url
-from concord.pipeline.readers.read_file import libraries_of, read_records, scan_file
+from concord.pipeline.readers.read_file import content_sha256, is_extracted, libraries_of, read_records, scan_file
 from concord.pipeline.readers.records import ScannedRecord
 from concord.pipeline.storage.files import FileState, file_state, is_url
 
@@ -92,7 +94,7 @@ def next_generation(
             unchanged=len(diff.reused),
             compacted=len(merged),
             texts=sum(
-                document.parts is None and document.shard in existing.other_texts
+                not document.is_extracted and document.shard in existing.other_texts
                 for document in map(existing.documents.__getitem__, diff.reused)
             ),
         ),
@@ -212,7 +214,7 @@ def _piece(stretch: Sequence[RecordToAnnotate]) -> Piece:
         duplicates=tuple(item.record.scanned.position for item in stretch if item.is_duplicate),
         retries=tuple((item.record.scanned.position, item.attempts) for item in stretch if item.attempts),
         name=first.file.name,
-        fault=first.scanned.fault,
+        fault=last.scanned.fault,
     )
 
 
@@ -400,6 +402,7 @@ class _InputScan:
         self.lost: set[str] = set()
         self.unreadable: set[str] = set()
         self._config = config
+        self._digests: dict[str, str] = {}
 
     def look_at(self, files: Iterable[InputFile]) -> None:
         """Note the states of files; of one that cannot be opened the size alone, if it has one."""
@@ -414,7 +417,8 @@ class _InputScan:
     def hash(self, hashes: FileHashes) -> dict[str, str]:
         """Return the SHA-256, in hex, of what was looked at, by path; empty for a file that cannot be opened."""
         readable = {path: state for path, state in self.states.items() if path not in self.unreadable}
-        return dict.fromkeys(self.unreadable, "") | hashes.hash(readable)
+        self._digests = dict.fromkeys(self.unreadable, "") | hashes.hash(readable)
+        return self._digests
 
     def scan_all(
         self, files: Iterable[InputFile], *, limit: int | None
@@ -438,19 +442,36 @@ class _InputScan:
             limit = _less(limit, self.counts[file.path])
 
     def read(self, file: InputFile, *, most: int | None) -> Iterator[InputRecord]:
-        """Count the records of a file, up to ``most``, and read them."""
+        """Count the records of a file, up to ``most``, and read those whose texts are compared; after ``hash``."""
         self.counts[file.path] = 0
+        if is_extracted(file.format):
+            scanned = scan_file(
+                file.path, format=file.format, name=file.name, config=self._config, limit=most, fault=file.fault
+            )
+            for number, record in enumerate(islice(scanned, most)):
+                self._count(file, record, number)
+                yield InputRecord(file, number, record, record.doc_id, self._source_content(file, record))
+            return
         records = read_records(
             file.path, format=file.format, name=file.name, config=self._config, limit=most, fault=file.fault
         )
         for number, (record, outcome) in enumerate(records):
             self._count(file, record, number)
             if isinstance(outcome, Document):
-                content = fingerprint(outcome.text), outcome.meta, outcome.meta_nulls, outcome.encoding
-                others = outcome.encoding_confidence, outcome.parts
-                yield InputRecord(file, number, record, outcome.doc_id, *content, *others)
+                content = fingerprint(outcome.text), False
+                described = outcome.meta, outcome.meta_nulls, outcome.encoding, outcome.encoding_confidence
+                yield InputRecord(file, number, record, outcome.doc_id, content, *described)
             else:
                 yield InputRecord(file, number, record, outcome.doc_id)
+
+    def _source_content(self, file: InputFile, record: ScannedRecord) -> Content | None:
+        """Return the digest of the bytes that a text is extracted from; None for a record that cannot be read."""
+        if record.doc_id is None:
+            return None
+        digest = record.source_sha256
+        if digest is None:
+            digest = content_sha256(file.path, self._digests[file.path], self._config)
+        return None if digest is None else digest_content(digest, is_extracted=True)
 
     def _count(self, file: InputFile, record: ScannedRecord, number: int) -> None:
         self.counts[file.path] = number + 1

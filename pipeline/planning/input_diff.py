@@ -1,8 +1,9 @@
 """What is new, changed, renamed, tried again or removed in an input, compared with what the output folder holds.
 
-A record needs no annotation when its id exists with the same text in a current shard. Its rows then stay where they
-are, byte for byte; where its file, name or meta differ, they are copied with the new ones. A record whose id does not
-exist is looked up by its text among the documents that are gone, so a renamed file costs no annotation.
+A record needs no annotation when its id exists with the same text, or the same bytes that its text is extracted from,
+in a current shard. Its rows then stay where they are, byte for byte; where its file, name or meta differ, they are
+copied with the new ones. A record whose id does not exist is looked up in the same way among the documents that are
+gone, so a renamed file costs no annotation.
 
 The position of a record within its file is not compared: a line that moved is unchanged.
 """
@@ -12,13 +13,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from concord.pipeline.documents import Part
 from concord.pipeline.output.collection import ExistingDeadLetter
 from concord.pipeline.output.manifest import CommitRecord, shard_ref
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.parquet_parts import iter_batches
+from concord.pipeline.output.parquet_parts import iter_batches, read_part
+from concord.pipeline.output.tables import without_lost_pages
 from concord.pipeline.plan import RenamedDocument, ShardRef, Source
 from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.readers.fields import DUPLICATE_ID
@@ -27,23 +28,29 @@ from concord.pipeline.readers.records import ScannedRecord
 FINGERPRINT_BYTES = 16
 """The first bytes of a SHA-256. The chance that two of 1e9 texts agree in these bytes is 1e-21."""
 
-_DOCUMENT_COLUMNS = ("doc_id", "text_sha256", "source_uri", "meta", "encoding", "parts", "n_chars")
+_DOCUMENT_COLUMNS = ("doc_id", "text_sha256", "source_uri", "meta", "encoding", "source_sha256", "n_chars")
+
+Content = tuple[bytes, bool]
+"""What documents are compared by: the fingerprint of a text, or of the bytes that it is extracted from, which it says.
+
+It is empty for a text that would be extracted otherwise now.
+"""
+_OUTDATED: Content = b"", True
 
 
 class ExistingDocument(NamedTuple):
-    """The part of a document's row that shows whether it has changed; text, meta and parts as fingerprints."""
+    """The part of a document's row that shows whether it has changed; meta as a fingerprint."""
 
     shard: ShardRef
-    text: bytes
+    content: Content
     source_uri: str
     meta: bytes
     encoding: str | None = None
-    parts: bytes | None = None
 
     @property
-    def content(self) -> tuple[bytes, bool]:
-        """The text, and whether it was extracted and is thus stored."""
-        return self.text, self.parts is not None
+    def is_extracted(self) -> bool:
+        """Whether its text was extracted, and is thus stored."""
+        return self.content[1]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,11 +135,13 @@ def scan_existing(
     other_texts: Collection[ShardRef],
     corrected: Mapping[ShardRef, Mapping[str, str]],
     wanted: Mapping[str, str],
+    outdated: Mapping[ShardRef, Collection[str]],
 ) -> ExistingOutput:
     """Read which documents and dead letters committed shards hold; of two that hold a document, the later counts.
 
     Args:
         corrected: by shard, the digests of the corrections in its documents' rows.
+        outdated: by shard, the files whose texts would be extracted otherwise now.
         current, parsed, files, other_texts, wanted: see ``ExistingOutput``.
     """
     documents: dict[str, ExistingDocument] = {}
@@ -145,19 +154,20 @@ def scan_existing(
         encodings: dict[str | None, str | None] = {}
         for batch in iter_batches(folder.part(report, "documents"), _DOCUMENT_COLUMNS):
             columns = (batch.column(name).to_pylist() for name in _DOCUMENT_COLUMNS)
-            for doc_id, digest, uri, meta, encoding, parts, length in zip(*columns, strict=True):
+            for doc_id, digest, uri, meta, encoding, source, length in zip(*columns, strict=True):
                 if doc_id in documents:
                     superseded[documents[doc_id].shard].append(doc_id)
-                text = bytes.fromhex(digest)[:FINGERPRINT_BYTES]
+                content = digest_content(source or digest, is_extracted=source is not None)
+                if source is not None and uri in outdated[shard]:
+                    content = _OUTDATED
                 # Documents of one file share the strings of its path and encoding.
                 source_uri, encoding = uris.setdefault(uri, uri), encodings.setdefault(encoding, encoding)
-                documents[doc_id] = ExistingDocument(
-                    shard, text, source_uri, fingerprint(meta), encoding, parts_fingerprint(parts)
-                )
+                documents[doc_id] = ExistingDocument(shard, content, source_uri, fingerprint(meta), encoding)
                 characters[shard] += length
         if "errors" in report.files:
-            batches = iter_batches(folder.part(report, "errors"), ExistingDeadLetter._fields)
-            dead_letters[shard] = [ExistingDeadLetter(**row) for batch in batches for row in batch.to_pylist()]
+            names = [*ExistingDeadLetter._fields, "page"]
+            rows = without_lost_pages(read_part(folder.part(report, "errors"), names)).drop_columns(["page"])
+            dead_letters[shard] = [ExistingDeadLetter(**row) for row in rows.to_pylist()]
     return ExistingOutput(
         shards=frozenset(map(shard_ref, reports)),
         current=frozenset(current),
@@ -168,7 +178,7 @@ def scan_existing(
         characters=characters,
         files=files,
         # Extracted texts are stored in any case.
-        other_texts={document.shard for document in documents.values() if document.parts is None}.intersection(
+        other_texts={document.shard for document in documents.values() if not document.is_extracted}.intersection(
             other_texts
         ),
         corrected={
@@ -180,11 +190,9 @@ def scan_existing(
     )
 
 
-def parts_fingerprint(parts: Sequence[Part | Mapping[str, Any]] | None) -> bytes | None:
-    """Return the bytes by which the parts of documents are compared, given as such or as rows; None for None."""
-    if parts is None:
-        return None
-    return fingerprint(repr([tuple(part.values() if isinstance(part, Mapping) else part) for part in parts]))
+def digest_content(digest: str, *, is_extracted: bool) -> Content:
+    """Return what a SHA-256 in hex is compared by."""
+    return bytes.fromhex(digest)[:FINGERPRINT_BYTES], is_extracted
 
 
 def fingerprint(text: str | None) -> bytes:
@@ -201,24 +209,19 @@ class InputRecord(NamedTuple):
     Attributes:
         number: of the record in its file, from 0.
         doc_id: always there for a record that can be read.
-        text: its fingerprint; None for a record that cannot be read.
+        content: None for a record that cannot be read.
+        meta, meta_nulls, encoding, encoding_confidence: None where the text is extracted, when it is annotated.
     """
 
     file: InputFile
     number: int
     scanned: ScannedRecord
     doc_id: str | None
-    text: bytes | None = None
+    content: Content | None = None
     meta: str | None = None
     meta_nulls: str | None = None
     encoding: str | None = None
     encoding_confidence: float | None = None
-    parts: tuple[Part, ...] | None = None
-
-    @property
-    def content(self) -> tuple[bytes | None, bool]:
-        """The fingerprint of its text, and whether that was extracted, and thus has to be stored."""
-        return self.text, self.parts is not None
 
     @property
     def place(self) -> tuple[str, int]:
@@ -318,9 +321,9 @@ def diff_input(
     for record in records:
         if record.place in retries.skipped:
             continue
-        is_duplicate = record.text is not None and (record.place in retries.denied or record.doc_id in seen)
+        is_duplicate = record.content is not None and (record.place in retries.denied or record.doc_id in seen)
         document, doc_id = None, record.doc_id or ""
-        if record.doc_id is not None and record.text is not None and not is_duplicate:
+        if record.doc_id is not None and record.content is not None and not is_duplicate:
             seen.add(doc_id)
             document = existing.documents.get(doc_id)
         is_current = document is not None and record.has_current_content(document, existing)
@@ -333,8 +336,11 @@ def diff_input(
             to_annotate.append(item)
             continue
         reused.add(doc_id)
-        described = record.file.path, fingerprint(record.meta), record.encoding, parts_fingerprint(record.parts)
-        if (document.source_uri, document.meta, document.encoding, document.parts) != described:
+        is_described = document.is_extracted or (document.meta, document.encoding) == (
+            fingerprint(record.meta),
+            record.encoding,
+        )
+        if document.source_uri != record.file.path or not is_described:
             renamed[document.shard].append(_renamed(doc_id, record))
     missing = {doc_id: document for doc_id, document in existing.documents.items() if doc_id not in seen}
     old_ids = _find_by_text(to_annotate, existing, missing)
@@ -416,7 +422,7 @@ def _to_annotate(
     attempts = retries.attempts.get(key, 0)
     if document is None:
         return RecordToAnnotate(record, "retried" if attempts else "new", is_duplicate, attempts)
-    if document.content != record.content:
+    if document.content not in (record.content, _OUTDATED):
         return RecordToAnnotate(record, "changed", is_duplicate, attempts)
     reason: Reason = "corrected" if record.has_current_content(document, existing) else "again"
     parse = document.shard if document.shard in existing.parsed else None
@@ -447,11 +453,11 @@ def _renamed(old_id: str, record: InputRecord) -> RenamedDocument:
         doc_id=record.doc_id or "",
         source_uri=record.file.path,
         source_position=record.scanned.position,
+        is_extracted=record.content is not None and record.content[1],
         meta=record.meta,
         meta_nulls=record.meta_nulls,
         encoding=record.encoding,
         encoding_confidence=record.encoding_confidence,
-        parts=record.parts,
     )
 
 

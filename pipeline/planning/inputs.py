@@ -26,7 +26,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.readers.fields import names_wrong_field
-from concord.pipeline.readers.read_file import format_of, is_one_document, read_records, reader_for
+from concord.pipeline.readers.read_file import format_of, has_fields, read_records, reader_for
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.files import FileState, file_sha256, file_state, is_url, stat_url, walk_url
 from concord.pipeline.storage.output_paths import OutputPath, read_bytes
@@ -369,7 +369,7 @@ def check_text_field(files: Sequence[InputFile], config: ReaderConfig) -> None:
     """
     by_format: defaultdict[str, list[InputFile]] = defaultdict(list)
     for file in files:
-        if file.fault is None and not is_one_document(file.format):
+        if file.fault is None and has_fields(file.format):
             by_format[file.format].append(file)
     for format, group in by_format.items():
         most = max(1, FIRST_RECORDS // len(group))

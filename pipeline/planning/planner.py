@@ -1,7 +1,7 @@
 """Which plan a job works on: the unfinished one, the finished one, or that of the next generation."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -19,7 +19,7 @@ from concord.pipeline.plan import Changes, Plan, ShardRef, Source
 from concord.pipeline.planning.build_plan import PlanInputs, has_same_files, make_plan, retry_plan
 from concord.pipeline.planning.input_diff import ExistingOutput, scan_existing
 from concord.pipeline.planning.inputs import FileHashes, hash_here
-from concord.pipeline.readers.read_file import libraries_of
+from concord.pipeline.readers.read_file import is_extracted, libraries_of
 from concord.pipeline.resources import default_threads, threads_of_environment
 from concord.pipeline.storage.files import FileState
 
@@ -164,6 +164,8 @@ class Planner:
             corrections=self._corrections,
         )
         reasons = [line for plan in plans for line in self._row_settings.difference(plan.row_settings)]
+        if any(map(self._read_otherwise, plans)):
+            reasons.append("texts are extracted with other settings of the reader, or by other releases of libraries")
         plan = make_plan(inputs, reasons=reasons)
         if existing is not None:
             self._check_removed(plan, existing, limit=self._config.limit)
@@ -183,6 +185,7 @@ class Planner:
         parsed: set[ShardRef] = set()
         corrected: dict[ShardRef, Mapping[str, str]] = {}
         other_texts: set[ShardRef] = set()
+        outdated: dict[ShardRef, Collection[str]] = {}
         for plan in plans:
             finished = self._folder.finished_shards(plan)
             for rows in (rows for shard in plan.shards if shard.index in finished for rows in shard.carries):
@@ -190,6 +193,7 @@ class Planner:
             shards = {shard_ref(report): report for report in finished.values()}
             reports |= shards
             corrected |= dict.fromkeys(shards, plan.corrected)
+            outdated |= dict.fromkeys(shards, self._read_otherwise(plan))
             if plan.config.output.keep_text != self._config.output.keep_text:
                 other_texts |= shards.keys()
             if not self._row_settings.difference(plan.row_settings):
@@ -206,7 +210,25 @@ class Planner:
             other_texts=other_texts,
             corrected=corrected,
             wanted=self._corrections_digests(),
+            outdated=outdated,
         )
+
+    def _read_otherwise(self, plan: Plan) -> Collection[str]:
+        """Return the files of a plan from which other texts may be extracted now than then.
+
+        Whether attachments are read changes no text of a message.
+        """
+        now = libraries_of(plan.libraries)
+        then, here = (
+            {**config.reader.deciding_values(), "attachments": None, "format": None}
+            for config in (plan.config, self._config)
+        )
+        return {
+            source.uri
+            for source in plan.sources
+            if is_extracted(source.format)
+            and (then != here or plan.libraries.get(source.format) != now.get(source.format))
+        }
 
     def _corrections_digests(self) -> dict[str, str]:
         return {doc_id: corrections_digest(corrections) for doc_id, corrections in self._corrections.items()}

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from itertools import chain, islice
 from pathlib import PurePath
@@ -20,6 +21,7 @@ from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.base import FORMATS, ArchiveReader, FileReader, Formats, Reader, StreamReader
 from concord.pipeline.readers.extraction import Death, is_isolated, isolated
+from concord.pipeline.readers.files import read_whole
 from concord.pipeline.readers.mail import MailboxReader, MailReader
 from concord.pipeline.readers.markup import MarkupReader
 from concord.pipeline.readers.office import DocxReader, EpubReader, OdtReader, RtfReader
@@ -27,6 +29,7 @@ from concord.pipeline.readers.pdf import PdfReader
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, file_changed, reason_of
 from concord.pipeline.readers.tables import ARROW, CSV, JSONL, PARQUET, TSV, TextReader
 from concord.pipeline.readers.web import HtmlReader, WarcReader
+from concord.pipeline.storage.atomic_writes import CODECS
 from concord.pipeline.storage.files import read_error
 
 logger = logging.getLogger(__name__)
@@ -136,6 +139,16 @@ def is_extracted(format: str) -> bool:
     """Tell whether texts are extracted from the files of a format, and compared by the bytes of these."""
     reader = readers().get(format)
     return reader is not None and reader.extracts
+
+
+def content_sha256(path: str, file_sha256: str, config: ReaderConfig) -> str | None:
+    """Return the SHA-256 in hex of the decompressed content of a file, given that of the file; None if it has none."""
+    if PurePath(path).suffix.lower() not in CODECS:
+        return file_sha256
+    try:
+        return sha256(read_whole(path, config=config)).hexdigest()
+    except RecordError:
+        return None
 
 
 @cache

@@ -22,6 +22,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.output.schema import CANDIDATE, ERRORS
 from concord.pipeline.output.shard_stats import backed_off, total_counts
+from concord.pipeline.output.tables import without_lost_pages
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import OutputPath
 
@@ -168,7 +169,7 @@ def _reasons(collection: Collection) -> Sequence[Reason]:
     """Return the reasons of dead letters, the most frequent first."""
     reasons: dict[tuple[str, str], Reason] = {}
     for batch in chain.from_iterable(iter_batches(part, tuple(ERRORS.names)) for part in collection.parts("errors")):
-        for row in batch.to_pylist():
+        for row in without_lost_pages(batch).to_pylist():
             stage, error = row["stage"], row["error"]
             reason = reasons.setdefault((stage, error), Reason(stage=stage, error=error))
             reason.count += 1

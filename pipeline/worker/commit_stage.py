@@ -16,7 +16,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part, write_part
 from concord.pipeline.output.schema import SCHEMAS, Signature, signed_schema
 from concord.pipeline.output.shard_stats import BackOffStep, count_margins, count_rows, count_step
-from concord.pipeline.output.tables import annotated_tables, error_table, part_rows
+from concord.pipeline.output.tables import annotated_tables, error_table, lost_pages, without_lost_pages
 from concord.pipeline.plan import RowsToCopy, Shard
 from concord.pipeline.resources import shortage_errors
 from concord.pipeline.worker.source_texts import SourceTexts
@@ -89,6 +89,9 @@ class CommitStage:
         if dead_letters:
             tables["errors"] = error_table(dead_letters, self._signature)
         tables, copied = self._with_copied_rows(shard, tables)
+        letters = tables["errors"].num_rows if "errors" in tables else 0
+        if (lost := lost_pages(tables["documents"], self._signature)).num_rows:
+            tables["errors"] = pa.concat_tables([tables["errors"], lost]) if letters else lost
         stats = count_rows(tables, threshold=self._threshold) | count_margins(annotated, threshold=self._threshold)
         stats |= count_step(step)
         report = CommitRecord(
@@ -98,7 +101,7 @@ class CommitStage:
             annotated=len(annotated),
             unchanged=len(copied),
             annotated_in=_runs([*copied, *[self._generation] * len(annotated)]) if copied else (),
-            dead_letters=tables["errors"].num_rows if "errors" in tables else 0,
+            dead_letters=letters,
             stats=dict(sorted(stats.items())),
         )
         check_equation(report, where=f"shard {shard.name}")
@@ -179,12 +182,14 @@ def _copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
     new_ids = {rename.was: rename.doc_id for rename in rows.renames if rename.was != rename.doc_id}
     for name in _OWNED:
         tables[name] = _replace(_drop(tables[name], "doc_id", rows.without), "doc_id", new_ids)
-    for column in ("source_uri", "source_position", "meta", "meta_nulls", "encoding", "encoding_confidence"):
-        values = {rename.doc_id: getattr(rename, column) for rename in rows.renames}
+    described = [rename for rename in rows.renames if not rename.is_extracted]
+    columns = dict.fromkeys(("source_uri", "source_position"), rows.renames)
+    columns |= dict.fromkeys(("meta", "meta_nulls", "encoding", "encoding_confidence"), tuple(described))
+    for column, renames in columns.items():
+        values = {rename.doc_id: getattr(rename, column) for rename in renames}
         tables["documents"] = _replace(tables["documents"], column, values)
-    parts = {rename.doc_id: part_rows(rename.parts) for rename in rows.renames}
-    tables["documents"] = _replace(tables["documents"], "parts", parts)
     if "errors" in tables:
+        tables["errors"] = without_lost_pages(tables["errors"])
         tables["errors"] = _drop_retried(_drop(tables["errors"], "source_uri", rows.without_dead_letters), rows.retried)
         if not tables["errors"].num_rows:
             del tables["errors"]

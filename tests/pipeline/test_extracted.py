@@ -2,8 +2,10 @@
 
 import gzip
 from email.message import EmailMessage
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 import orjson
 import pyarrow.parquet as pq
@@ -11,13 +13,12 @@ import pytest
 from concord_testing import runs
 from concord_testing.documents import BROKEN_PAGE, lines, pdf, warc_page
 
-from concord.pipeline.config import ReaderConfig
 from concord.pipeline.errors import InputError, PlanError
-from concord.pipeline.output.collection import DeadLetterFilter
+from concord.pipeline.output.collection import DeadLetterFilter, open_collection, read_dead_letters
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.shard_stats import collection_counts
+from concord.pipeline.output.verify import verify
 from concord.pipeline.readers import read_file
-from concord.pipeline.readers.files import Decoded
-from concord.pipeline.readers.pdf import PdfReader
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.worker.stages import ReadStage
 
@@ -51,51 +52,43 @@ def test_a_broken_page_costs_that_page_alone_and_two_runs_write_equal_bytes(arch
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name] and "manifest" not in name] == []
 
-    assert (report.read, report.annotated, report.dead_letters, report.lost_files) == (3, 2, 1, ())
+    assert (report.read, report.annotated, report.dead_letters, report.lost_files) == (2, 2, 0, ())
     document, other = rows(report, "documents")
     assert document["raw_text"] == "Anna went on.\n\nBob saw the cat."
     assert document["parts"] == [
         {"kind": "page", "label": "1", "start": 0},
         {"kind": "page", "label": "3", "start": 15},
     ]
-    assert (other["raw_text"], other["parts"]) == (None, None)
-    (dead,) = rows(report, "errors")
-    assert (dead["doc_id"], dead["position"], dead["error"]) == (None, 2, "unreadable_page")
-    assert str(dead["message"]).startswith(f"{archive / 'a.pdf'}, page 2: ")
+    assert document["source_sha256"] == sha256((archive / "a.pdf").read_bytes()).hexdigest()
+    (lost,) = cast(list[dict[str, object]], document["lost"])
+    assert (lost["number"], lost["error"]) == (2, "unreadable_page")
+    assert [other[name] for name in ("raw_text", "parts", "lost", "source_sha256")] == [None] * 4
+    (page,) = rows(report, "errors")
+    assert (page["doc_id"], page["position"], page["error"], page["page"]) == ("a.pdf", 0, "unreadable_page", 2)
+    assert page["message"] == f"{archive / 'a.pdf'}, page 2: {lost['message']}"
+    assert verify(runs.folder_of(report)) == []
+    collection = open_collection(runs.folder_of(report))
+    assert collection_counts(collection.manifest)["lost_pages"] == 1
+    assert list(read_dead_letters(collection.folder, collection.manifest.shards)) == []
 
 
-def test_a_changed_file_alone_is_read_again(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    annotate(archive)
-    read: list[PdfReader] = []
-    extract = PdfReader.extract
-
-    def noted(reader: PdfReader, content: bytes, config: ReaderConfig) -> Decoded:
-        read.append(reader)
-        return extract(reader, content, config)
-
-    monkeypatch.setattr(PdfReader, "extract", noted)
+def test_only_new_bytes_are_annotated(archive: Path) -> None:
+    message = "From ada@a.org Sat May  8 10:00:00 2021\nSubject: Bridge\n\n{}\n\n"
+    (archive / "c.mbox").write_text(message.format("Anna went."))
+    before = rows(annotate(archive), "documents")[0]
     assert annotate(archive).changes.description == "no changes"
-    assert read == []
 
-    (archive / "a.pdf").write_bytes(pdf(ONE, TWO))
-    mended = annotate(archive)
-    assert len(read) == 1
-    assert (mended.changes.description, mended.dead_letters) == ("1 moved or renamed", 0)
-    document, _ = rows(mended, "documents")
-    assert document["raw_text"] == "Anna went on.\n\nBob saw the cat."
-    assert document["parts"] == [
-        {"kind": "page", "label": "1", "start": 0},
-        {"kind": "page", "label": "2", "start": 15},
-    ]
+    (archive / "a.pdf").rename(archive / "z.pdf")
+    (archive / "c.mbox").write_text(message.format("Anna went.") + message.format("Bob went on."))
+    second = annotate(archive)
 
-
-def test_a_lost_page_is_tried_again_alone(archive: Path) -> None:
-    first = annotate(archive)
-    config = runs.job(archive, runs.folder_of(first), max_dead_letters=1)
-    again = runs.run_job(config, retry=DeadLetterFilter(errors=("unreadable_page",)))
-
-    assert (again.changes.description, again.annotated, again.dead_letters) == ("1 dead letter retried", 0, 1)
-    assert rows(again, "errors")[0]["attempts"] == 1
+    assert (second.changes.description, second.annotated, second.unchanged) == ("1 new, 1 moved or renamed", 1, 3)
+    (moved,) = (row for row in rows(second, "documents") if row["doc_id"] == "z.pdf")
+    assert {**moved, "doc_id": "a.pdf", "source_uri": before["source_uri"]} == before
+    assert [(row["doc_id"], row["page"]) for row in rows(second, "errors")] == [("z.pdf", 2)]
+    (archive / "z.pdf").write_bytes(pdf(ONE, TWO))
+    third = annotate(archive)
+    assert (third.changes.description, rows(third, "errors")) == ("1 changed", [])
 
 
 def test_another_release_of_a_library_has_its_files_read_again(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +101,9 @@ def test_another_release_of_a_library_has_its_files_read_again(archive: Path, mo
         ReadStage(plan.config.reader, OutputFolder(str(first.output)), etags={}, libraries=plan.libraries)
     with pytest.raises(PlanError, match="texts are extracted by other libraries"):
         runs.run_job(plan.config, retry=DeadLetterFilter())
-    found = Decoded("Anna went off.", None, parts=())
-    monkeypatch.setattr(PdfReader, "parse", lambda *given: found)
-    assert annotate(archive).changes.description == "1 changed"
+    again = annotate(archive)
+    assert again.changes.description == "1 to be tagged again"
+    assert ["by other releases of libraries" in reason for reason in again.reasons] == [True]
 
 
 def test_texts_stay_stored_where_others_are_dropped(archive: Path) -> None:
@@ -176,8 +169,9 @@ def test_attachments_come_with_the_option_and_go_without_it(tmp_path: Path) -> N
         assert row["raw_text"] == "Anna went on.\n\nBob saw the cat."
         assert row["parts"] == [{"kind": "page", "label": "1", "start": 0}, {"kind": "page", "label": "3", "start": 15}]
         fields = orjson.loads(str(row["meta"]))
-        assert (fields["file"], fields["message"], list(fields["lost"])) == ("a.pdf", {"subject": "Bridge"}, ["2"])
-    assert [row["error"] for row in rows(report, "errors")] == ["unknown_format"] * 2
+        assert (fields["file"], fields["message"]) == ("a.pdf", {"subject": "Bridge"})
+    errors = sorted((str(row["error"]), row["page"]) for row in rows(report, "errors"))
+    assert errors == [*[("unknown_format", None)] * 2, *[("unreadable_page", 2)] * 2]
     assert annotate(folder, planning=small, reader={"attachments": True}).changes.description == "no changes"
     fresh = runs.job(folder, tmp_path / "fresh", max_dead_letters=1, reader={"attachments": True})
     assert sorted(str(row["doc_id"]) for row in rows(runs.run_job(fresh), "documents")) == sorted(found)

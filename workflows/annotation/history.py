@@ -23,7 +23,7 @@ from concord.pipeline.output.shard_stats import (
     Share,
     past_generations,
 )
-from concord.pipeline.output.tables import without_candidates
+from concord.pipeline.output.tables import without_candidates, without_lost_pages
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, counted, printable, table
 
@@ -226,7 +226,7 @@ def _counts(collection: Collection) -> Mapping[str, Counter[str]]:
     """Return, by share, how much of its count each name has, and of dead letters each reason."""
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for part in collection.parts("errors"):
-        found[LETTERS].update(read_part(part, ["error"])["error"].to_pylist())
+        found[LETTERS].update(without_lost_pages(read_part(part, ["error", "page"]))["error"].to_pylist())
     for part in collection.parts("entities"):
         rows = without_candidates(read_part(part, ["label", "canonical", "confidence", "source"]))
         doubt = pc.fill_null(pc.subtract(1.0, rows["confidence"].cast(pa.float64())), 0.0)

@@ -219,6 +219,7 @@ def _describe_content(content: Mapping[str, int], change: LastChange) -> list[tu
     repeated, unlabelled = content["repeated_names"], content["unlabelled_names"]
     rows = [
         ("collection", f"{describe_content(content)}; {counted(content['dead_letters'], 'dead letter')}"),
+        *([("lost pages", f"{lost:,} of documents that were annotated")] if (lost := content["lost_pages"]) else []),
         *([("repeated names", f"{unlabelled:,} of {repeated:,} occurrences without a label")] if repeated else []),
         ("last change", f"generation {change.generation}{when}: {made}"),
         *([("", change.changes.description)] if change.generation else []),

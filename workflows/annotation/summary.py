@@ -15,6 +15,7 @@ from concord.pipeline.output.manifest import Manifest, Outcome
 from concord.pipeline.output.shard_stats import (
     EXTRACTED,
     GUESSED_ENCODINGS,
+    LOST_PAGES,
     META_NULLS,
     REPLACED,
     backed_off,
@@ -55,6 +56,7 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, collection: Colle
         _guessed(manifest),
         _replaced_characters(manifest),
         _extracted(manifest),
+        _lost_pages(manifest),
         _meta_nulls(manifest),
         _backed_off(manifest),
         _work_done(report),
@@ -142,6 +144,11 @@ def _extracted(manifest: Manifest) -> str:
         f"{_texts_were(extracted)} extracted and stored, since offsets count in them (column raw_text of documents; "
         "parts says where pages begin)"
     )
+
+
+def _lost_pages(manifest: Manifest) -> str:
+    lost = total_counts(manifest.shards).get(LOST_PAGES, 0)
+    return f"{counted(lost, 'page')} lost of documents that were annotated (rows of errors with a page)" if lost else ""
 
 
 def _meta_nulls(manifest: Manifest) -> str:

@@ -26,6 +26,7 @@ def error_rows(rows: int) -> pa.Table:
         "error": ["invalid_json"] * rows,
         "message": ["m"] * rows,
         "attempts": [0] * rows,
+        "page": [None] * rows,
     }
     return pa.table(columns, schema=SCHEMAS["errors"])
 

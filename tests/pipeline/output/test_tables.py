@@ -106,6 +106,8 @@ def test_annotated_tables_contain_the_values_of_the_documents() -> None:
             "meta_nulls": None,
             "replaced": 0,
             "parts": None,
+            "lost": None,
+            "source_sha256": None,
             "raw_text": None,
         }
     ]

@@ -107,8 +107,8 @@ class OpenedCollection:
 
     def text(self, row: DocumentRow) -> str:
         """Return the raw text of a document; UnavailableError if the input no longer has it."""
-        # A list of parts is no key of a cache.
-        text = self._texts(row._replace(parts=None))
+        # A list is no key of a cache.
+        text = self._texts(row._replace(parts=None, lost=None))
         if isinstance(text, UnavailableError):
             raise UnavailableError(str(text))
         return text

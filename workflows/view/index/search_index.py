@@ -24,7 +24,7 @@ from concord.pipeline.names.identities import name_key
 from concord.pipeline.output.collection import Collection
 from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.shard_stats import is_changed
-from concord.pipeline.output.tables import normalize_name, title_of, without_candidates
+from concord.pipeline.output.tables import normalize_name, title_of, without_candidates, without_lost_pages
 from concord.workflows.view.page import Window
 
 INNER_SPACE = "\ue000"
@@ -266,7 +266,7 @@ _COLUMNS = {
         *("entity_id", "sent_id", "start_char", "end_char", "start_token", "end_token", "text", "label"),
         *("canonical", "confidence", "uncertainty", "refined", "source"),
     ),
-    "errors": ("doc_id", "source_uri", "position", "stage", "error", "message", "attempts"),
+    "errors": ("doc_id", "source_uri", "position", "stage", "error", "message", "attempts", "page"),
 }
 _TABLES = (
     *("documents", "meta", "fields", "entities", "dead_letters", "kinds"),
@@ -445,6 +445,7 @@ def _add_rows(index: sqlite3.Connection, collection: Collection, report: CommitR
     _insert(index, "documents", rows)
     _insert(index, "meta", meta_rows(documents["meta"].to_pylist(), documents["language"].to_pylist(), base=base))
     _insert(index, "entities", entity_rows(documents, sentences, tokens, entities, base=base))
+    errors = without_lost_pages(errors).drop_columns(["page"])
     numbers = range(base, base + errors.num_rows)
     _insert(index, "dead_letters", zip(numbers, *(column.to_pylist() for column in errors.columns), strict=True))
     bounds = base, base + (1 << SLOT_BITS)
