@@ -35,35 +35,14 @@ _FATAL = ("unpacks_too_far", "record_too_large")
 """Faults that are of the file, even where a part of it has them."""
 
 _CHARACTER_SETS = {
-    0: "cp1252",
-    77: "mac-roman",
-    78: "cp932",
-    79: "cp949",
-    80: "gb18030",
-    81: "big5",
-    83: "mac-hebrew",
-    84: "mac-arabic",
-    85: "mac-greek",
-    86: "mac-turkish",
-    87: "mac-thai",
-    88: "mac-latin2",
-    89: "mac-cyrillic",
-    128: "cp932",
-    129: "cp949",
-    130: "johab",
-    134: "gb18030",
-    136: "cp950",
-    161: "cp1253",
-    162: "cp1254",
-    163: "cp1258",
-    177: "cp1255",
-    178: "cp1256",
-    186: "cp1257",
-    204: "cp1251",
-    222: "cp874",
-    238: "cp1250",
-    254: "cp437",
-    255: "cp850",
+    int(number): encoding
+    for number, encoding in re.findall(
+        r"(\d+):(\S+)",
+        "0:cp1252 77:mac-roman 78:cp932 79:cp949 80:gb18030 81:big5 83:mac-hebrew 84:mac-arabic 85:mac-greek "
+        "86:mac-turkish 87:mac-thai 88:mac-latin2 89:mac-cyrillic 128:cp932 129:cp949 130:johab 134:gb18030 136:cp950 "
+        "161:cp1253 162:cp1254 163:cp1258 177:cp1255 178:cp1256 186:cp1257 204:cp1251 222:cp874 238:cp1250 254:cp437 "
+        "255:cp850",
+    )
 }
 """The encodings of fonts, by the numbers that Windows gives them."""
 _SYMBOL, _PICTURES = "symbol", "pictures"
@@ -142,21 +121,22 @@ class _Document:
 
     def __init__(self, content: bytes, config: ReaderConfig) -> None:
         self.config = config
-        self.text, self.notes = self.new_text(), self.new_text()
+        self.text, self._boxes, self._notes = (TextBuilder(config.max_record_bytes) for _ in range(3))
         self.lost: list[Lost] = []
         self.replaced = 0
         self._size, self._unpacked, self._noted = len(content), 0, 0
 
-    def new_text(self) -> TextBuilder:
-        """Return a text for what stands in a box, say."""
-        return TextBuilder(self.config.max_record_bytes)
+    def begin_box(self) -> TextBuilder:
+        """Return the text in which a box begins."""
+        self._boxes.separate()
+        return self._boxes
 
     def begin_note(self, kind: str) -> TextBuilder:
         """Return the text in which a note begins."""
         self._noted += 1
-        self.notes.separate()
-        self.notes.begin_part(kind, f"{kind} {self._noted}")
-        return self.notes
+        self._notes.separate()
+        self._notes.begin_part(kind, f"{kind} {self._noted}")
+        return self._notes
 
     def unpack(self, size: int) -> None:
         """Count what is unpacked; raise a RecordError before it is too much."""
@@ -178,8 +158,9 @@ class _Document:
             self.lost.append(Lost(number or len(self.lost) + 1, error.code, str(error)))
 
     def decoded(self, meta: Mapping[str, str]) -> Decoded:
-        """Return the text, and then its notes as parts."""
-        self.text.write_builder(self.notes)
+        """Return the text, and then what stands in boxes, and notes as parts."""
+        self.text.write_builder(self._boxes)
+        self.text.write_builder(self._notes)
         text, parts = self.text.built(join_lines=False)
         if self.lost and not text:
             raise RecordError(self.lost[0].error, self.lost[0].message)
@@ -200,23 +181,24 @@ class _Files:
             raise RecordError("unreadable", reason) from None
         self._document = document
 
-    def __contains__(self, path: str) -> bool:
-        return path in self._archive.NameToInfo
-
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
-        if path not in self:
+        if path not in self._archive.NameToInfo:
             reason = f"expected the file {path!r} in it, got none; it is no such document, or damaged"
             raise RecordError("incomplete", reason)
         # zipfile reads no more than is stated here.
         self._document.unpack(self._archive.NameToInfo[path].file_size)
         return self._archive.read(path)
 
-    def xml(self, path: str) -> Any:
-        """Return the root of an XML file, with nothing in it that would have to be fetched or expanded."""
+    def xml(self, path: str, *, is_needed: bool = True) -> Any:
+        """Return the root of an XML file, with nothing in it that would have to be fetched or expanded.
+
+        Args:
+            is_needed: whether there must be such a file; otherwise the root may be empty.
+        """
         from lxml import etree
 
-        content = self.read(path)
+        content = self.read(path) if is_needed or path in self._archive.NameToInfo else b"<none/>"
         # The attributes that a document type adds would be copied to each element. UTF-16 has zeros.
         if re.search(rb"<!(?:ATTLIST|ENTITY)", content.replace(b"\0", b"")):
             raise RecordError("has_entities", f"expected no entities of its own in {path!r}, got some; save it again")
@@ -225,21 +207,16 @@ class _Files:
         )
         return etree.fromstring(content, parser)
 
-    def xml_if_any(self, path: str) -> Any:
-        """Return the root of an XML file; without such a file, an empty one."""
-        from lxml import etree
-
-        return self.xml(path) if path in self else etree.Element("none")
-
     def meta(self, path: str) -> dict[str, str]:
         """Return what the document says of itself."""
-        found = ((_name(element), element.text or "") for element in self.xml_if_any(path).iter("{*}*"))
+        found = ((_name(element), element.text or "") for element in self.xml(path, is_needed=False).iter("{*}*"))
         return {_META[key]: value for key, value in found if key in _META}
 
 
-class _Link(NamedTuple):
-    kind: str
-    path: str
+_WORD_GAPS = {"tab": Gap.TAB, "ptab": Gap.TAB, "br": Gap.LINE, "cr": Gap.LINE}
+_WORD_CHARACTERS = {"noBreakHyphen": "\u2011", "softHyphen": "\u00ad"}
+_WORD_ELEMENTS = (*_WORD_GAPS, *_WORD_CHARACTERS, "sym", "fldChar", "footnoteReference", "endnoteReference")
+_NO = ("0", "false", "off", "none")
 
 
 class _Word:
@@ -254,83 +231,76 @@ class _Word:
 
     def read(self) -> dict[str, str]:
         """Read the document, and return what it says of itself."""
-        main = next((link.path for link in self._links("").values() if link.kind == "officeDocument"), None)
-        self._main = main or "word/document.xml"
+        main = (path for kind, path in self._links("").values() if kind == "officeDocument")
+        self._main = next(main, "word/document.xml")
         self._related = self._links(self._main)
         root = self._files.xml(self._main)
         if _name(root) != "document":
             raise RecordError("not_docx", f"expected a document of Word, got <{_name(root)}>; rename or remove it")
         self._w = root.tag.removesuffix("document")
-        self._find_styles()
-        self._find_fonts()
+        self._find_styles_and_fonts()
         self._write(root, self._document.text)
         for kind in dict.fromkeys(kind for kind, _ in self._notes):
             with self._document.losing(f"file of {kind}s"):
-                notes = {self._of(note, "id"): note for note in self._part(f"{kind}s").iter(f"{self._w}{kind}")}
-                for number in [number for other, number in self._notes if other == kind and number in notes]:
+                file = self._part(f"{kind}s", is_needed=True)
+                notes = {self._value(note, name="id"): note for note in file.iter(f"{self._w}{kind}")}
+                for number in (number for other, number in self._notes if other == kind and number in notes):
                     self._write(notes[number], self._document.begin_note(kind))
         return self._files.meta("docProps/core.xml")
 
-    def _links(self, path: str) -> dict[str, _Link]:
-        """Return the files that a file refers to, by their ids."""
+    def _links(self, path: str) -> dict[str, tuple[str, str]]:
+        """Return the kinds and paths of the files that a file refers to, by their ids."""
         folder, name = posixpath.split(path)
-        links: dict[str, _Link] = {}
-        for link in self._files.xml_if_any(posixpath.join(folder, "_rels", f"{name}.rels")).iter("{*}Relationship"):
+        root = self._files.xml(posixpath.join(folder, "_rels", f"{name}.rels"), is_needed=False)
+        links: dict[str, tuple[str, str]] = {}
+        for link in root.iter("{*}Relationship"):
             target = posixpath.normpath(posixpath.join(f"/{folder}", unquote(link.get("Target", "")))).lstrip("/")
             is_inside = link.get("TargetMode") != "External"
-            links[link.get("Id", "")] = _Link(link.get("Type", "").rpartition("/")[2], target if is_inside else "")
+            links[link.get("Id", "")] = link.get("Type", "").rpartition("/")[2], target if is_inside else ""
         return links
 
-    def _path(self, kind: str) -> str:
-        paths = (link.path for link in self._related.values() if link.kind == kind)
-        return next(paths, posixpath.join(posixpath.dirname(self._main), f"{kind}.xml"))
+    def _part(self, kind: str, *, is_needed: bool = False) -> Any:
+        """Return the root of the file of a kind."""
+        paths = (path for other, path in self._related.values() if other == kind)
+        path = next(paths, posixpath.join(posixpath.dirname(self._main), f"{kind}.xml"))
+        return self._files.xml(path, is_needed=is_needed)
 
-    def _part(self, kind: str) -> Any:
-        return self._files.xml(self._path(kind))
+    def _value(self, element: Any, *path: str, name: str = "val") -> str | None:
+        """Return an attribute of the element that a path leads to; ``1`` without it, None without the element."""
+        found = element.find("/".join(f"{self._w}{step}" for step in path)) if path else element
+        return None if found is None else found.get(f"{self._w}{name}", "1")
 
-    def _of(self, element: Any, name: str, default: str = "") -> str:
-        value: str = default if element is None else element.get(f"{self._w}{name}", default)
-        return value
-
-    def _child(self, element: Any, *path: str) -> Any:
-        return None if element is None else element.find("/".join(f"{self._w}{name}" for name in path))
-
-    def _is_set(self, properties: Any, name: str) -> bool | None:
+    def _is_set(self, element: Any, *path: str) -> bool | None:
         """Tell whether a property is set; None where that is left open."""
-        element = self._child(properties, name)
-        return None if element is None else self._of(element, "val", "1") not in ("0", "false", "off")
+        value = self._value(element, *path)
+        return None if value is None else value not in _NO
 
-    def _is_raised(self, properties: Any) -> bool | None:
-        element = self._child(properties, "vertAlign")
-        return None if element is None else self._of(element, "val") == "superscript"
+    def _is_raised(self, element: Any, *path: str) -> bool | None:
+        value = self._value(element, *path, "vertAlign")
+        return None if value is None else value == "superscript"
 
-    def _find_styles(self) -> None:
-        hidden: dict[str, tuple[str, bool | None]] = {}
-        raised: dict[str, tuple[str, bool | None]] = {}
-        for style in self._files.xml_if_any(self._path("styles")).iter(f"{self._w}style"):
-            name, parent = self._of(style, "styleId"), self._of(self._child(style, "basedOn"), "val")
-            properties = self._child(style, "rPr")
-            hidden[name] = parent, self._is_set(properties, "vanish")
-            raised[name] = parent, self._is_raised(properties)
-        self._hidden, self._raised = _styles_with(hidden), _styles_with(raised)
-
-    def _find_fonts(self) -> None:
+    def _find_styles_and_fonts(self) -> None:
+        styles = list(self._part("styles").iter(f"{self._w}style"))
+        based_on = {self._value(style, name="styleId"): self._value(style, "basedOn") for style in styles}
+        hidden = (self._is_set(style, "rPr", "vanish") for style in styles)
+        raised = (self._is_raised(style, "rPr") for style in styles)
+        self._hidden = _styles_with(based_on, dict(zip(based_on, hidden, strict=False)))
+        self._raised = _styles_with(based_on, dict(zip(based_on, raised, strict=False)))
         self._fonts: dict[str, str | None] = {}
-        for font in self._files.xml_if_any(self._path("fontTable")).iter(f"{self._w}font"):
-            number = self._of(self._child(font, "charset"), "val", "0")
-            name = self._of(font, "name")
-            self._fonts[name] = _encoding_of_font(name, int(number, 16))
+        for font in self._part("fontTable").iter(f"{self._w}font"):
+            name = self._value(font, name="name") or ""
+            self._fonts[name] = _encoding_of_font(name, int(self._value(font, "charset") or "0", 16))
 
     def _write(self, root: Any, text: TextBuilder) -> None:
         """Write the paragraphs below an element."""
         self._prepare(root)
-        paragraph, cell = f"{self._w}p", f"{self._w}tc"
-        for block in root.iter(paragraph, cell, f"{self._w}altChunk", f"{self._w}subDoc"):
+        paragraph, cell, *included = (f"{self._w}{name}" for name in ("p", "tc", "altChunk", "subDoc"))
+        for block in root.iter(paragraph, cell, *included):
             if block.tag == paragraph:
                 self._write_paragraph(block, text)
-            else:
-                text.separate()
-            if block.tag not in (paragraph, cell):
+                continue
+            text.separate()
+            if block.tag in included:
                 with self._document.losing("included file"):
                     self._include(block, text)
 
@@ -345,80 +315,71 @@ class _Word:
         for run in root.iter(f"{w}r"):
             if self._is_hidden(run):
                 run.tag = _LEFT_OUT
+        for mark in root.iter(f"{w}footnoteReference", f"{w}endnoteReference"):
+            if mark.get(f"{w}customMarkFollows", "0") not in _NO:
+                for letters in mark.itersiblings():
+                    letters.tag = _LEFT_OUT
         # The last one is what older programs show in place of a text box.
         etree.strip_elements(root, _LEFT_OUT, f"{w}del", f"{w}moveFrom", f"{w}rt", "{*}Fallback", with_tail=False)
         _flatten(root, f"{w}p")
 
     def _is_hidden(self, run: Any) -> bool:
-        properties = self._child(run, "rPr")
-        direct = self._is_set(properties, "vanish")
+        direct = self._is_set(run, "rPr", "vanish")
         if direct is not None or not self._hidden:
             return direct or False
-        paragraph = next(run.iterancestors(f"{self._w}p"), None)
-        of_paragraph = self._of(self._child(paragraph, "pPr", "pStyle"), "val") in self._hidden
+        paragraph = next(run.iterancestors(f"{self._w}p"), run)
         # Of two styles that both hide, the one shows what the other hides.
-        return of_paragraph != (self._of(self._child(properties, "rStyle"), "val") in self._hidden)
+        of_paragraph = self._value(paragraph, "pPr", "pStyle") in self._hidden
+        return of_paragraph != (self._value(run, "rPr", "rStyle") in self._hidden)
 
     def _write_paragraph(self, paragraph: Any, text: TextBuilder) -> None:
         is_shown, outer = True, list[bool]()
         for element in paragraph.iter("{*}t", *(f"{self._w}{name}" for name in _WORD_ELEMENTS)):
-            name, run = _name(element), element.getparent()
-            if name == "fldChar":
-                # Between its beginning and its separator, a field has an instruction.
-                kind = self._of(element, "fldCharType")
-                if kind == "begin":
-                    outer.append(is_shown)
-                    is_shown = False
-                else:
-                    is_shown = (outer[-1] if kind == "separate" else outer.pop()) if outer else True
-            elif is_shown and _name(run) == "r":
-                self._write_element(name, element, run, text)
-        properties = self._child(paragraph, "pPr")
-        is_initial = self._of(self._child(properties, "framePr"), "dropCap", "none") != "none"
-        mark = self._child(properties, "rPr")
-        is_style_separator = self._is_set(mark, "specVanish")
-        if not is_initial:
-            # A paragraph whose end is hidden goes on in the next one.
-            text.separate(Gap.SPACE if self._is_set(mark, "vanish") and not is_style_separator else Gap.BLOCK)
+            name, kind = _name(element), self._value(element, name="fldCharType")
+            if name == "fldChar" and kind == "begin":  # of a field, which has an instruction up to its separator
+                outer.append(is_shown)
+                is_shown = False
+            elif name == "fldChar":
+                is_shown = (outer[-1] if kind == "separate" else outer.pop()) if outer else True
+            elif is_shown and _name(element.getparent()) == "r":
+                self._write_element(name, element, text)
+        # A large first letter goes on in the next paragraph, and so does one whose end is hidden.
+        if self._value(paragraph, "pPr", "framePr", name="dropCap") in (None, "1", *_NO):
+            goes_on = self._is_set(paragraph, "pPr", "rPr", "vanish")
+            is_apart = self._is_set(paragraph, "pPr", "rPr", "specVanish")
+            text.separate(Gap.SPACE if goes_on and not is_apart else Gap.BLOCK)
 
-    def _write_element(self, name: str, element: Any, run: Any, text: TextBuilder) -> None:
-        properties = self._child(run, "rPr")
+    def _write_element(self, name: str, element: Any, text: TextBuilder) -> None:
+        run = element.getparent()
         if name in _WORD_GAPS:
-            is_page = self._of(element, "type", "textWrapping") != "textWrapping"
+            is_page = self._value(element, name="type") in ("page", "column")
             text.separate(Gap.BLOCK if is_page else _WORD_GAPS[name])
         elif name in _WORD_CHARACTERS:
             text.write_exactly(_WORD_CHARACTERS[name])
         elif name.endswith("Reference"):
-            self._notes[name.removesuffix("Reference"), self._of(element, "id")] = None
+            self._notes[name.removesuffix("Reference"), self._value(element, name="id") or ""] = None
         elif name == "sym":
-            text.write(self._letters(chr(int(self._of(element, "char", "20"), 16)), self._of(element, "font")))
-        elif not self._has_own_mark(run):
-            written = element.text or ""
-            if not written.isascii():
-                written = self._letters(written, self._of(self._child(properties, "rFonts"), "ascii"))
-            is_raised = self._is_raised(properties)
+            code = int(self._value(element, name="char") or "", 16)
+            text.write(self._letters(chr(code), self._value(element, name="font")))
+        else:
+            is_raised = self._is_raised(run, "rPr")
             if is_raised is None:
-                is_raised = self._of(self._child(properties, "rStyle"), "val") in self._raised
+                is_raised = self._value(run, "rPr", "rStyle") in self._raised
+            written = self._letters(element.text or "", self._value(run, "rPr", "rFonts", name="ascii"))
             (text.write_raised if is_raised else text.write)(written)
             if not element.tag.startswith(self._w):  # of a formula, whose places say more than its text
                 text.separate(Gap.SPACE)
 
-    def _has_own_mark(self, run: Any) -> bool:
-        """Tell whether a run is the mark of a note, in letters of its own."""
-        return any(
-            self._of(self._child(run, f"{kind}Reference"), "customMarkFollows", "0") not in ("0", "false", "off")
-            for kind in ("footnote", "endnote")
-        )
-
-    def _letters(self, written: str, font: str) -> str:
+    def _letters(self, written: str, font: str | None) -> str:
+        font = font or ""
         return _shown_letters(written, self._fonts.get(font, _encoding_of_font(font, 0)))
 
     def _include(self, element: Any, text: TextBuilder) -> None:
         """Write a file of another format, or of Word, that stands in place of paragraphs."""
         reference = next((value for key, value in element.attrib.items() if key.endswith("}id")), "")
-        path = self._related[reference].path if reference in self._related else reference
         if self._depth == _MOST_INCLUDED:
             raise RecordError("nested_too_deep", f"expected files included at most {_MOST_INCLUDED} deep, got more")
+        _, path = self._related.get(reference, ("", reference))
         content, config = self._files.read(path), self._document.config
         if content.startswith(b"PK"):
             _Word(content, self._document, self._depth + 1).read()
@@ -433,11 +394,6 @@ class _Word:
         text.separate()
 
 
-_WORD_GAPS = {"tab": Gap.TAB, "ptab": Gap.TAB, "br": Gap.LINE, "cr": Gap.LINE}
-_WORD_CHARACTERS = {"noBreakHyphen": "\u2011", "softHyphen": "\u00ad"}
-_WORD_ELEMENTS = (*_WORD_GAPS, *_WORD_CHARACTERS, "sym", "fldChar", "footnoteReference", "endnoteReference")
-
-
 def _page_in(content: bytes) -> tuple[bytes, str | None]:
     """Return a page and its encoding if that is stated; it may be saved with its pictures, as an e-mail is."""
     if re.match(rb"\s*(?:MIME-Version|Content-[\w-]+):", content, re.IGNORECASE):
@@ -447,16 +403,16 @@ def _page_in(content: bytes) -> tuple[bytes, str | None]:
     return content, None
 
 
-def _styles_with(styles: Mapping[_KeyT, tuple[_KeyT, bool | None]]) -> frozenset[_KeyT]:
+def _styles_with(based_on: Mapping[_KeyT, _KeyT], own: Mapping[_KeyT, bool | None]) -> frozenset[_KeyT]:
     """Return the styles that have a property, by themselves or from the style that they are based on."""
     found = set[_KeyT]()
-    for style in styles:
-        parent, is_set = styles[style]
+    for style in based_on:
+        current = style
         for _ in range(_MOST_STYLES):
-            if is_set is not None or parent not in styles:
+            if own.get(current) is not None or current not in based_on:
                 break
-            parent, is_set = styles[parent]
-        if is_set:
+            current = based_on[current]
+        if own.get(current):
             found.add(style)
     return frozenset(found)
 
@@ -473,29 +429,31 @@ def _shown_letters(text: str, encoding: str | None) -> str:
 
     def shown(found: re.Match[str]) -> str:
         code = ord(found[0]) & 0xFF
-        if encoding == _SYMBOL:
-            return _SYMBOLS.get(code, "")
-        return "" if encoding in (_PICTURES, None) else str(bytes([code]), str(encoding), "ignore")
+        if encoding in (_SYMBOL, _PICTURES, None):
+            return _SYMBOLS.get(code, "") if encoding == _SYMBOL else ""
+        return str(bytes([code]), str(encoding), "ignore")
 
-    return _OF_FONTS.sub(shown, text)
+    return text if text.isascii() else _OF_FONTS.sub(shown, text)
 
 
 def _flatten(root: Any, *paragraphs: str) -> None:
     """Put paragraphs that stand within others, in boxes, behind them."""
     for paragraph in reversed(list(root.iter(*paragraphs))):
-        outer = None
-        for ancestor in paragraph.iterancestors(*paragraphs):
-            outer = ancestor
-        if outer is not None:
-            outer.addnext(paragraph)
+        for outermost in list(paragraph.iterancestors(*paragraphs))[-1:]:
+            outermost.addnext(paragraph)
 
 
-_ODF_OFFICE, _ODF_TEXT, _ODF_STYLE = (
+def _name(element: Any) -> str:
+    name: str = element.tag.rpartition("}")[2]
+    return name
+
+
+_OFFICE, _TEXT, _STYLE = (
     f"{{urn:oasis:names:tc:opendocument:xmlns:{name}:1.0}}" for name in ("office", "text", "style")
 )
 _ODF_LEFT_OUT = ("tracked-changes", "note-citation", "ruby-text", "hidden-text", "script", "number")
 _ODF_GAPS = {"s": Gap.SPACE, "tab": Gap.TAB, "line-break": Gap.LINE}
-_ODF_PARAGRAPHS = (f"{_ODF_TEXT}p", f"{_ODF_TEXT}h")
+_ODF_PARAGRAPHS = (f"{_TEXT}p", f"{_TEXT}h")
 _ODF_FAMILIES = {"p": "paragraph", "h": "paragraph", "span": "text", "a": "text"}
 
 _Style = tuple[str, str]
@@ -509,46 +467,41 @@ def _read_odt(files: _Files, document: _Document) -> dict[str, str]:
         raise RecordError("encrypted", "encrypted: it opens with a password only; save it without one")
     root = files.xml("content.xml")
     # Styles have elements of the same name in another name space.
-    body = next(root.iter(f"{_ODF_OFFICE}text"), None)
+    body = next(root.iter(f"{_OFFICE}text"), None)
     if body is None:
         raise RecordError("not_odt", "expected a text in OpenDocument, got a table or the like; rename or remove it")
-    common = files.xml_if_any("styles.xml").iter(f"{_ODF_OFFICE}styles")
-    hidden, raised = _odf_styles([*common, root])
-    for element in body.iter(f"{_ODF_TEXT}*"):
-        if _odf_style(element) in hidden or element.get(f"{_ODF_TEXT}display") == "none":
+    hidden, raised = _odf_styles([*files.xml("styles.xml", is_needed=False).iter(f"{_OFFICE}styles"), root])
+    for element in body.iter(f"{_TEXT}*"):
+        if _odf_style(element) in hidden or element.get(f"{_TEXT}display") == "none":
             element.tag = _LEFT_OUT
-        elif element.get(f"{_ODF_TEXT}is-hidden") == "true":
-            is_field = _name(element) == "hidden-paragraph"
-            next(element.iterancestors(*_ODF_PARAGRAPHS) if is_field else iter([element]), element).tag = _LEFT_OUT
-    left_out = (_LEFT_OUT, f"{_ODF_OFFICE}annotation", *(f"{_ODF_TEXT}{name}" for name in _ODF_LEFT_OUT))
+        elif element.get(f"{_TEXT}is-hidden") == "true":
+            of_field = _name(element) == "hidden-paragraph"
+            next(element.iterancestors(*_ODF_PARAGRAPHS) if of_field else iter([element]), element).tag = _LEFT_OUT
+    left_out = (_LEFT_OUT, f"{_OFFICE}annotation", *(f"{_TEXT}{name}" for name in _ODF_LEFT_OUT))
     etree.strip_elements(body, *left_out, with_tail=False)
-    notes = list(body.iter(f"{_ODF_TEXT}note"))
-    etree.strip_elements(body, f"{_ODF_TEXT}note", with_tail=False)
+    notes = list(body.iter(f"{_TEXT}note"))
+    etree.strip_elements(body, f"{_TEXT}note", with_tail=False)
     _write_odf(body, document.text, raised)
     for note in notes:
-        _write_odf(note, document.begin_note(note.get(f"{_ODF_TEXT}note-class", "footnote")), raised)
+        _write_odf(note, document.begin_note(note.get(f"{_TEXT}note-class", "footnote")), raised)
     return files.meta("meta.xml")
 
 
 def _odf_style(element: Any) -> _Style:
-    return _ODF_FAMILIES.get(_name(element), ""), element.get(f"{_ODF_TEXT}style-name", "")
+    return _ODF_FAMILIES.get(_name(element), ""), element.get(f"{_TEXT}style-name", "")
 
 
 def _odf_styles(roots: Iterable[Any]) -> tuple[frozenset[_Style], frozenset[_Style]]:
     """Return the styles of what is hidden, and of what is raised."""
-    hidden: dict[_Style, tuple[_Style, bool | None]] = {}
-    raised: dict[_Style, tuple[_Style, bool | None]] = {}
-    for style in (style for root in roots for style in root.iter(f"{_ODF_STYLE}style")):
-        family, name, parent = (style.get(f"{_ODF_STYLE}{key}", "") for key in ("family", "name", "parent-style-name"))
-        properties = style.find(f"{_ODF_STYLE}text-properties")
-        display, position = (
-            None if properties is None else properties.get(key)
-            for key in (f"{_ODF_TEXT}display", f"{_ODF_STYLE}text-position")
-        )
-        hidden[family, name] = (family, parent), None if display is None else display == "none"
-        is_raised = None if position is None else not re.match(r"sub|-|0", position)
-        raised[family, name] = (family, parent), is_raised
-    return _styles_with(hidden), _styles_with(raised)
+    based_on, hidden, raised = dict[_Style, _Style](), dict[_Style, bool | None](), dict[_Style, bool | None]()
+    for style in (style for root in roots for style in root.iter(f"{_STYLE}style")):
+        family, name, parent = (style.get(f"{_STYLE}{key}", "") for key in ("family", "name", "parent-style-name"))
+        based_on[family, name] = family, parent
+        for properties in style.iter(f"{_STYLE}text-properties"):
+            display, position = properties.get(f"{_TEXT}display"), properties.get(f"{_STYLE}text-position")
+            hidden[family, name] = None if display is None else display == "none"
+            raised[family, name] = None if position is None else not re.match(r"sub|-|0", position)
+    return _styles_with(based_on, hidden), _styles_with(based_on, raised)
 
 
 def _write_odf(root: Any, text: TextBuilder, raised: frozenset[_Style]) -> None:
@@ -561,36 +514,34 @@ def _write_odf(root: Any, text: TextBuilder, raised: frozenset[_Style]) -> None:
         for event, element in walk:
             if event == "end":
                 text.write("" if element is paragraph else element.tail or "")
-            elif not element.tag.startswith(_ODF_TEXT):  # describes a picture, say
+            elif not element.tag.startswith(_TEXT):  # describes a picture, say
                 walk.skip_subtree()
             else:
                 text.separate(_ODF_GAPS.get(_name(element), Gap.NONE))
-                write = text.write_raised if _odf_style(element) in raised else text.write
-                write(element.text or "")
+                (text.write_raised if _odf_style(element) in raised else text.write)(element.text or "")
         text.separate()
 
 
 _CONTENTS = "application/x-dtbncx+xml"
 _PAGES = ("application/xhtml+xml", "text/html", "text/x-oeb1-document")
-_KIND_OF_NAV = "{http://www.idpf.org/2007/ops}type"
 
 
 def _read_epub(files: _Files, document: _Document) -> dict[str, str]:
-    container = files.xml("META-INF/container.xml")
-    where = next((unquote(path) for path in _values(container, "rootfile", "full-path")), "")
+    where = next(map(unquote, _values(files.xml("META-INF/container.xml"), "rootfile", "full-path")), "")
     package = files.xml(where)
     items = {item.get("id", ""): item for item in package.iter("{*}item")}
     titles = _titles(files, where, items.values(), document)
-    encrypted = set(map(unquote, _values(files.xml_if_any("META-INF/encryption.xml"), "CipherReference", "URI")))
-    chapters = dict[str, int]()
+    encryption = files.xml("META-INF/encryption.xml", is_needed=False)
+    encrypted = frozenset(map(unquote, _values(encryption, "CipherReference", "URI")))
+    read = set[str]()
     for number, name in enumerate(dict.fromkeys(_values(package, "itemref", "idref")), 1):
         with document.losing("chapter", number):
             if name not in items:
                 raise RecordError("missing_chapter", f"expected a file named {name!r} in the book, got none")
             path = _join(where, items[name].get("href", ""))
-            if items[name].get("media-type") not in _PAGES or path in chapters:
+            if items[name].get("media-type") not in _PAGES or path in read:
                 continue
-            chapters[path] = number
+            read.add(path)
             if path in encrypted:
                 raise RecordError("encrypted", "expected a chapter that can be read, got an encrypted one")
             page, title = read_page(files.read(path), document.config, is_xml=True)
@@ -607,10 +558,12 @@ def _read_epub(files: _Files, document: _Document) -> dict[str, str]:
 def _titles(files: _Files, where: str, items: Iterable[Any], document: _Document) -> Mapping[str, str]:
     """Return what the table of contents calls the files of chapters; the first entry of a file counts."""
     titles: dict[str, str] = {}
-    are_contents = (
-        item for item in items if item.get("media-type") == _CONTENTS or "nav" in item.get("properties", "").split()
-    )
-    for path in dict.fromkeys(_join(where, item.get("href", "")) for item in are_contents):
+    contents = [
+        _join(where, item.get("href", ""))
+        for item in items
+        if item.get("media-type") == _CONTENTS or "nav" in item.get("properties", "").split()
+    ]
+    for path in dict.fromkeys(contents):
         with document.losing("table of contents"):
             for entry in files.xml(path).iter("{*}a", "{*}navPoint"):
                 # Entries are links of XHTML, or points of the older NCX.
@@ -630,98 +583,35 @@ def _join(base: str, reference: str) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(base), unquote(urldefrag(reference).url)))
 
 
-def _name(element: Any) -> str:
-    name: str = element.tag.rpartition("}")[2]
-    return name
-
-
 _TOKEN = re.compile(
-    rb"\\([A-Za-z]{1,32})(-?\d{1,10})? ?|\\'([0-9A-Fa-f]{2})|\\([^A-Za-z])|([{}])|([^\\{}\r\n\0]+)|.", re.DOTALL
+    rb"\\(?:([A-Za-z]{1,32})(-?\d{1,10})? ?|'([0-9A-Fa-f]{2})|([^A-Za-z]))|([{}])|([^\\{}\r\n\0]+)|.", re.DOTALL
 )
 _SHOWN, _WITHIN, _FONTS, _OUT = range(4)
 """Where a group of RTF stands: in the text, in what may hold text, in the table of fonts, or in what is not shown."""
-_RTF_GAPS = {
-    **dict.fromkeys(("par", "sect", "page", "column", "cell", "nestcell", "row", "nestrow"), Gap.BLOCK),
-    "line": Gap.LINE,
-    "lbr": Gap.LINE,
-    "softline": Gap.LINE,
-    "tab": Gap.TAB,
-}
-_RTF_CHARACTERS = {
-    "emdash": "\u2014",
-    "endash": "\u2013",
-    "emspace": "\u2003",
-    "enspace": "\u2002",
-    "qmspace": "\u2005",
-    "bullet": "\u2022",
-    "lquote": "\u2018",
-    "rquote": "\u2019",
-    "ldblquote": "\u201c",
-    "rdblquote": "\u201d",
-    "zwj": "\u200d",
-    "zwnj": "\u200c",
-    "~": "\u00a0",
-    "-": "\u00ad",
-    "_": "\u2011",
-}
-_RTF_LEFT_OUT = frozenset(
-    [
-        "colortbl",
-        "stylesheet",
-        "info",
-        "pict",
-        "objdata",
-        "header",
-        "headerl",
-        "headerr",
-        "headerf",
-        "footer",
-        "footerl",
-        "footerr",
-        "footerf",
-        "ftnsep",
-        "ftnsepc",
-        "ftncn",
-        "aftnsep",
-        "aftnsepc",
-        "aftncn",
-        "filetbl",
-        "listtable",
-        "listoverridetable",
-        "revtbl",
-        "fldinst",
-        "xe",
-        "tc",
-        "tcn",
-        "rxe",
-        "txe",
-        "pntext",
-        "listtext",
-        "pntxta",
-        "pntxtb",
-        "nonesttables",
-        "shprslt",
-        "private",
-        "template",
-        "nextfile",
-        "bkmkstart",
-        "bkmkend",
-        "annotation",
-        "atnid",
-        "atnauthor",
-    ]
+_RTF_PLACES = {"shpinst": _WITHIN, "upr": _WITHIN, "fonttbl": _FONTS}
+_RTF_LEFT_OUT = re.compile(
+    "colortbl|stylesheet|info|pict|objdata|(?:header|footer)[lrf]?|a?ftn(?:sepc?|cn)|filetbl|list(?:table|override)?|"
+    "listoverridetable|listtext|revtbl|fldinst|[rt]?xe|tcn?|pntext|pntxt[ab]|nonesttables|shprslt|private|template|"
+    "nextfile|bkmk(?:start|end)|annotation|atnid|atnauthor"
 )
+_RTF_GAPS = {"line": Gap.LINE, "lbr": Gap.LINE, "softline": Gap.LINE, "tab": Gap.TAB} | dict.fromkeys(
+    ("par", "sect", "page", "column", "cell", "nestcell", "row", "nestrow", "\r", "\n"), Gap.BLOCK
+)
+_RTF_CHARACTERS = {
+    "~": "\u00a0", "-": "\u00ad", "_": "\u2011", "\\": "\\", "{": "{", "}": "}", "zwj": "\u200d", "zwnj": "\u200c",
+    "emdash": "\u2014", "endash": "\u2013", "emspace": "\u2003", "enspace": "\u2002", "qmspace": "\u2005",
+    "lquote": "\u2018", "rquote": "\u2019", "ldblquote": "\u201c", "rdblquote": "\u201d", "bullet": "\u2022",
+}  # fmt: skip
 _RTF_PAGES = {"ansi": "cp1252", "mac": "mac-roman", "pc": "cp437", "pca": "cp850"}
 _MAC_PAGES = {10000: "mac-roman", 10006: "mac-greek", 10007: "mac-cyrillic", 10029: "mac-latin2", 10081: "mac-turkish"}
-_PLAIN = {"font": None, "is_hidden": False, "is_removed": False, "is_raised": False}
 _RTF_STATES: Mapping[str, Callable[[int | None], dict[str, Any]]] = {
-    "plain": lambda number: _PLAIN,
+    "plain": lambda _: {"font": None, "is_hidden": False, "is_removed": False, "is_raised": False},
     "v": lambda number: {"is_hidden": number != 0},
     "deleted": lambda number: {"is_removed": number != 0},
     "super": lambda number: {"is_raised": number != 0},
     "up": lambda number: {"is_raised": number != 0},
-    "sub": lambda number: {"is_raised": False},
-    "nosupersub": lambda number: {"is_raised": False},
+    "sub": lambda _: {"is_raised": False},
+    "nosupersub": lambda _: {"is_raised": False},
     "f": lambda number: {"font": number},
     "uc": lambda number: {"stand_ins": number or 0},
 }
@@ -738,10 +628,6 @@ class _State(NamedTuple):
     is_removed: bool = False
     is_raised: bool = False
 
-    @property
-    def is_shown(self) -> bool:
-        return self.place == _SHOWN and not self.is_hidden and not self.is_removed
-
 
 class _Rtf:
     """A file in the Rich Text Format."""
@@ -749,10 +635,8 @@ class _Rtf:
     def __init__(self, document: _Document) -> None:
         self._document = document
         self._state, self._groups = _State(document.text), list[_State]()
-        self._page, self._default_font = "cp1252", -1
+        self._page, self._default_font, self._font = "cp1252", -1, -1
         self._fonts: dict[int, tuple[str, int]] = {}
-        self._font = -1
-        self._boxes: list[TextBuilder] = []
         self._to_skip, self._is_starred = 0, False
         # What is not written yet, and how it will be.
         self._letters, self._bytes = list[str](), bytearray()
@@ -763,20 +647,19 @@ class _Rtf:
         if not content.lstrip().startswith(b"{\\rtf"):
             raise RecordError("not_rtf", "expected a file that begins with {\\rtf, got another; rename or remove it")
         position = content.index(b"{")
-        while position < len(content):
-            if found := _TOKEN.match(content, position):  # always
-                position = found.end() + (max(int(found[2] or 0), 0) if found[1] == b"bin" else 0)
-                self._take(found)
+        while found := _TOKEN.match(content, position):
+            position = found.end() + (max(int(found[2] or 0), 0) if found[1] == b"bin" else 0)
+            self._take(found)
             if not self._groups:
                 break
         # There may be other bytes after the end.
         if self._groups and not content.rstrip(b"\0 \t\r\n").endswith(b"}"):
             raise RecordError("truncated", "expected a file that ends in }, got one that is cut short; fetch it again")
-        self._end_paragraph(self._document.text)
+        self._flush()
 
     def _take(self, found: re.Match[bytes]) -> None:
         word, number, code, sign, brace, letters = found.groups()
-        is_starred, self._is_starred = self._is_starred, False
+        is_starred, self._is_starred = self._is_starred, sign == b"*"
         if brace:
             self._to_skip = 0
             if brace == b"{":
@@ -791,99 +674,75 @@ class _Rtf:
             self._to_skip -= 1
         elif code:
             self._write(bytes.fromhex(code.decode()))
-        elif sign:
-            self._take_sign(sign.decode("latin-1"))
-        elif word:
-            value = int(number) if number else None
-            self._take_word(word.decode(), value, is_starred, found.string[found.end() : found.end() + 8])
+        elif word or sign:
+            name = (word or sign).decode("latin-1")
+            if name in _RTF_GAPS:
+                self._separate(_RTF_GAPS[name])
+            elif name in _RTF_CHARACTERS:
+                self._write(_RTF_CHARACTERS[name])
+            elif word:
+                note = "endnote" if found.string.startswith(b"\\ftnalt", found.end()) else "footnote"
+                self._take_word(name, int(number) if number else None, note, is_starred=is_starred)
 
-    def _take_sign(self, sign: str) -> None:
-        if sign == "*":
-            self._is_starred = True
-        elif sign in "\r\n":
-            self._separate(Gap.BLOCK)
-        elif sign in "\\{}":
-            self._write(sign.encode())
-        elif sign in _RTF_CHARACTERS:
-            self._write(_RTF_CHARACTERS[sign])
-
-    def _take_word(self, word: str, number: int | None, is_starred: bool, following: bytes) -> None:
-        state = self._state
-        if state.place == _FONTS:
-            self._take_font(word, number)
-        if word in _RTF_GAPS:
-            self._separate(_RTF_GAPS[word])
-        elif word in _RTF_CHARACTERS:
-            self._write(_RTF_CHARACTERS[word])
-        elif word == "u":
-            code = (number or 0) & 0xFFFF if (number or 0) < 0 else number or 0
-            self._write(chr(code) if code <= 0x10FFFF else "\ufffd")
-            self._to_skip = state.stand_ins
-        elif word in _RTF_STATES:
+    def _take_word(self, word: str, number: int | None, note: str, *, is_starred: bool) -> None:
+        state, value = self._state, number or 0
+        if word in _RTF_STATES and state.place != _FONTS:
             self._state = state._replace(**_RTF_STATES[word](number))
-        elif word in _RTF_PAGES or word in ("ansicpg", "deff"):
-            self._take_setting(word, number)
-        elif word == "footnote" and state.place == _SHOWN:
-            self._state = state._replace(
-                text=self._document.begin_note("endnote" if following.startswith(b"\\ftnalt") else "footnote"),
-            )
-        else:
-            self._take_place(word, is_starred)
-
-    def _take_place(self, word: str, is_starred: bool) -> None:
-        """Take a word that may begin what stands outside of the text."""
-        state = self._state
-        if word in ("shpinst", "upr"):
-            place = max(state.place, _WITHIN)
-        elif word in ("shptxt", "ud"):
-            place = _SHOWN if state.place == _WITHIN else state.place
-        elif word == "fonttbl":
-            place = max(state.place, _FONTS)
-        else:
-            place = _OUT if is_starred or word in _RTF_LEFT_OUT else state.place
-        if place != state.place:
-            self._state = state._replace(place=place)
-        if word == "shptxt" and place == _SHOWN:
-            self._boxes.append(self._document.new_text())
-            self._state = self._state._replace(text=self._boxes[-1])
-
-    def _take_setting(self, word: str, number: int | None) -> None:
-        if word == "deff":
-            self._default_font = number or 0
-        elif word == "ansicpg" and number:
-            self._page = _MAC_PAGES.get(number) or codec_of(f"cp{number}") or f"cp{number}"
+        elif word == "u":
+            self._write(chr(value & 0xFFFF if value < 0 else value) if value <= 0x10FFFF else "\ufffd")
+            self._to_skip = state.stand_ins
+        elif word == "f":
+            self._font = value
+            self._fonts[value] = "", 1
+        elif word == "fcharset" and self._font in self._fonts:
+            self._fonts[self._font] = self._fonts[self._font][0], value
+        elif word == "deff":
+            self._default_font = value
         elif word in _RTF_PAGES:
             self._page = _RTF_PAGES[word]
+        elif word == "ansicpg" and number:
+            self._page = _MAC_PAGES.get(number) or codec_of(f"cp{number}") or f"cp{number}"
+        elif word == "footnote" and state.place == _SHOWN:
+            self._state = state._replace(text=self._document.begin_note(note))
+        else:
+            self._take_place(word, is_starred=is_starred)
 
-    def _take_font(self, word: str, number: int | None) -> None:
-        if word == "f":
-            self._font = number or 0
-            self._fonts[self._font] = "", 1
-        elif word == "fcharset" and self._font in self._fonts:
-            self._fonts[self._font] = self._fonts[self._font][0], number or 0
+    def _take_place(self, word: str, *, is_starred: bool) -> None:
+        """Take a word that may begin what stands outside of the text."""
+        state = self._state
+        if word in ("shptxt", "ud") and state.place == _WITHIN:
+            self._state = state._replace(
+                place=_SHOWN, text=self._document.begin_box() if word == "shptxt" else state.text
+            )
+        elif word in _RTF_PLACES:
+            self._state = state._replace(place=max(state.place, _RTF_PLACES[word]))
+        elif is_starred or _RTF_LEFT_OUT.fullmatch(word):
+            self._state = state._replace(place=_OUT)
 
     def _encoding(self) -> str:
-        """Return the encoding of the font."""
+        """Return the encoding of the font; that of 0 is what the file is in, unless that is Windows'."""
         font = self._default_font if self._state.font is None else self._state.font
         name, number = self._fonts.get(font, ("", 1))
-        is_ansi = self._page not in (_RTF_PAGES["mac"], _RTF_PAGES["pc"], _RTF_PAGES["pca"])
-        return (_encoding_of_font(name, number) if number or is_ansi else None) or self._page
+        is_other = number == 0 and self._page in ("mac-roman", "cp437", "cp850")
+        return (None if is_other else _encoding_of_font(name, number)) or self._page
+
+    def _is_shown(self) -> bool:
+        return self._state.place == _SHOWN and not self._state.is_hidden and not self._state.is_removed
 
     def _write(self, letters: str | bytes) -> None:
-        state = self._state
-        if state.place == _FONTS and isinstance(letters, bytes) and self._font in self._fonts:
+        if self._state.place == _FONTS and isinstance(letters, bytes) and self._font in self._fonts:
             name, number = self._fonts[self._font]
             self._fonts[self._font] = (name + letters.decode("latin-1"))[:50], number
-        if not (letters and state.is_shown):
+        if not (letters and self._is_shown()):
             return
-        manner = state.text, self._encoding(), state.is_raised
+        manner = self._state.text, self._encoding(), self._state.is_raised
         if manner != self._manner:
             self._flush()
             self._manner = manner
-        if isinstance(letters, bytes):
-            self._bytes += letters
-        else:
+        if isinstance(letters, str) and not letters.isascii():
             self._letters += self._decoded(), letters
+        else:
+            self._bytes += letters.encode() if isinstance(letters, str) else letters
 
     def _decoded(self) -> str:
         """Return the text of the bytes that are not written yet."""
@@ -891,17 +750,14 @@ class _Rtf:
         self._bytes.clear()
         if encoding in (_SYMBOL, _PICTURES):
             return "".join(chr(0xF000 | byte) for byte in content)
-        if content.isascii():
-            return content.decode()
         try:
-            return content.decode(encoding)
+            return content.decode("ascii" if content.isascii() else encoding)
         except (UnicodeDecodeError, LookupError) as error:
             if self._document.config.errors == "strict" or isinstance(error, LookupError):
-                place = error.start if isinstance(error, UnicodeDecodeError) else 0
                 raise RecordError(
                     "invalid_bytes",
-                    f"expected letters in {encoding}, as the file says of them, got byte {content[place]:#04x}; save "
-                    "it again as .docx, or set reader.errors to replace",
+                    f"expected letters in {encoding}, as the file says of them, got others ({error}); save it again "
+                    "as .docx, or set reader.errors to replace",
                 ) from None
         text = content.decode(encoding, "replace")
         self._document.replaced += text.count("\ufffd")
@@ -916,17 +772,6 @@ class _Rtf:
         (text.write_raised if is_raised else text.write)(written)
 
     def _separate(self, gap: Gap) -> None:
-        if not self._state.is_shown:
-            return
-        self._flush()
-        self._state.text.separate(gap)
-        if gap == Gap.BLOCK:
-            self._end_paragraph(self._state.text)
-
-    def _end_paragraph(self, text: TextBuilder) -> None:
-        """Write the boxes of the paragraph that ends, behind it."""
-        self._flush()
-        if text is self._document.text:
-            for box in self._boxes:
-                text.write_builder(box)
-            self._boxes.clear()
+        if self._is_shown():
+            self._flush()
+            self._state.text.separate(gap)
