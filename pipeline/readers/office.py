@@ -754,11 +754,10 @@ class _Rtf:
             return content.decode("ascii" if content.isascii() else encoding)
         except (UnicodeDecodeError, LookupError) as error:
             if self._document.config.errors == "strict" or isinstance(error, LookupError):
-                raise RecordError(
-                    "invalid_bytes",
-                    f"expected letters in {encoding}, as the file says of them, got others ({error}); save it again "
-                    "as .docx, or set reader.errors to replace",
-                ) from None
+                got = ", ".join(f"{byte:#04x}" for byte in sorted({*content} - {*range(0x80)})[:9])
+                reason = f"expected letters in {encoding}, as the file says of them, got bytes {got} among others"
+                hint = "save it again as .docx, or set reader.errors to replace"
+                raise RecordError("invalid_bytes", f"{reason}; {hint}") from None
         text = content.decode(encoding, "replace")
         self._document.replaced += text.count("\ufffd")
         return text
