@@ -11,6 +11,8 @@ from concord.pipeline.readers.files import Decoded
 from concord.pipeline.readers.pdf import PdfReader
 from concord.pipeline.readers.records import RecordError
 
+# A font with the accents of TeX's.
+ACCENTS = "caron 2/dotlessi 3/hungarumlaut 4/acute 5/dieresis 6/cedilla"
 ENCRYPTED = f"/ID[<00><00>]/Encrypt<</Filter/Standard/V 1/R 2/P -4/O<{'41' * 32}>/U<{'42' * 32}>>>"
 
 
@@ -131,6 +133,133 @@ def test_ligatures_are_letters() -> None:
     assert read(encoded).text == "the first office"
 
 
+def drawn(*texts: tuple[float, float, float, str]) -> bytes:
+    """Return a content stream of texts: the place of the first letter, the size of the font, and the text."""
+    return "".join(f"BT /F1 {size} Tf {x} {y} Td ({text}) Tj ET\n" for x, y, size, text in texts).encode("cp1252")
+
+
+def shown(stream: bytes) -> str:
+    return read(pdf(stream)).text
+
+
+RAISED, LEVEL = "6 Tf 4 Ts", "10 Tf 0 Ts"
+
+
+@pytest.mark.parametrize(
+    ("before", "mark", "after", "text"),
+    [
+        ("Grace Hopper", "1", " spoke.", "Grace Hopper 1 spoke."),
+        ("Grace Hopper", "2,3", " spoke.", "Grace Hopper 2,3 spoke."),
+        ("They met in Oslo.", "4", "", "They met in Oslo. 4"),
+        ("Sofia Neri", "a,*", ", Ann", "Sofia Neri a,*, Ann"),
+        ("Ann Lee", "12", " spoke", "Ann Lee 12 spoke"),
+        ("", "1", "Institute of Physics", "1 Institute of Physics"),
+        # Exponents, ordinals and numbers that are not raised.
+        ("20 km", "2", " of land", "20 km2 of land"),
+        ("the 44", "th", " of them", "the 44th of them"),
+        ("King Louis XVI", "e", " du nom", "King Louis XVIe du nom"),
+        ("Grace Hopper1 in G20", "2", "", "Grace Hopper1 in G202"),
+    ],
+)
+def test_marks_of_notes_are_set_apart_by_size_and_place(before: str, mark: str, after: str, text: str) -> None:
+    stream = f"BT /F1 {LEVEL} 72 700 Td ({before}) Tj /F1 {RAISED} ({mark}) Tj /F1 {LEVEL} ({after}) Tj ET"
+    assert shown(stream.encode()) == text
+
+
+@pytest.mark.parametrize("is_drawn_last", [False, True])
+@pytest.mark.parametrize(
+    ("initial", "first", "begin"),
+    [("H", "amburg is a town where many ships", "Hamburg is"), ("A", "town where no town was before, and", "A town")],
+)
+def test_a_large_first_letter_belongs_to_the_word_beside_it(
+    initial: str, first: str, begin: str, *, is_drawn_last: bool
+) -> None:
+    large = [(72, 676, 40, initial)]
+    lines = [(110, 700, 10, first), (110, 688, 10, "of the north lie, and each of them"), (72, 664, 10, "is large.")]
+    found = shown(drawn(*lines, *large) if is_drawn_last else drawn(*large, *lines))
+    assert found.startswith(begin)
+    assert found.count(initial) == 1
+
+
+def test_accents_belong_to_the_letters_that_they_are_drawn_at() -> None:
+    page = (
+        b"BT /F1 10 Tf 72 700 Td [(Jos) 0 (\\004) 333 (e \\001) 430 (Capek, Erd) -110 (\\003) 440 (os,)] TJ "
+        b"0 -12 Td [(l\\004ocean, Garc) 27.5 (\\004) 305.5 (\\002a)] TJ ET"
+    )
+    found = read(pdf(page).replace(b"/Encoding/WinAnsiEncoding", f"/Encoding<</Differences[1/{ACCENTS}]>>".encode()))
+    assert found.text == "José Čapek, Erdős, l´ocean, García"
+
+
+def test_what_the_crop_box_cuts_off_is_not_read() -> None:
+    page = drawn((40, 700, 10, "Ada King spoke."), (340, 700, 10, "Grace Hopper went."), (40, 900, 10, "Above."))
+    content = pdf(page, page).replace(b"/MediaBox[0 0 600 800]", b"/MediaBox[0 0 600 800]/CropBox[0 0 300 800]", 1)
+    assert read(content).text == "Ada King spoke.\n\nAda King spoke.\n\nGrace Hopper went."
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        # Cells of rows, which neither sentences nor names run over.
+        (
+            [(72, 700, "Ada King"), (200, 700, "Grace Hopper"), (72, 688, "Bo Li"), (200, 688, "von Braun")],
+            "Ada King\n\nGrace Hopper\n\nBo Li\n\nvon Braun",
+        ),
+        # The number or bullet of an item is no cell.
+        ([(72, 700, "1."), (90, 700, "Ada King spoke.")], "1. Ada King spoke."),
+        ([(72, 700, "•"), (90, 700, "Ada King spoke.")], "• Ada King spoke."),
+        # Letters that are spread out are words.
+        (lines("G r a c e  H o p p e r"), "Grace Hopper"),
+        (lines("A B C D E F"), "A B C D E F"),
+    ],
+)
+def test_cells_are_seen_from_the_room_between_them(page: list[Line], text: str) -> None:
+    assert read(pdf(page)).text == text
+
+
+def test_a_line_that_is_spread_out_to_both_margins_has_no_cells() -> None:
+    page = b"BT /F1 10 Tf 12 Tw 72 700 Td (Grace Hopper of Arlington) Tj 0 Tw 0 -12 Td (went to the town.) Tj ET"
+    assert shown(page) == "Grace Hopper of Arlington went to the town."
+
+
+def test_numbers_of_lines_are_left_out() -> None:
+    text = "The members of the council met in the town of Oslo on that day"
+    numbers = [(50, 712 - 12 * number, str(number)) for number in (1, 5, 10, 15)]
+    assert read(pdf([*numbers, *lines(*[text] * 16)])).text == " ".join([text] * 16)
+
+
+def test_turned_text_is_read_along_its_lines() -> None:
+    turned = b"BT /F1 10 Tf 0 1 -1 0 100 300 Tm (Grace Hopper went to the town of) Tj 0 -12 Td (Arlington.) Tj ET\n"
+    assert shown(turned + drawn((200, 500, 10, "Bo Li."))) == "Grace Hopper went to the town of Arlington.\n\nBo Li."
+
+
+@pytest.mark.parametrize(
+    "scale", [b"1 0 0 1 0 0 cm /F1 1 Tf 10 0 0 10 %d %d Tm", b".1 0 0 .1 0 0 cm /F1 100 Tf %d0 %d0 Td"]
+)
+def test_sizes_are_those_on_the_page(scale: bytes) -> None:
+    texts = b"The fleet left the harbour of Arling-", b"ton, and went on."
+    stream = b"".join(b"q BT %s (%s) Tj ET Q " % (scale % (72, 700 - 12 * row), text) for row, text in enumerate(texts))
+    assert shown(
+        stream.replace(b"q BT " + scale[: scale.index(b"cm") + 2], b"q " + scale[: scale.index(b"cm") + 2] + b" BT")
+    ) == ("The fleet left the harbour of Arlington, and went on.")
+
+
+def test_letters_without_meaning_and_forms_of_other_programs_are_said() -> None:
+    private = pdf(lines("$$$$ $$$$")).replace(b"/Encoding/WinAnsiEncoding", b"/Encoding<</Differences[36/uniE001]>>")
+    assert fault(private).code == "unknown_letters"
+    notice = lines("Please wait...", "If this message is not eventually replaced by the", "proper contents")
+    assert fault(pdf(notice)).code == "xfa_form"
+
+
+def test_each_page_begins_where_its_text_does() -> None:
+    pages = [
+        lines(f"Grace Hopper{number} and the ´ men of Wash-", f"ington went to town {number}.") for number in range(5)
+    ]
+    found = read(pdf(*pages))
+    assert [found.text[part.start :][:13] for part in found.parts or ()] == [
+        f"Grace Hopper{number}" for number in range(5)
+    ]
+
+
 @pytest.mark.parametrize(
     ("content", "code"),
     [
@@ -138,7 +267,8 @@ def test_ligatures_are_letters() -> None:
         (b"%PDF-1.7\n", "unreadable"),
         (b"<html>", "unreadable"),
         (pdf(), "unreadable"),
-        (pdf([]), "no_text_layer"),
+        (pdf([]), "no_text"),
+        (pdf(PICTURE), "no_text_layer"),
         (pdf(BROKEN_PAGE, BROKEN_PAGE), "unreadable_page"),
         (pdf(lines("Secret."), trailer=ENCRYPTED), "encrypted"),
         (pdf(lines("A")).replace(b"/Count 1", b"/Count 900000"), "unpacks_too_far"),
@@ -149,7 +279,7 @@ def test_files_without_text_say_why(content: bytes, code: str) -> None:
 
 
 def test_a_scanned_file_says_so_and_a_scanned_page_among_others_is_lost() -> None:
-    assert str(fault(pdf([]))).startswith("scanned: no text layer")
+    assert str(fault(pdf(PICTURE))).startswith("scanned: no text layer")
     found = read(pdf(lines("One."), PICTURE))
     assert {lost.number: lost.error for lost in found.lost} == {2: "no_text_layer"}
 

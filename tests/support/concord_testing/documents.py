@@ -14,13 +14,13 @@ PICTURE = "a page that is a picture"
 Line = tuple[float, float, str]
 
 
-def pdf(*pages: Sequence[Line] | str | None, trailer: str = "", info: str = "") -> bytes:
+def pdf(*pages: Sequence[Line] | str | bytes | None, trailer: str = "", info: str = "") -> bytes:
     """Return a PDF file with the lines of each page, given by the place of their first letter, in points, and text.
 
     The origin is the lower left corner of a page of 600 by 800 points; letters are 10 points high, in WinAnsi.
 
     Args:
-        pages: of lines, ``PICTURE`` or ``BROKEN_PAGE``.
+        pages: of lines, ``PICTURE``, ``BROKEN_PAGE``, or a content stream.
         trailer: further entries of the trailer.
         info: the entries of what the file says of itself.
     """
@@ -34,7 +34,9 @@ def pdf(*pages: Sequence[Line] | str | None, trailer: str = "", info: str = "") 
         if lines is BROKEN_PAGE:
             objects += [b"<</Type/Nothing>>", b"null"]
             continue
-        if isinstance(lines, str):
+        if isinstance(lines, bytes):
+            stream = lines
+        elif isinstance(lines, str):
             stream = b"600 0 0 800 0 0 cm BI /W 1 /H 1 /CS /G /BPC 8 ID 0 EI"
         else:
             drawn = "".join(f"1 0 0 1 {x} {y} Tm ({_escaped(text)}) Tj\n" for x, y, text in lines)
