@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from html import escape
-from itertools import pairwise, repeat
+from itertools import chain, pairwise, repeat
 from pathlib import PurePath
 from typing import Any, BinaryIO
 
@@ -57,19 +57,21 @@ _NOT_SHOWN = (
     # Of a list that opens on a click, the choice.
     "select:not([multiple],[size]) option:not([selected]),[role=doc-noteref],[epub\\:type~=noteref]"
 )
-_STYLED = "[style*=none i],[style*=hidden i],[style*=collapse i]"
 _HIDES = re.compile(
     r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\s*(?:!\s*important\s*)?(?:;|$)",
     re.IGNORECASE,
 )
+_SET_APART = re.compile(
+    r"(?i)(?:^|;)\s*display\s*:\s*(?:block|flex|grid|table|list-item|inline-(?:block|flex|grid|table))"
+)
+_KEEPS = re.compile(r"(?i)(?:^|;)\s*white-space(?:-collapse)?\s*:\s*(?:pre|break-spaces)")
 _NOTE_LINKS = 'sup:has(a[href*="#"]),a[href*="#"]>sup'
 
 # What tags stand for, in characters that no text may contain.
-_BLOCK, _LINE, _LINK, _LINK_END, _RAISED, _RAISED_END = "\ufdd0\ufdd1\ufdd2\ufdd3\ufdd4\ufdd5"
-_TO_ASCII = {ord(mark): 0x0E + number for number, mark in enumerate((_BLOCK, _LINE, _RAISED, _RAISED_END))}
+_BLOCK, _LINE, _LINK, _LINK_END, _RAISED, _RAISED_END, _KEPT, _KEPT_END = map(chr, range(0xFDD0, 0xFDD8))
+_TO_ASCII = {0xFDD0 + number: 0x0E + number for number in range(8)}
 """Resiliparse finds no content in other characters that stand alone."""
-_KEPT = str.maketrans({" ": "\ufdd6", "\t": "\ufdd7", "\n": "\ufdd8"})
-"""White space that is shown as it is written."""
+_AS_WRITTEN = str.maketrans({" ": "\ufdd8", "\t": "\ufdd9", "\n": _LINE})
 _BLOCKS = (
     *("address", "article", "aside", "blockquote", "body", "button", "caption", "center", "dd", "details", "dialog"),
     *("dir", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5"),
@@ -80,15 +82,19 @@ _BLOCKS = (
 _MEANING = (
     {f"{end}{name}": _BLOCK for name in _BLOCKS for end in ("", "/")}
     | {"br": _LINE, "a": _LINK, "/a": _LINK_END, "sup": _RAISED, "/sup": _RAISED_END}
+    | dict.fromkeys(("pre", "textarea", "listing"), _BLOCK + _KEPT)
+    | {f"/{name}": _KEPT_END + _BLOCK for name in ("pre", "textarea", "listing")}
     | dict.fromkeys(("img", "input", "embed", "svg"), " ")
 )
 _TAG = re.compile(r"<(/?[a-z][^\s>]*)[^>]*>|<!--.*?-->", re.DOTALL)
-_WRITTEN = re.compile(r"(<(pre|textarea|listing)\b[^>]*>)(.*?)(?=</\2>)", re.DOTALL)
+_WRITTEN = re.compile(f"{_KEPT}(.*?){_KEPT_END}", re.DOTALL)
+_ONLY_LINKS = re.compile(f"(?:{_LINK}[^{_LINK_END}]*{_LINK_END}[^\\w{_LINK}]*){{2,}}")
 _NEIGHBOURS = re.compile(f"{_LINK_END}{_LINK}")
 _HAS_SPACES = re.compile(r"[0-9A-Za-z\xc0-\u0dff]")
 """Letters of scripts that have spaces between words."""
-_MARKED = re.compile(rf"{_RAISED}([^\ufdd0-\ufdd8]*){_RAISED_END}")
-_BLANK_LINES = re.compile(rf"(?:{_LINE}[ \xa0]*){{2,}}")
+_MARKED = re.compile(rf"{_RAISED}([^\ufdd0-\ufdd9]*){_RAISED_END}")
+_BLANKS = " \xa0\ufdd8\ufdd9"
+_BLANK_LINES = re.compile(f"(?:{_LINE}[{_BLANKS}]*){{2,}}")
 _BORDERS = re.compile(rf"{_BLOCK}[ {_BLOCK}]*")
 _LEAST_WIDTH = 50
 """Lines that are filled have so many characters."""
@@ -178,7 +184,7 @@ def _declared(content: bytes, charset: str | None) -> str | None:
 
 
 def _remove_hidden(tree: Any) -> None:
-    """Take out what a page does not show, and the marks of notes that are links to them."""
+    """Take out what a page does not show, and links to notes; mark what its own style makes a block, or keeps."""
 
     def found(selectors: str) -> list[Any]:
         # Iterating over the collection itself takes quadratic time.
@@ -186,10 +192,15 @@ def _remove_hidden(tree: Any) -> None:
 
     for element in found(_NOT_SHOWN):
         element.remove()
-    for element in found(_STYLED):
+    for element in found("[style]"):
+        style = element.getattr("style")
         # A page that hides itself is shown by its scripts.
-        if _HIDES.search(element.getattr("style")) and element.tag not in ("html", "body"):
+        if _HIDES.search(style) and element.tag not in ("html", "body"):
             element.remove()
+        for pattern, start, end in ((_SET_APART, _BLOCK, _BLOCK), (_KEEPS, _KEPT, _KEPT_END)):
+            if pattern.search(style):
+                element.prepend(tree.create_text_node(start))
+                element.append(tree.create_text_node(end))
     for element in found(_NOTE_LINKS):
         if is_note_mark(element.text.strip(), "word"):
             element.remove()
@@ -197,9 +208,8 @@ def _remove_hidden(tree: Any) -> None:
 
 def _without_tags(markup: str) -> str:
     """Return the text of a page that was written from its tree, with what its tags stand for."""
-    text = _WRITTEN.sub(lambda found: found[0].translate(_KEPT), markup)
     # Faster than a function that is called for each tag.
-    pieces = _TAG.split(text)
+    pieces = _TAG.split(markup)
     pieces[1::2] = map(_MEANING.get, pieces[1::2], repeat(""))
     return "".join(pieces).replace("&lt;", "<").replace("&gt;", ">").replace("&nbsp;", "\xa0").replace("&amp;", "&")
 
@@ -225,22 +235,31 @@ def _main_content(tree: Any) -> str:
 
 def _laid_out(text: str) -> str:
     """Return a text in which white space is as it is shown, and blocks are set apart."""
+    text = _WRITTEN.sub(lambda found: found[1].strip("\n").translate(_AS_WRITTEN), text)
+    text = text.replace(_KEPT, "").replace(_KEPT_END, "")
     # Bytes are split at the white space of HTML alone.
     text = b" ".join(text.encode().split()).decode().replace("\u00ad", "")
-    text = _NEIGHBOURS.sub(_between_links, text).replace(_LINK, "").replace(_LINK_END, "")
-    text = _MARKED.sub(_with_raised, text).replace(_RAISED, "").replace(_RAISED_END, "")
-    blocks = (block.strip(f" \xa0{_LINE}") for block in _BORDERS.split(text))
-    text = "\n\n".join(_with_lines(block) if _LINE in block else block for block in blocks if block)
-    for kept, mark in _KEPT.items():
-        text = text.replace(mark, chr(kept))
-    return text
+    text = _NEIGHBOURS.sub(_between_links, text)
+    if _RAISED in text:
+        text = _MARKED.sub(_with_raised, text).replace(_RAISED, "").replace(_RAISED_END, "")
+    text = "\n\n".join(chain.from_iterable(map(_shown, _BORDERS.split(text))))
+    return text.replace("\ufdd8", " ").replace("\ufdd9", "\t")
+
+
+def _shown(block: str) -> Iterator[str]:
+    """Yield a block, or several where it is a list of links, or of lines."""
+    is_menu = _LINE not in block and _ONLY_LINKS.fullmatch(block.strip(_BLANKS))
+    for item in block.split(_LINK_END) if is_menu else [block]:
+        text = item.replace(_LINK, "").replace(_LINK_END, "").strip(_BLANKS + _LINE)
+        if text:
+            yield from map(_with_line_ends, _BLANK_LINES.split(text)) if _LINE in text else [text]
 
 
 def _between_links(found: re.Match[str]) -> str:
     """Return what separates two links without white space between them, as in a menu."""
     before, after = found.string[found.start() - 1], found.string[found.end() : found.end() + 1]
     is_apart = _HAS_SPACES.match(before) and _HAS_SPACES.match(after) and not after.islower()
-    return _BLOCK if is_apart else ""
+    return f"{_LINK_END}{_BLOCK}{_LINK}" if is_apart else ""
 
 
 def _with_raised(found: re.Match[str]) -> str:
@@ -248,13 +267,9 @@ def _with_raised(found: re.Match[str]) -> str:
     return f" {found[1]}" if is_note_mark(found[1].strip(), before) else found[1]
 
 
-def _with_lines(block: str) -> str:
-    return "\n\n".join(map(_with_line_ends, _BLANK_LINES.split(block)))
-
-
 def _with_line_ends(paragraph: str) -> str:
     """Return lines, each a block of its own unless it is filled, or the next one goes on with a small letter."""
-    lines = [line.strip(" \xa0") for line in paragraph.split(_LINE)]
+    lines = [line.strip(_BLANKS) for line in paragraph.split(_LINE)]
     width = max(map(len, lines))
     fills = [len(line) + len(after.partition(" ")[0]) >= width for line, after in pairwise(lines)]
     is_filled = width >= _LEAST_WIDTH and len(fills) > 1 and 2 * sum(fills) > len(fills)

@@ -189,7 +189,9 @@ SHOWN = {
     "A<img src=x>B<script>x</script>C <!-- > x --> D  <!--[if IE]>x<![endif]-->\n E": "A BC D E",
     "<nav><a>Oslo</a><a><b>Rome</b></a></nav><a>Nord</a><a>see</a><a>中国</a><a>北京</a>": "Oslo|Rome|Nordsee中国北京",
     "A <b> B</b> C&nbsp; D&lt;b&gt;&amp;amp;": "A B C\xa0 D<b>&amp;",
-    "<pre>A  B\n\tC</pre>D": "A  B\n\tC|D",
+    "<div><a>Oslo</a> <a> Rome</a> · <a>Bonn</a></div>He saw <a>Ada</a> <a>L</a>": "Oslo|Rome|· Bonn|He saw Ada L",
+    "<b style='top:0;display: block'>A</b>B<pre>\nC  D\n <u class=x>d</u>\nE</pre>": "A|B|C  D\nd|E",
+    "<p style='white-space:pre-wrap'>\nA\n\n<i class=x>B</i></p>C <span style='white-space:pre'> </span>D": "A|B|C  D",
     # Lines that are typed one by one are blocks, a sentence goes on.
     "<p>Anna Berg<br>Karl Maier<br> <b>the</b> smith<br><br>Eve": "Anna Berg|Karl Maier\nthe smith|Eve",
     f"<p>{'word ' * 12}<br>{'Word ' * 11}end<br>{'Word ' * 6}": (
