@@ -29,6 +29,9 @@ _CONTRACTION = re.compile(
 _MARK_WITHIN = re.compile(
     "(?<=[\u0400-\u052f])['’`](?=[\u0400-\u052f])|(?<=[\u05d0-\u05ea])[\"\u05f4](?=[\u05d0-\u05ea](?![\u05d0-\u05ea]))"
 )
+# A letter of Greek, Cyrillic or another script that is not Latin, and a space. The bundled tokenizers have hardly seen
+# such letters and end sentences behind them at random; other texts end them so only where a line ends, too.
+_UNFINISHED = re.compile("(?=[^\\W\\d_])[\u0370-\u0dff\u10a0-\u10ff\u1f00-\u1fff] ")
 # What may be a symbol, a quotation mark or a bracket. An apostrophe is none, nor is the sign of degrees ("n° 5"); where
 # ‘ ends a word, it is the second quotation mark of German.
 _SIGN = re.compile(r"[^\w\s\x00-\x7f‘’‛°]|‘(?!\w)|[][(){}]")
@@ -76,7 +79,8 @@ def mend_words(view: str, sentences: list[list[Token]], *, letters: bool) -> lis
     for sentence in sentences:
         before, first = mended[-1][-1] if mended else None, sentence[0]
         goes_on_here = before and (first.start in goes_on or _is_one_word(view, before, first, whole, letters))
-        tokens = mended.pop() if goes_on_here else []
+        is_unfinished = before and letters and _UNFINISHED.fullmatch(view, before.end - 1, first.start)
+        tokens = mended.pop() if goes_on_here or is_unfinished else []
         for found in sentence:
             while sign < found.start:
                 sign = next(signs)
