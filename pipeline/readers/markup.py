@@ -47,7 +47,7 @@ _PARTS_OF_WORDS = _BREAKS | _set(
 )
 _PARAGRAPHS = _set("p ab head u titlePart salute signed item cell speaker castItem figDesc headItem headLabel")
 _BLOCKS = _set(
-    "TEI TEI.2 text front body back group floatingText div div0 div1 div2 div3 div4 div5 div6 div7 lg list sp table "
+    "text front body back group floatingText div div0 div1 div2 div3 div4 div5 div6 div7 lg list sp table "
     "row figure epigraph argument byline dateline opener closer docTitle docAuthor docImprint docDate trailer "
     "postscript castList castGroup set listBibl biblStruct listPerson person listPlace place listOrg org entry"
 )
@@ -59,9 +59,7 @@ _RECORDS = _set("biblStruct analytic monogr series imprint bibl person place org
 """Elements whose children are blocks, unless they have text of their own between them."""
 _CHOSEN = {"choice": ("corr", "reg", "expan"), "app": ("lem",)}
 """Elements with several readings, and those that are preferred to the first one."""
-_UNPRINTED = _set(
-    "teiHeader standOff facsimile sourceDoc fw del surplus index interp interpGrp spanGrp linkGrp fs figDesc"
-)
+_UNPRINTED = _set("fw del surplus index interp interpGrp spanGrp linkGrp fs figDesc")
 _RAISED = re.compile(r"\bsup(er(script)?)?\b")
 _NOTE = re.compile(r"(foot|end)?-?note|foot|fn")
 _OPENING, _CLOSING = tuple("([{\u00ab\u2039\u201c\u201e"), tuple(".,;:!?)]}\u00bb\u203a\u201d\u2026")
@@ -194,7 +192,11 @@ class _Tei:
 
     def read(self) -> Mapping[str, str]:
         """Write the text; return what the header says."""
-        self._read(self._root)
+        texts = list(_texts(self._root))
+        if not texts:
+            raise RecordError("no_text", "expected an element <text>, got none; take the file out of the input")
+        for element in texts:
+            self._read(element)
         header = next((element for element in self._root.iter() if _name(element) == "titleStmt"), None)
         return {name: "; ".join(map(self._flat, _named(header or (), name))) for name in ("title", "author")}
 
@@ -316,6 +318,17 @@ class _Tei:
             if _name(page) == "pb":
                 self._pages += 1
                 self._flow.text.begin_part(PAGE, page.get("n", "").removeprefix("p.").strip() or str(self._pages))
+
+
+def _texts(root: Element) -> Iterator[Element]:
+    """Yield the elements ``text`` that are in no other."""
+    waiting = [root]
+    while waiting:
+        element = waiting.pop()
+        if _name(element) == "text":
+            yield element
+        else:
+            waiting += reversed(element)
 
 
 def _is_raised(element: Element) -> bool:
