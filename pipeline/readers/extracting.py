@@ -1,18 +1,16 @@
-"""Build the text of a file out of its parts, and read the files within a zip archive."""
+"""Build the text of a file out of its parts."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
-from zipfile import ZipFile
 
 import orjson
 
 from concord.models.data.sentence import line_breaks
-from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import Lost, Part
-from concord.pipeline.readers.files import Decoded, most_unpacked, unpacks_too_far
-from concord.pipeline.readers.records import RecordError, too_large
+from concord.pipeline.readers.files import Decoded
+from concord.pipeline.readers.records import RecordError
 
 
 def extracted(
@@ -83,19 +81,3 @@ SOFT_BREAK = "\n"
 HARD_BREAK = "\r"
 """Ends a line that is not joined with the next one."""
 _SOFT = re.compile(r"(?<![\n\r])\n(?![\n\r])")
-
-
-def read_member(archive: ZipFile, name: str, *, size: int, config: ReaderConfig) -> bytes:
-    """Return a file of a zip archive of ``size`` bytes.
-
-    Raises:
-        RecordError: when it unpacks to more than the bounds of the configuration.
-        KeyError: when there is no such file.
-    """
-    info = archive.getinfo(name)
-    # zipfile reads no more than is stated here.
-    if info.file_size > most_unpacked(size):
-        raise unpacks_too_far(size, most_unpacked(size))
-    if info.file_size > config.max_record_bytes:
-        raise too_large(config.max_record_bytes)
-    return archive.read(info)

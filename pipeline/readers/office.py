@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from email import message_from_bytes
+from functools import cache
 from io import BytesIO
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urldefrag
@@ -267,8 +268,12 @@ class _Word:
 
     def _value(self, element: Any, *path: str, name: str = "val") -> str | None:
         """Return an attribute of the element that a path leads to; ``1`` without it, None without the element."""
-        found = element.find("/".join(f"{self._w}{step}" for step in path)) if path else element
-        return None if found is None else found.get(f"{self._w}{name}", "1")
+        for step in path:
+            element = next(element.iterchildren(f"{self._w}{step}"), None)
+            if element is None:
+                return None
+        value: str = element.get(f"{self._w}{name}", "1")
+        return value
 
     def _is_set(self, element: Any, *path: str) -> bool | None:
         """Tell whether a property is set; None where that is left open."""
@@ -312,8 +317,8 @@ class _Word:
         for mark in root.iter(f"{w}del", f"{w}moveFrom"):
             if mark.getparent().tag == f"{w}rPr":  # the end of the paragraph is removed
                 mark.tag = f"{w}vanish"
-        for run in root.iter(f"{w}r"):
-            if self._is_hidden(run):
+        if self._hidden or next(root.iter(f"{w}vanish"), None) is not None:
+            for run in filter(self._is_hidden, root.iter(f"{w}r")):
                 run.tag = _LEFT_OUT
         for mark in root.iter(f"{w}footnoteReference", f"{w}endnoteReference"):
             if mark.get(f"{w}customMarkFollows", "0") not in _NO:
@@ -335,12 +340,14 @@ class _Word:
     def _write_paragraph(self, paragraph: Any, text: TextBuilder) -> None:
         is_shown, outer = True, list[bool]()
         for element in paragraph.iter("{*}t", *(f"{self._w}{name}" for name in _WORD_ELEMENTS)):
-            name, kind = _name(element), self._value(element, name="fldCharType")
-            if name == "fldChar" and kind == "begin":  # of a field, which has an instruction up to its separator
-                outer.append(is_shown)
-                is_shown = False
-            elif name == "fldChar":
-                is_shown = (outer[-1] if kind == "separate" else outer.pop()) if outer else True
+            name = _name(element)
+            if name == "fldChar":
+                kind = self._value(element, name="fldCharType")
+                if kind == "begin":  # of a field, which has an instruction up to its separator
+                    outer.append(is_shown)
+                    is_shown = False
+                else:
+                    is_shown = (outer[-1] if kind == "separate" else outer.pop()) if outer else True
             elif is_shown and _name(element.getparent()) == "r":
                 self._write_element(name, element, text)
         # A large first letter goes on in the next paragraph, and so does one whose end is hidden.
@@ -365,7 +372,9 @@ class _Word:
             is_raised = self._is_raised(run, "rPr")
             if is_raised is None:
                 is_raised = self._value(run, "rPr", "rStyle") in self._raised
-            written = self._letters(element.text or "", self._value(run, "rPr", "rFonts", name="ascii"))
+            written = element.text or ""
+            if not written.isascii():
+                written = self._letters(written, self._value(run, "rPr", "rFonts", name="ascii"))
             (text.write_raised if is_raised else text.write)(written)
             if not element.tag.startswith(self._w):  # of a formula, whose places say more than its text
                 text.separate(Gap.SPACE)
@@ -417,6 +426,7 @@ def _styles_with(based_on: Mapping[_KeyT, _KeyT], own: Mapping[_KeyT, bool | Non
     return frozenset(found)
 
 
+@cache
 def _encoding_of_font(name: str, number: int) -> str | None:
     """Return the encoding of a font, given the number of its character set; None where that says nothing."""
     if any(part in name.lower() for part in _PICTURE_FONTS):
@@ -433,7 +443,7 @@ def _shown_letters(text: str, encoding: str | None) -> str:
             return _SYMBOLS.get(code, "") if encoding == _SYMBOL else ""
         return str(bytes([code]), str(encoding), "ignore")
 
-    return text if text.isascii() else _OF_FONTS.sub(shown, text)
+    return _OF_FONTS.sub(shown, text)
 
 
 def _flatten(root: Any, *paragraphs: str) -> None:
@@ -637,7 +647,7 @@ class _Rtf:
         self._state, self._groups = _State(document.text), list[_State]()
         self._page, self._default_font, self._font = "cp1252", -1, -1
         self._fonts: dict[int, tuple[str, int]] = {}
-        self._to_skip, self._is_starred = 0, False
+        self._to_skip, self._is_begun, self._is_starred = 0, False, False
         # What is not written yet, and how it will be.
         self._letters, self._bytes = list[str](), bytearray()
         self._manner: tuple[TextBuilder, str, bool] = (document.text, "", False)
@@ -659,7 +669,11 @@ class _Rtf:
 
     def _take(self, found: re.Match[bytes]) -> None:
         word, number, code, sign, brace, letters = found.groups()
-        is_starred, self._is_starred = self._is_starred, sign == b"*"
+        if found.lastindex is None:  # the end of a line, which means nothing
+            return
+        # An asterisk is heeded where a group begins.
+        is_starred, self._is_starred = self._is_starred, sign == b"*" and self._is_begun
+        self._is_begun = brace == b"{"
         if brace:
             self._to_skip = 0
             if brace == b"{":

@@ -282,7 +282,7 @@ FONTS = (
         (rb"\uc2\u345\'c5\'99{\uc0\u345}\uc1\u345\'3f\u345{}a\u-10179?\u-8704?", "řřřřa😀"),
         (rb"a{\v no}\v no\v0 b{\deleted no}\v no\plain c", "abc"),
         (rb"{\field{\*\fldinst no}{\fldrslt yes}}{\pict\bin3 }}}no}{\*\new no}{\info{\title no}}{\header no}", "yes"),
-        (rb"{\upr{no}{\*\ud{yes}}}{\object{\*\objdata 00}{\result yes}}", "yesyes"),
+        (rb"{\b\*\cs1 an}{\upr{no}{\*\ud{yes}}}{\object{\*\objdata 00}{\result yes}}", "anyesyes"),
         (rb"a{\shp{\*\shpinst{\sp{\sv no}}{\shptxt box\par}}{\shprslt no}}b\par c", "ab\n\nc\n\nbox"),
         (rb"{\listtext 1.\tab}a\tab b\line c\page d\nestcell e\~f\_g", "a\tb\nc\n\nd\n\ne\u00a0f\u2011g"),
         (rb"Keller{\super\chftn{\footnote\ftnalt {\super\chftn} Note.}}{\super 2} m{\up6 2}", "Keller 2 m2\n\nNote."),
