@@ -216,7 +216,8 @@ class _Tei:
             if child is None:
                 self._end(self._open.pop())
             elif (name := _name(child)) in _BREAKS or not self._is_printed(name, child):
-                self._turn_pages(child)
+                if name != "lb":
+                    self._turn_pages(child)
                 if name in _BREAKS:
                     self._break_line(child)
                 self._write(child.tail)
@@ -287,9 +288,7 @@ class _Tei:
             self._separate(opened.gap, name, -1)
         if name == "w":
             flow.in_word = element.get("part") in ("I", "M")
-        if name == "w" and flow.in_word:
-            text.go_on()
-        elif element.get("join") in ("right", "both"):
+        if element.get("join") in ("right", "both"):
             text.glue()
         elif text.length > opened.start and _is_apart(name, element.text, _CLOSING):
             flow.after_field = True
@@ -400,7 +399,7 @@ def _whole_words(lines: Iterable[Element]) -> dict[int, str]:
             first = last
         if first is not None:
             words[id(first)], words[id(item)] = _printed(first, item.get("CONTENT", "")), ""
-            broken.pop(whole, None)
+            broken.pop(_word(first, "SUBS_CONTENT"), None)
         elif kind == "HypPart1" and whole:
             words[id(item)] = _printed(item, "")
             broken[whole] = item

@@ -54,6 +54,7 @@ def pages(found: Document) -> dict[str, str]:
         ("<p>Anna <del>Bob</del><add>Eve</add></p><fw>THE BRIDGE 12</fw>", "Anna Eve"),
         ("<p><w>Good</w><w>day</w><pc>,</pc> <w>An</w><w join='left'>na</w></p>", "Good day, Anna"),
         ("<p><w part='I'>Phila</w><w part='F'>delphia</w></p>", "Philadelphia"),
+        ("<p><w part='I'>Phila</w> <w>and</w> <w part='I'>Bos</w> <w part='F'>ton</w></p>", "Phila and Boston"),
         ("<p><w part='I'>Phila-</w>\n<lb/> <w part='F'>delphia</w> <w>Bos<lb/>ton</w></p>", "Philadelphia Boston"),
         ("<s><w join='right'>O'</w>\n<w>Brien</w>\n<pc join='left'>,</pc> <w>Eve</w></s>", "O'Brien, Eve"),
         ("<s><w>Anna</w><pc>(</pc><w>Eve</w><pc>)</pc><w>and</w></s><s><w>Bob</w></s>", "Anna (Eve) and Bob"),
