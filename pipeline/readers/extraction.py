@@ -49,8 +49,6 @@ _WALL_CLOCK = 10
 """A record may take so many times ``reader.extraction_seconds`` while the process waits or others use the cores."""
 _PR_SET_PDEATHSIG = 1
 _MEMORY_WORDS = (b"memory allocation", b"out of memory", b"bad_alloc", b"cannot allocate")
-_ABORTS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGTRAP, signal.SIGILL, signal.SIGBUS)
-"""What ends native code that finds no memory."""
 _BYTES_OF_SIZE = 8
 
 
@@ -81,7 +79,7 @@ class _Child:
         self._marks, self._errors = (os.memfd_create(name) for name in ("marks", "errors"))
         self.connection = Connection(ours.detach())
         fcntl.fcntl(self._errors, fcntl.F_SETFL, os.O_APPEND)
-        self.is_fresh, self._peak = True, 0
+        self.is_fresh = True
         self.owner = os.getpid()
         descriptors = (theirs.fileno(), self._marks)
         command = [sys.executable, "-P", "-c", _BOOT, *map(str, descriptors), str(os.getpid())]
@@ -155,9 +153,9 @@ class _Child:
         """End the process."""
         self.connection.close()
         if self.owner == os.getpid() and self._process.returncode is None:
+            # Not Popen.kill, which looks first whether it has ended, and then waits no more.
             os.kill(self._process.pid, signal.SIGKILL)
-            _, status, usage = os.wait4(self._process.pid, 0)
-            self._process.returncode, self._peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+            self._process.wait()
 
     def __del__(self) -> None:
         for file in (self._marks, self._errors):
@@ -173,10 +171,9 @@ class _Child:
 
     def _cause(self, config: ReaderConfig) -> tuple[str, str]:
         """Return why the process has ended, as a code and in words."""
-        status, size = self._process.returncode, self._peak
+        status = self._process.returncode
         memory, seconds = f"{config.extraction_memory_bytes:,} bytes of memory", config.extraction_seconds
-        is_large = size > config.extraction_memory_bytes // 2 and -status in _ABORTS
-        if status == _NO_MEMORY or is_large or any(words in self._said().lower() for words in _MEMORY_WORDS):
+        if status == _NO_MEMORY or any(words in self._said().lower() for words in _MEMORY_WORDS):
             return "took_too_much_memory", f"took more than {memory}; {_advice('memory_bytes')}"
         if status == -signal.SIGPROF:
             return "took_too_long", f"took more than {seconds:g} s; {_advice('seconds')}"

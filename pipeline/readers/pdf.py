@@ -139,7 +139,7 @@ class PdfReader(FileReader):
 
     suffixes = with_codecs(".pdf")
     libraries = ("pypdfium2",)
-    text_share = 0.05
+    text_share = 0.1
 
     @override
     def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
