@@ -39,7 +39,7 @@ _CHARACTER_SETS = {
     int(number): encoding
     for number, encoding in re.findall(
         r"(\d+):(\S+)",
-        "0:cp1252 77:mac-roman 78:cp932 79:cp949 80:gb18030 81:big5 83:mac-hebrew 84:mac-arabic 85:mac-greek "
+        "0:cp1252 1:cp1252 77:mac-roman 78:cp932 79:cp949 80:gb18030 81:big5 83:mac-hebrew 84:mac-arabic 85:mac-greek "
         "86:mac-turkish 87:mac-thai 88:mac-latin2 89:mac-cyrillic 128:cp932 129:cp949 130:johab 134:gb18030 136:cp950 "
         "161:cp1253 162:cp1254 163:cp1258 177:cp1255 178:cp1256 186:cp1257 204:cp1251 222:cp874 238:cp1250 254:cp437 "
         "255:cp850",
@@ -734,11 +734,11 @@ class _Rtf:
             self._state = state._replace(place=_OUT)
 
     def _encoding(self) -> str:
-        """Return the encoding of the font; that of 0 is what the file is in, unless that is Windows'."""
+        """Return the encoding of the font: of 1 that of the file, and of 0 too where that is not Windows'."""
         font = self._default_font if self._state.font is None else self._state.font
         name, number = self._fonts.get(font, ("", 1))
-        is_other = number == 0 and self._page in ("mac-roman", "cp437", "cp850")
-        return (None if is_other else _encoding_of_font(name, number)) or self._page
+        is_of_file = number == 1 or (number == 0 and self._page in ("mac-roman", "cp437", "cp850"))
+        return (None if is_of_file else _encoding_of_font(name, number)) or self._page
 
     def _is_shown(self) -> bool:
         return self._state.place == _SHOWN and not self._state.is_hidden and not self._state.is_removed

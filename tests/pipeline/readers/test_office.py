@@ -158,6 +158,7 @@ def test_what_a_field_of_word_is_made_of_is_not_shown() -> None:
         ("Arial", "0158", "Ř"),
         ("Arial", "F0E9", "é"),
         ("Arial CE", "F0F8", "ř"),
+        ("Arial Other", "F0E9", "é"),
         ("Symbol", "F061", "α"),
         ("Wingdings", "F04A", ""),
         ("Icons", "F04A", ""),
@@ -166,7 +167,7 @@ def test_what_a_field_of_word_is_made_of_is_not_shown() -> None:
 def test_symbols_of_fonts_are_the_letters_that_they_show(font: str, code: str, text: str) -> None:
     fonts = "".join(
         f'<w:font w:name="{name}"><w:charset w:val="{number}"/></w:font>'
-        for name, number in (("Arial CE", "EE"), ("Icons", "02"))
+        for name, number in (("Arial CE", "EE"), ("Arial Other", "01"), ("Icons", "02"))
     )
     symbol = f'<w:r><w:sym w:font="{font}" w:char="{code}"/></w:r>'
     own = f'<w:r><w:rPr><w:rFonts w:ascii="{font}"/></w:rPr><w:t>&#x{code};</w:t></w:r>'
