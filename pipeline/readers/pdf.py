@@ -49,6 +49,8 @@ _SAME_PLACE = 2.0
 """Points."""
 _LEAST_ROOM, _SURE_ROOM = 1.0, 2.5
 """White space between two cells, in sizes of the font: at the least, and in a line that is spread out."""
+_WIDE, _LETTER_AND_ROOM = 0.55, 1.1
+"""Sizes of the font: how wide a letter is in a line that surely has cells, and a letter with the room behind it."""
 _TIMES_ROOM, _NARROWEST = 3.0, 0.2
 """How many times as wide as the narrowest space of its line it is, and how wide that is at the least."""
 _HYPHEN = "\ufffe"
@@ -240,8 +242,9 @@ class _Letters:
         self._limits = (left, right, bottom, top), (bottom, top, -right, -left), (-top, -bottom, left, right)
         self._x, self._y, *_ = self._numbers = [c_double() for _ in range(4)]
         self._places = tuple(map(byref, self._numbers))
+        self._place = self._places[:2]
         self._matrix = raw.FS_MATRIX()
-        self._get_origin = raw.FPDFText_GetCharOrigin
+        self._get_origin, self._get_box = raw.FPDFText_GetCharOrigin, raw.FPDFText_GetCharBox
         greatest = "" if self.text.isascii() else max(self.text)
         # PDFium counts in UTF-16, and those of its characters that have no text as well.
         self._is_wide = greatest > "\uffff"
@@ -262,21 +265,15 @@ class _Letters:
         whole = [line for row, found in enumerate(_LINE.finditer(self.text)) for line in self._shown(found, row)]
         if not whole:
             return []
-        # Lines of cells are the wider ones. Where one is found, all lines and all of their spaces are looked at.
-        usual = sorted(map(_width, whole))[3 * (len(whole) - 1) // 4]
-        page = self._cells_of(whole, usual)
-        return page if len(page) == len(whole) else self._cells_of(whole, -inf)
-
-    def _cells_of(self, whole: _Page, usual: float) -> _Page:
-        """Return the cells of all lines: what is as far apart as two words of a sentence are not."""
+        # A line with cells is wide for its letters, and no name goes on with a small letter: those few are looked at.
+        usual = min(_WIDE, sorted(map(_width, whole))[3 * (len(whole) - 1) // 4])
         page: _Page = []
         for number, line in enumerate(whole):
-            found = _SPACES.finditer(self.text, line.start, line.end) if _width(line) >= usual else ()
+            width = _width(line)
+            found = _SPACES.finditer(self.text, line.start, line.end) if width >= usual else ()
             spaces = [space.span() for space in found]
-            # No name goes on with a small letter.
-            likely = (space for space in spaces if usual < 0 or not self.text[space[1]].islower())
-            least = _NUMBER_ROOM * line.size
-            if any(self._room(line, space) > least for space in likely):
+            likely = spaces if width > _WIDE else [space for space in spaces if not self.text[space[1]].islower()]
+            if any(self._may_part(line, space) for space in likely):
                 beside = [*whole[max(number - 1, 0) : number], *whole[number + 1 : number + 2]]
                 bounds = [line.start, *chain.from_iterable(self._gaps(line, spaces, beside)), line.end]
                 pairs = zip(bounds[::2], bounds[1::2], strict=True)
@@ -292,13 +289,17 @@ class _Letters:
 
     def _origin(self, place: int) -> tuple[float, float]:
         """Return where a letter begins on its base line."""
-        self._get_origin(self._page, place if self._is_plain else self._index(place), *self._places[:2])
+        self._get_origin(self._page, place if self._is_plain else self._index(place), *self._place)
         return self._x.value, self._y.value
 
     def _bounds(self, place: int) -> list[float]:
         """Return the left, right, lower and upper end of a letter."""
-        self._raw.FPDFText_GetCharBox(self._page, self._index(place), *self._places)
+        self._get_box(self._page, self._index(place), *self._places)
         return [number.value for number in self._numbers]
+
+    def _right(self, place: int) -> float:
+        self._get_box(self._page, place if self._is_plain else self._index(place), *self._places)
+        return self._numbers[1].value
 
     def _size(self, place: int) -> float:
         index = self._index(place)
@@ -327,16 +328,18 @@ class _Letters:
         text = "".join(self._letters[start:end])
         text = " ".join(text.split()) if "  " in text or text[:1].isspace() or text[-1:].isspace() else text
         x, y = self._origin(start)
-        _, right, bottom, top = self._bounds(end - 1)
+        right = self._right(end - 1)
         middle = self._visible((start + end) // 2)
         size = self._size(middle)
         if not self.text[start].isalpha():
             # Perhaps the raised mark of a note.
             y = self._origin(middle)[1]
         if end - start > 2:
+            _, _, bottom, top = self._bounds(end - 1) if right - x < 2 * size else (0, 0, y, y)
             is_turned = abs(bottom - y) > max(2 * size, abs(right - x))
             self._turn = (1 if bottom > y else -1) if is_turned else 0
         if self._turn:
+            _, _, bottom, top = self._bounds(end - 1)
             x, y, right = (y, -x, top) if self._turn > 0 else (-y, x, -bottom)
         _, _, lowest, highest = self._limits[self._turn]
         height = (y - lowest) / (highest - lowest or 1.0)
@@ -381,6 +384,12 @@ class _Letters:
         if self.text[line.start : spaces[0][0]].isdecimal():
             starts[0] = _NUMBER_ROOM * line.size
         return [space for space, room, start in zip(spaces, rooms, starts, strict=True) if room > start]
+
+    def _may_part(self, line: _Line, space: tuple[int, int]) -> bool:
+        """Tell whether two words are perhaps cells: from the beginnings of their letters, which is the fastest way."""
+        x, y = self._origin(space[0] - 1)
+        following_x, following_y = self._origin(space[1])
+        return abs(following_x - x) + abs(following_y - y) > _LETTER_AND_ROOM * line.size
 
     def _room(self, line: _Line, space: tuple[int, int]) -> float:
         """Return how wide white space within a line is."""
