@@ -6,7 +6,7 @@ nothing that a file defines can grow. Names of elements count without their name
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html.entities import html5
@@ -440,7 +440,17 @@ def _page_pages(root: Element) -> Iterator[tuple[str, list[list[str]]]]:
     """Yield the pages of PAGE XML."""
     for number, page in enumerate(_named(root, "Page"), 1):
         ranks = _ranks(name for group in _named(page, "ReadingOrder") for name in _references(group))
-        yield str(number), [_region_lines(region) for region in _in_order(page, ranks, _is_region)]
+        texts = _with_text(page)
+        yield str(number), [_region_lines(region, texts) for region in _in_order(page, ranks, _is_region)]
+
+
+def _with_text(page: Element) -> set[int]:
+    """Return the identities of the elements that have text within them."""
+    found: set[int] = set()
+    for element in reversed(list(page.iter())):
+        if (_name(element) == "Unicode" and element.text) or any(id(child) in found for child in element):
+            found.add(id(element))
+    return found
 
 
 def _is_region(element: Element) -> bool:
@@ -449,11 +459,10 @@ def _is_region(element: Element) -> bool:
     return _name(element).endswith(("Region", "TableCell")) and not _RUNNING & types
 
 
-def _region_lines(region: Element) -> list[str]:
+def _region_lines(region: Element, texts: Container[int]) -> list[str]:
     """Return the lines of a region; its own text counts where neither they nor regions within it have any."""
     lines = list(filter(None, map(_page_line, _named(region, "TextLine"))))
-    regions = (child for child in region if _is_region(child))
-    if lines or any(_name(inner) == "Unicode" and inner.text for child in regions for inner in child.iter()):
+    if lines or any(id(child) in texts and _is_region(child) for child in region):
         return lines
     return _equivalent(region).splitlines()
 
