@@ -276,8 +276,8 @@ class _Letters:
             if any(self._may_part(line, space) for space in likely):
                 beside = [*whole[max(number - 1, 0) : number], *whole[number + 1 : number + 2]]
                 bounds = [line.start, *chain.from_iterable(self._gaps(line, spaces, beside)), line.end]
-                pairs = zip(bounds[::2], bounds[1::2], strict=True)
-                page += (self._line(start, end, line.row) for start, end in pairs)
+                pairs = [*zip(bounds[::2], bounds[1::2], strict=True)] if len(bounds) > 2 else []
+                page += (self._line(start, end, line.row, line.size) for start, end in pairs) if pairs else (line,)
             else:
                 page.append(line)
         return page
@@ -324,13 +324,13 @@ class _Letters:
             place -= 1
         return place
 
-    def _line(self, start: int, end: int, row: int) -> _Line:
+    def _line(self, start: int, end: int, row: int, size: float = 0.0) -> _Line:
         text = "".join(self._letters[start:end])
         text = " ".join(text.split()) if "  " in text or text[:1].isspace() or text[-1:].isspace() else text
         x, y = self._origin(start)
         right = self._right(end - 1)
         middle = self._visible((start + end) // 2)
-        size = self._size(middle)
+        size = size or self._size(middle)
         if not self.text[start].isalpha():
             # Perhaps the raised mark of a note.
             y = self._origin(middle)[1]
