@@ -408,7 +408,12 @@ class _Letters:
         if _SPREAD_WITHIN.search(self.text):
             for found in _SPREAD.finditer(self.text):
                 self._close_up(letters, found)
-        return [letters.get(place, letter) for place, letter in enumerate(self.text)] if letters else self.text
+        if not letters:
+            return self.text
+        whole = list(self.text)
+        for place, letter in letters.items():
+            whole[place] = letter
+        return whole
 
     def _set_apart(self, letters: dict[int, str], found: re.Match[str]) -> None:
         """Set the mark of a note apart from the word before it, or behind it."""
