@@ -290,8 +290,8 @@ def annotate(
 
     Raises:
         ConfigError: for a key or value that does not exist.
-        DeadLetterLimitError: when more records became dead letters than ``max_dead_letters`` allows, or a file could
-            not be read, or not to its end; the collection is finished all the same.
+        DeadLetterLimitError: when more records became dead letters than ``max_dead_letters`` allows, or more files were
+            lost than ``max_lost_files`` does; the collection is finished all the same.
         ConcordError: as the command line explains it (concord.pipeline.errors).
     """
     options = {
@@ -310,8 +310,9 @@ def annotate(
     job = resolve_job(config)
     answer = annotate_collection(job)
     if answer.exit_code:
-        excess = describe_lost_files(answer.values["lost_files"])
-        excess = excess or f"more than max_dead_letters={job.config.max_dead_letters} allows"
+        lost, excess = answer.values["lost_files"], f"more than max_dead_letters={job.config.max_dead_letters} allows"
+        if len(lost) > job.config.max_lost_files:
+            excess = describe_lost_files(lost)
         raise DeadLetterLimitError(
             f"{config.output.path}: {answer.values['dead_letters']} of {answer.values['read']} records are dead "
             f"letters, {excess}; concord.open(...).errors says why, and the other documents are annotated"

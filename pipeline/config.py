@@ -232,8 +232,9 @@ class AnnotateConfig(Config):
     tagger: TaggerRunConfig = TaggerRunConfig()
     executor: Annotated[ExecutorConfig, Affects("nothing", later_runs=False)] = ExecutorConfig()
     max_dead_letters: Annotated[float, Affects("nothing")] = Field(default=0.1, ge=0, le=1)
-    """Share of the records that may become dead letters; above it the run ends with exit code 3, as it does where a
-    file cannot be read, or not to its end."""
+    """Share of the records that may become dead letters; above it the run ends with exit code 3."""
+    max_lost_files: Annotated[int, Affects("nothing")] = Field(default=0, ge=0)
+    """Files that may be lost, as a whole or from some place on; above it the run ends with exit code 3."""
     max_removed: Annotated[float, Affects("nothing", later_runs=False)] = Field(default=0.5, ge=0, le=1)
     """Share of the existing documents that may be gone from the input; above it the run is refused."""
     accept_input: Annotated[bool, Affects("nothing", later_runs=False)] = False

@@ -244,7 +244,7 @@ class RunTally:
             report=html if html.exists() else None,
             lost_files=plan.lost_files,
         )
-        is_too_much = report.exceeds(config.max_dead_letters) or report.lost_files
+        is_too_much = report.exceeds(config.max_dead_letters) or len(report.lost_files) > config.max_lost_files
         return replace(report, exit_code=3) if is_too_much else report
 
     def _seconds(self) -> dict[str, float]:

@@ -126,7 +126,9 @@ def test_name_that_is_not_utf8_is_a_dead_letter(source: Path) -> None:
 
     report = run(source)
 
-    assert report.annotated == 40
+    assert (report.annotated, report.exit_code) == (40, 3)
+    assert run(source, max_lost_files=1).exit_code == 3
+    assert run(source, max_lost_files=2).exit_code == 0
     assert {name: message.rpartition(": ")[2] for name, (_, message) in dead_letters(report).items()} == {
         "caf\\xe9.txt": "expected a file name in UTF-8; rename the file",
         "a.jsonl": "expected a file name in UTF-8; rename the file",
