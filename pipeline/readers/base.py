@@ -19,7 +19,7 @@ from typing_extensions import override
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import NO_TEXT, DeadLetter, Document
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.extraction import Mark, begin
+from concord.pipeline.readers.extraction import Mark, begin, is_short_of_memory
 from concord.pipeline.readers.fields import (
     ExtractedRecord,
     Fields,
@@ -470,7 +470,7 @@ def as_record_errors(kind: str) -> Iterator[None]:
     except (RecordError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - whatever a library raises
-        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        if is_short_of_memory() or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
             raise MemoryError from None
         raise RecordError(
             "unreadable",

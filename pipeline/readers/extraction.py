@@ -281,6 +281,11 @@ def is_isolated() -> bool:
     return _server is not None
 
 
+def is_short_of_memory() -> bool:
+    """Tell whether a process of its own has taken so much memory that a library may have found none."""
+    return _server is not None and _server.is_short_of_memory()
+
+
 class _Server:
     """Answers requests in the other process."""
 
@@ -288,7 +293,7 @@ class _Server:
         self._connection = connection
         self._marks = mark_file
         self._size = 0
-        self._seconds = 0.0
+        self._seconds, self._memory = 0.0, 0
         self._waiting: list[tuple[Any, int]] = []
         self._mark = Mark(0)
 
@@ -302,7 +307,7 @@ class _Server:
         """Do work, and send its items in parcels."""
         self._size = self._size or _size()
         _, most = resource.getrlimit(resource.RLIMIT_AS)
-        limit = self._size + memory
+        limit, self._memory = self._size + memory, memory
         resource.setrlimit(resource.RLIMIT_AS, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
         self._seconds = seconds
         flushed, size = time.monotonic(), 0
@@ -320,6 +325,11 @@ class _Server:
             self._finish("error", error.with_traceback(None))
         else:
             self._finish("done", _size() - self._size > memory // _MOST_GROWTH)
+
+    def is_short_of_memory(self) -> bool:
+        with open("/proc/self/status", "rb") as file:  # noqa: PTH123
+            peak = next(int(line.split()[1]) << 10 for line in file if line.startswith(b"VmPeak"))
+        return peak > self._size + self._memory // 2
 
     def _finish(self, kind: str, content: object) -> None:
         self._set_timers(0)
