@@ -1,6 +1,9 @@
 """Plan and commit tiny documents, from a thousand to a million, with a parser and a tagger that do nothing.
 
 Command: python benchmarks/bench_planning.py > benchmarks/results/planning_cpu_202611.json
+Command: python benchmarks/bench_planning.py --pdf 2000 > benchmarks/results/planning_pdf_cpu_202611.json
+
+With ``--pdf`` a folder of PDF files is planned and hashed instead, of six pages each.
 
 This measures the cost of the pipeline itself. Each size runs in a separate process, first into an empty folder, then
 again with nothing changed, then with one document in a hundred changed. The exponent is the slope of log seconds over
@@ -19,9 +22,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
+from concord_testing.broken_files import plan_for
+from concord_testing.documents import pdf
 from environment import environment
 
 from concord.models.data.outputs import DEFAULT_OPTIONS, Prediction, PredictOptions
@@ -34,6 +40,7 @@ from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import Progress
+from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.worker.shard_worker import ShardWorker
 from research.grid.records import rounded
 
@@ -171,11 +178,40 @@ def describe(row: dict[str, Any]) -> dict[str, Any]:
     return {"documents": count, **ways, "most_resident_mb": row["most_resident_mb"]}
 
 
+def plan_pdf(folder: Path, files: int, rounds: int = 5) -> dict[str, Any]:
+    """Return the processor time of hashing and of planning a folder of PDF files."""
+    for number in range(files):
+        line = f"Anna met Bob {number} times, and Eve left for London in the rain."
+        pages = [[(72, 700 - 14 * row, f"{page}.{row} {line}") for row in range(40)] for page in range(6)]
+        (folder / f"{number:05d}.pdf").write_bytes(pdf(*pages))
+    paths = [str(path) for path in folder.iterdir()]
+    hashed, planned = list[float](), list[float]()
+    for _ in range(rounds):
+        start = time.process_time()
+        size = sum(Path(path).stat().st_size for path in paths if file_sha256(path))
+        hashed.append(time.process_time() - start)
+        start = time.process_time()
+        plan = plan_for(folder)
+        planned.append(time.process_time() - start)
+    return {
+        "files": plan.read,
+        "bytes": size,
+        "hash_seconds": round(median(hashed), 3),
+        "plan_seconds": round(median(planned), 3),
+    }
+
+
 def main() -> None:
     """Measure, fit, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6])
+    parser.add_argument("--pdf", type=int, metavar="FILES")
     arguments = parser.parse_args()
+    if arguments.pdf:
+        with tempfile.TemporaryDirectory() as folder:
+            found = plan_pdf(Path(folder), arguments.pdf)
+        print(json.dumps({**environment("bench_planning.py"), **found}, indent=1))
+        return
     rows = [in_process(documents) for documents in arguments.documents]
     measures = [
         ("first", "plan_seconds"),

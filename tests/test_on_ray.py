@@ -45,6 +45,7 @@ SUPPORT = str(CHECKOUT / "tests" / "support")
 OFTEN = {"RAY_metrics_report_interval_ms": "500"}
 # Ray ends a driver a minute after its cluster is gone, which is too long for a test.
 GONE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+LITTLE_MEMORY = {"extraction_memory_bytes": 64 << 20}
 DRIVERS: list[BaseProcess] = []
 TEXTS = ["Ada met Charles in London.", "", "He left Paris for Boston."]
 
@@ -76,7 +77,8 @@ def source(tmp_path: Path) -> Path:
 def ray_job(source: Path, output: Path, *, keep_text: bool = False, **executor: Any) -> AnnotateConfig:
     """Return a job for Ray with one worker of one thread."""
     texts = {"output": {"path": str(output), "keep_text": True}} if keep_text else {}
-    return runs.job(source, output, executor={"kind": "ray", "threads": 1, "actors": 1} | executor, **texts)
+    ray = {"kind": "ray", "threads": 1, "actors": 1}
+    return runs.job(source, output, executor=ray | executor, reader=LITTLE_MEMORY, **texts)
 
 
 def start(work: Callable[[], object], address: str, **environment: str) -> BaseProcess:
@@ -135,6 +137,8 @@ def test_workers_of_two_kinds_write_the_bytes_of_a_local_run_and_store_its_texts
     folder = tmp_path / "archive"
     folder.mkdir()
     shutil.copy(CHECKOUT / "examples" / "archives" / "telegram.rtf", folder)
+    # More than the process may take in which a worker extracts.
+    (folder / "large.html").write_text("<p>Ada" * 3_000_000)
     source = runs.write_collection(folder / "in.jsonl", extra=("a PARSERFAULT", "", "Ann \t met Bob"))
     text = json.loads(source.read_text().splitlines()[5])["text"]
     mark = Mark(start=0, end=len(text.split()[0]), type="ORG", text=text.split()[0])
@@ -154,13 +158,15 @@ def test_workers_of_two_kinds_write_the_bytes_of_a_local_run_and_store_its_texts
         runs.run_job(ray_job(folder, output, keep_text=True, gpus=1, parse_actors=0))
 
     assert finish(start(work, head.address)) == 0
-    runs.run_job(runs.job(folder, local))
+    runs.run_job(runs.job(folder, local, reader=LITTLE_MEMORY))
     check_equal(copy, local)
-    runs.run_job(runs.job(folder, local, output={"path": str(local), "keep_text": True}))
+    runs.run_job(runs.job(folder, local, reader=LITTLE_MEMORY, output={"path": str(local), "keep_text": True}))
     check_equal(output, local)
     entities = pq.read_table(output / "entities").to_pylist()
     assert [row["label"] for row in entities if row["source"] == "corrected"] == ["ORG"]
     assert None not in pq.read_table(output / "documents")["raw_text"].to_pylist()
+    errors = pq.read_table(output / "errors").to_pylist()
+    assert [Path(row["source_uri"]).name for row in errors if row["error"] == "took_too_much_memory"] == ["large.html"]
 
 
 def test_documents_that_kill_or_stall_their_workers_are_left_out_and_a_killed_worker_is_replaced(
