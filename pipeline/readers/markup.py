@@ -23,10 +23,10 @@ from concord.models.data.sentence import HYPHENS
 from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.documents import PAGE
 from concord.pipeline.readers.base import FileReader
-from concord.pipeline.readers.builder import Gap, TextBuilder, is_note_mark
 from concord.pipeline.readers.extracting import extracted
 from concord.pipeline.readers.files import Decoded, decode, encoding_of, with_codecs
 from concord.pipeline.readers.records import RecordError
+from concord.pipeline.readers.text import Gap, TextBuilder, is_note_mark
 
 _DECLARED = re.compile(rb"""\s*<\?xml\b[^>]*?encoding\s*=\s*["']([^"'>]+)""")
 _DECLARATION = re.compile(r"\s*<\?xml\b[^>]*\?>")

@@ -22,9 +22,9 @@ from typing_extensions import override
 from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.documents import Lost
 from concord.pipeline.readers.base import FileReader, as_record_errors
-from concord.pipeline.readers.builder import Gap, TextBuilder
 from concord.pipeline.readers.files import Decoded, decode, most_unpacked, unpacks_too_far, with_codecs
 from concord.pipeline.readers.records import RecordError, too_large
+from concord.pipeline.readers.text import Gap, TextBuilder
 from concord.pipeline.readers.web import read_page
 
 _META = {"title": "title", "creator": "author", "subject": "subject", "keywords": "keywords", "created": "created"}

@@ -20,10 +20,10 @@ from typing_extensions import override
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import PAGE
 from concord.pipeline.readers.base import FileReader
-from concord.pipeline.readers.builder import Gap, TextBuilder, is_note_mark
 from concord.pipeline.readers.extracting import extracted
 from concord.pipeline.readers.files import Decoded, most_unpacked, unpacks_too_far, with_codecs
 from concord.pipeline.readers.records import RecordError, reason_of
+from concord.pipeline.readers.text import Gap, TextBuilder, is_note_mark
 
 _LOCK = Lock()
 """PDFium may be called by one thread at a time."""

@@ -23,7 +23,6 @@ from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.readers.base import ArchiveReader, FileReader, RawRecord, as_record_errors
-from concord.pipeline.readers.builder import is_note_mark
 from concord.pipeline.readers.extraction import Mark, begin
 from concord.pipeline.readers.fields import meta_of
 from concord.pipeline.readers.files import (
@@ -38,6 +37,7 @@ from concord.pipeline.readers.files import (
     with_codecs,
 )
 from concord.pipeline.readers.records import RecordError, too_large
+from concord.pipeline.readers.text import is_note_mark
 from concord.pipeline.storage.files import open_file
 
 _XML = re.compile(rb"""\s*<\?xml\b[^>]*?encoding\s*=\s*["']([^"'>]+)""")

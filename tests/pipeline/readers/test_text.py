@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from concord.pipeline.documents import PAGE, Part
-from concord.pipeline.readers.builder import Gap, TextBuilder
 from concord.pipeline.readers.records import RecordError
+from concord.pipeline.readers.text import Gap, TextBuilder
 
 
 def built(*steps: str | Gap | Callable[[TextBuilder], None], join_lines: bool = True) -> str:
