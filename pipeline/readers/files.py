@@ -2,13 +2,14 @@
 
 A file is decompressed by its suffix (.gz, .zst). A truncated one yields every byte before the cut, the same ones
 however it is read, and then reports the cut, so that the lines before it are not lost. Where bytes are corrupt, the
-decoder may give up a little earlier. A file that unpacks to far more than its size is cut as well (``UNPACK_RATIO``),
-and no record is read beyond ``reader.max_record_bytes``.
+decoder gives up a little earlier (``_STEP_BYTES``). A file that unpacks to far more than its size is cut as well
+(``UNPACK_RATIO``), and no record is read beyond ``reader.max_record_bytes``.
 
 A leading byte order mark belongs to the encoding, not to the text, and is removed. Line ends stay as they are.
 """
 
 import codecs
+import gzip
 import io
 import re
 import sys
@@ -16,7 +17,6 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
 from pathlib import PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -33,8 +33,8 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+_STEP_BYTES = 1 << 13
 _CHUNK_BYTES = 1 << 16
-_LEAST_STEP_BYTES = 1 << 10
 _READ_BYTES = 1 << 20
 
 UNPACK_RATIO = 100
@@ -42,10 +42,10 @@ UNPACK_RATIO = 100
 ALWAYS_UNPACKED_BYTES = 64 << 20
 """A compressed file is read up to here whatever its size: short files may well be repetitive."""
 
-_NO_START = "no {} begins here: rename a file that is not compressed, cut off what follows the end, or fetch it again"
+_NO_START = "rename a file that is not compressed, cut off what follows the end, or fetch it again"
 _ADVICE = {
-    "header check": _NO_START.format("gzip member"),
-    "frame descriptor": _NO_START.format("zstd frame"),
+    "Not a gzipped file": _NO_START,
+    "frame descriptor": _NO_START,
     "memory": "its window is larger than 2 GiB, or than the free memory: compress it again, with a smaller zstd --long",
     "Dictionary": "it needs the dictionary that it was compressed with: decompress it with zstd -D",
 }
@@ -53,7 +53,7 @@ _ADVICE = {
 
 _WINDOW: Mapping[int, int] = {zstd.DecompressionParameter.window_log_max: 31}
 _INVALID = "concord.invalid"
-_ERRORS = (zlib.error, zstd.ZstdError)
+_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
 _DEFAULT = ReaderConfig()
 Errors = Literal["strict", "replace"]
 
@@ -96,10 +96,8 @@ _WITHIN_WORDS = "\u2019\u2013\u2014\u2026\u00ad\u00b7\u00b4\u00a0"
 _CONTROLS = re.compile(rb"[\x00-\x06\x0e-\x1a]")
 _FEW, _FEW_SHARE = 3, 0.01
 """With ``reader.errors: replace`` so many bad bytes of a record are replaced, or this share of all if that is more."""
-_MULTIBYTE = {"cp932", "gb18030", "big5hkscs", "cp949", "euc_jp", "iso2022_jp_ext", "iso2022_kr", "hz"}
+_SEVEN_BIT = {"iso2022_jp_ext", "iso2022_kr", "hz"}
 _ASCII = bytes(range(0x20, 0x7E))
-_MOST_BY_CHANCE = 3
-"""So few characters of these encodings may happen to be UTF-8 as well."""
 
 
 def with_codecs(suffix: str) -> tuple[str, ...]:
@@ -141,41 +139,32 @@ class LineStream:
         self._stream.seek(0)
         if self.encoding is not None:
             self._stream = io.BufferedReader(_Transcoded(self._stream, self.encoding), _CHUNK_BYTES)
-        self._ends = _line_ends(self._stream)
+        # Looked for where the first line ends; one that is longer does not end as those of old Macs did.
+        first = re.search(rb"[\r\n]\n?", self._stream.read(_READ_BYTES))
+        self._ends = (b"\r", b"\n") if first and first[0] == b"\r" else (b"\n",)
         self._stream.seek(0)
 
-    def read_line(self) -> bytes:
+    def read_line(self) -> bytes | RecordError:
         """Read the next line with its line end; empty at the end of the file.
 
-        Raises:
-            RecordError: in place of a line that is too long; and once in place of the line in which a compressed stream
-                breaks off. The position is after what was left of that line, and at least one byte further.
+        A RecordError stands for a line that is too long; and once for the line in which a compressed stream breaks off.
+        The position is after what was left of that line, and at least one byte further.
         """
-        line = self._read(self._most + 1)
+        line = rest = self._read(self._most + 1)
         self.position += len(line)
-        is_too_long, end = len(line) > self._most, line[-1:]
-        while is_too_long and end and end not in self._ends:
+        is_too_long = len(line) > self._most
+        while is_too_long and rest and not rest.endswith(self._ends):
             rest = self._read(_READ_BYTES)
             self.position += len(rest)
-            end = rest[-1:]
-        if self._damage is not None and self._damage.error is not None and (not end or end not in self._ends):
-            damage, self._damage = self._damage.error, None
-            read, self.position = self.position, self.position + (not line)
-            # A name for what is raised would be a cycle through this frame, and keep a long line in memory.
-            raise _broken_off(damage, read)
-        if is_too_long:
-            raise too_large(self._most)
-        return line
+        if self._damage is not None and self._damage.error is not None and not rest.endswith(self._ends):
+            fault, self._damage = _broken_off(self._damage.error, self.position), None
+            self.position += not line
+            return fault
+        return too_large(self._most) if is_too_long else line
 
     def lines(self) -> Iterator[tuple[bytes | RecordError, int]]:
         """Yield the next lines, or why one cannot be read, and where they end."""
-        while True:
-            try:
-                line: bytes | RecordError = self.read_line()
-            except RecordError as error:
-                line = error.with_traceback(None)  # which leads to this frame and its line
-            if not line:
-                return
+        while line := self.read_line():
             yield line, self.position
 
     def skip_to(self, position: int) -> None:
@@ -188,7 +177,7 @@ class LineStream:
 
     def _read(self, most: int) -> bytes:
         """Read up to the end of a line, or ``most`` bytes."""
-        if self._ends == b"\n":
+        if len(self._ends) == 1:
             return self._stream.readline(most)
         line = bytearray()
         while ahead := self._stream.peek()[: most - len(line)]:
@@ -232,7 +221,7 @@ class DerivedStream(io.RawIOBase):
     def __init__(self, source: BinaryIO) -> None:
         super().__init__()
         self._source = source
-        self._position = 0
+        self._position, self._waiting = 0, b""
         self._restart()
 
     @abstractmethod
@@ -241,7 +230,7 @@ class DerivedStream(io.RawIOBase):
 
     @abstractmethod
     def _produce(self, size: int) -> bytes:
-        """Return the next bytes, at most ``size``; none at the end."""
+        """Return the next bytes, about ``size``; none at the end."""
 
     @override
     def readable(self) -> bool:
@@ -253,7 +242,9 @@ class DerivedStream(io.RawIOBase):
 
     @override
     def readinto(self, buffer: Any) -> int:
-        content = self._produce(min(len(buffer), _CHUNK_BYTES))
+        # Never in steps of other sizes: what is lost where an error is found must not depend on how it is read.
+        self._waiting = self._waiting or self._produce(_CHUNK_BYTES)
+        content, self._waiting = self._waiting[: len(buffer)], self._waiting[len(buffer) :]
         buffer[: len(content)] = content
         self._position += len(content)
         return len(content)
@@ -263,7 +254,7 @@ class DerivedStream(io.RawIOBase):
         offset += self._position if whence == io.SEEK_CUR else 0
         if offset < self._position:
             self._source.seek(0)
-            self._position = 0
+            self._position, self._waiting = 0, b""
             self._restart()
         while self._position < offset and self.read(min(offset - self._position, _CHUNK_BYTES)):
             pass
@@ -280,84 +271,56 @@ class _Decompressed(DerivedStream):
 
     error: RecordError | None
     """Why the stream ends before the file does."""
+    _decode: Callable[[int], bytes]
 
     def __init__(self, source: BinaryIO, codec: str) -> None:
         self._codec = codec
         self.size_on_disk = source.seek(0, io.SEEK_END)
         source.seek(0)
         self._most = most_unpacked(self.size_on_disk)
-        # Where the stream breaks off is known to a thousandth.
-        self._step = min(max(self.size_on_disk // 1000, _LEAST_STEP_BYTES), _CHUNK_BYTES)
         super().__init__(source)
 
     @override
     def _restart(self) -> None:
         self.error = None
-        self._decoder = self._new_decoder()
+        if self._codec == "gzip":
+            self._decode = gzip.GzipFile(fileobj=self._source, mode="rb").read1
+        else:
+            self._decode, self._decoder = self._read_frames, zstd.ZstdDecompressor(options=_WINDOW)
 
     @override
     def _produce(self, size: int) -> bytes:
         if self.error is not None:
             return b""
-        size = min(size, self._most + 1 - self._position)
         try:
-            content = self._decode(size)
+            content = self._decode(min(size, _STEP_BYTES))
+            if not (content or self.size_on_disk):
+                raise EOFError("the file is empty")
         except _ERRORS as error:
-            content = self._salvage(size, error)
+            code = "truncated_stream" if isinstance(error, EOFError) else "corrupt_stream"
+            self.error = RecordError(code, _advice(str(error)), loses_file=True)
+            return b""
         if self._position + len(content) > self._most:
             content = content[: self._most - self._position]
             self.error = unpacks_too_far(self.size_on_disk, self._most, loses_file=True)
         return content
 
-    def _decode(self, size: int) -> bytes:
-        """Return the next bytes of the members (gzip) or frames (zstd), which follow one another."""
+    def _read_frames(self, size: int) -> bytes:
+        """Return the next bytes of frames of zstd, which follow one another; ``ZstdFile`` skips what is none."""
         while True:
-            # What zlib did not take is given again; zstd keeps it.
-            chunk, is_open = b"" if self._codec == "zstd" else self._decoder.unconsumed_tail, True
+            chunk = b""
             if self._decoder.eof:
-                chunk = self._next_start()
+                chunk = self._decoder.unused_data or self._source.read(_STEP_BYTES)
                 if not chunk:
                     return b""
-                self._decoder = self._new_decoder()
-            elif self._decoder.needs_input if self._codec == "zstd" else not chunk:
-                chunk = self._source.read(self._step)
-                is_open = bool(chunk)
+                self._decoder = zstd.ZstdDecompressor(options=_WINDOW)
+            elif self._decoder.needs_input:
+                chunk = self._source.read(_STEP_BYTES)
+                if not chunk:
+                    raise EOFError("the file ends before its compressed content")
             content: bytes = self._decoder.decompress(chunk, size)
             if content:
                 return content
-            if not (is_open or self._decoder.eof):
-                reason = "the file ends before its compressed content" if self.size_on_disk else "the file is empty"
-                self.error = RecordError("truncated_stream", _advice(reason), loses_file=True)
-                return b""
-
-    def _next_start(self) -> bytes:
-        """Return the first bytes after a member or frame; zeros that fill up a gzip file are skipped."""
-        rest: bytes = self._decoder.unused_data or self._source.read(self._step)
-        if self._codec != "gzip":
-            return rest
-        while rest and not rest.strip(b"\0"):
-            rest = self._source.read(self._step)
-        rest = rest.lstrip(b"\0")
-        if rest and not rest.startswith(b"\x1f"):
-            raise zlib.error("incorrect header check")
-        return rest
-
-    def _new_decoder(self) -> Any:
-        return zlib.decompressobj(wbits=31) if self._codec == "gzip" else zstd.ZstdDecompressor(options=_WINDOW)
-
-    def _salvage(self, size: int, error: Exception) -> bytes:
-        """Read byte by byte what a decoder that failed has discarded."""
-        self._source.seek(0)
-        self._restart()
-        before, salvaged = self._position, bytearray()
-        while before and (skipped := self._decode(min(before, _CHUNK_BYTES))):
-            before -= len(skipped)
-        try:
-            while len(salvaged) < size and (byte := self._decode(1)):
-                salvaged += byte
-        except _ERRORS:
-            self.error = RecordError("corrupt_stream", _advice(str(error)), loses_file=True)
-        return bytes(salvaged)
 
 
 class _Transcoded(DerivedStream):
@@ -370,29 +333,17 @@ class _Transcoded(DerivedStream):
     @override
     def _restart(self) -> None:
         self._decoder = codecs.getincrementaldecoder(self._encoding)(_INVALID)
-        self._waiting, self._is_open = b"", True
 
     @override
     def _produce(self, size: int) -> bytes:
-        while not self._waiting and self._is_open:
-            chunk = self._source.read(size)
-            self._is_open = bool(chunk)
-            self._waiting = self._decoder.decode(chunk, final=not chunk).encode("utf-8", "surrogateescape")
-        content, self._waiting = self._waiting[:size], self._waiting[size:]
-        return content
+        while chunk := self._source.read(size):
+            if text := self._decoder.decode(chunk):
+                return text.encode("utf-8", "surrogateescape")
+        return self._decoder.decode(b"", final=True).encode("utf-8", "surrogateescape")
 
 
 def _to_surrogate(error: UnicodeError) -> tuple[str, int]:
     return "\udcff", error.end if isinstance(error, UnicodeDecodeError) else 0
-
-
-def _line_ends(stream: BinaryIO) -> bytes:
-    """Return the bytes that end lines: the line feed, and the carriage return where the first line ends in it alone."""
-    while chunk := stream.read(_CHUNK_BYTES):
-        if end := re.search(b"[\r\n]", chunk):
-            following = chunk[end.end() : end.end() + 1] or stream.read(1)
-            return b"\r\n" if end[0] == b"\r" and following != b"\n" else b"\n"
-    return b"\n"
 
 
 def _broken_off(error: RecordError, position: int) -> RecordError:
@@ -458,21 +409,16 @@ def decode(content: bytes, *, encoding: str, errors: Errors = "strict") -> Decod
     marked = mark_of(content)
     if encoding != "auto":
         hint = f"it begins with the byte order mark of {marked}: set reader.encoding to {marked} or auto"
-        return _decode_as(content, encoding, errors=errors, hint=_FIX if marked in (None, encoding) else hint)
+        return decode_as(content, encoding, errors=errors, hint=_FIX if marked in (None, encoding) else hint)
     if marked is not None:
-        return _decode_as(content, marked, errors=errors, hint="convert the file to utf-8")
+        return decode_as(content, marked, errors=errors, hint="convert the file to utf-8")
     if b"\x1b$" in content and content.isascii():
         with suppress(RecordError):
-            return _decode_as(content, "iso2022_jp_ext")._replace(confidence=1.0)
-    with suppress(UnicodeDecodeError):
-        return Decoded(content.decode("utf-8-sig"), "utf-8")
-    sample = _sample(content)
-    if _is_damaged_utf8(sample):
-        return _decode_as(content, "utf-8", errors=errors, hint="fix the bytes, or set reader.encoding")
-    guessed = guess(sample)
+            return decode_as(content, "iso2022_jp_ext")._replace(confidence=1.0)
+    guessed = guess(content)
     if guessed is None:
         raise RecordError("invalid_encoding", f"expected utf-8 or letters that show an encoding, got neither; {_SET}")
-    return _decode_as(content, guessed.name, errors=errors, hint=_SET)._replace(confidence=guessed.confidence)
+    return decode_as(content, guessed.name, errors=errors, hint=_SET)._replace(confidence=guessed.confidence)
 
 
 def encoding_of(content: bytes, encoding: str, declared: Callable[[], str | None]) -> str:
@@ -491,14 +437,9 @@ def encoding_of(content: bytes, encoding: str, declared: Callable[[], str | None
         content.decode("utf-8")
     except UnicodeDecodeError:
         return _of_ascii(declared()) or encoding
-    beyond = sum(1 for _ in islice(re.finditer(rb"[\xc2-\xff]", content), _MOST_BY_CHANCE + 1))
-    is_ambiguous = beyond <= _MOST_BY_CHANCE if beyond else b"\x1b" in content or b"~{" in content
-    stated = _of_ascii(declared()) if is_ambiguous else None
-    if stated in _MULTIBYTE:
-        with suppress(UnicodeDecodeError):
-            content.decode(stated)
-            return stated
-    return encoding
+    # What is ASCII may still be of an encoding of seven bits.
+    stated = _of_ascii(declared()) if b"\x1b" in content or b"~{" in content else None
+    return stated if stated in _SEVEN_BIT else encoding
 
 
 def _of_ascii(encoding: str | None) -> str | None:
@@ -522,20 +463,22 @@ def encoding_of_lines(lines: Iterable[bytes]) -> Encoding:
             found += line
         if len(found) > _SAMPLE_BYTES:
             break
-    sample = bytes(found)
-    with suppress(UnicodeDecodeError):
-        sample.decode("utf-8")
-        return Encoding("utf-8")
-    guessed = None if _is_damaged_utf8(sample) else guess(_sample(sample))
-    return guessed or Encoding("utf-8")
+    return guess(bytes(found)) or Encoding("utf-8")
 
 
-def guess(sample: bytes) -> Encoding | None:
-    """Return the encoding that a part of a text other than UTF-8 must have; None where nothing is sure.
+def guess(content: bytes) -> Encoding | None:
+    """Return the encoding that a text is of: UTF-8, also where a few bytes are damaged, or a guess; None without one.
 
     Texts of the Latin script are taken for Western European, unless their letters say otherwise: a few accents never
     make chardet sure.
     """
+    with suppress(UnicodeDecodeError):
+        content.decode("utf-8")
+        return Encoding("utf-8")
+    sample = _sample(content)
+    characters = re.findall(r"[^\x00-\x7f]", sample.decode("utf-8", "replace"))
+    if characters.count("\ufffd") * 2 < len(characters):
+        return Encoding("utf-8")
     if _CONTROLS.search(sample):
         return None
     sure = _likelihoods(sample)
@@ -640,18 +583,8 @@ def _sample(content: bytes) -> bytes:
     return b" ".join(parts)
 
 
-def _is_damaged_utf8(sample: bytes) -> bool:
-    """Tell whether most characters beyond ASCII are valid UTF-8, which those of other encodings hardly ever are."""
-    beyond = re.findall(r"[^\x00-\x7f]", sample.decode("utf-8", "replace"))
-    return beyond.count("\ufffd") * 2 < len(beyond)
-
-
-def decode_line(line: bytes, *, encoding: str, errors: Errors = "strict") -> Decoded:
-    """Decode one line of a file, which is UTF-8 for ``auto``; arguments and RecordError as for ``decode``."""
-    return _decode_as(line, "utf-8" if encoding == "auto" else encoding, errors=errors)
-
-
-def _decode_as(content: bytes, encoding: str, *, errors: Errors = "strict", hint: str = _FIX) -> Decoded:
+def decode_as(content: bytes, encoding: str, *, errors: Errors = "strict", hint: str = _FIX) -> Decoded:
+    """Decode bytes that are of an encoding; errors, and RecordError, as for ``decode``."""
     replaced = 0
     try:
         text = content.decode(encoding, _AS_BROWSERS)

@@ -33,7 +33,7 @@ from concord.pipeline.readers.files import (
     Encoding,
     LineStream,
     decode,
-    decode_line,
+    decode_as,
     encoding_of_lines,
     most_unpacked,
     read_whole,
@@ -66,6 +66,10 @@ _ARROW_FILE = b"ARROW1"
 _ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
+_Line = tuple[bytes | RecordError, int]
+"""A line, or why it cannot be read, and where it ends."""
+
+
 class TextReader(FileReader):
     """Reads text files."""
 
@@ -87,21 +91,25 @@ class JsonLines(LineStream):
 
     def __init__(self, path: str, config: ReaderConfig) -> None:
         super().__init__(path, config)
-        self._config = config if self.encoding is None else config.model_copy(update={"encoding": "utf-8"})
+        self._errors = config.errors
         self._encoding = Encoding(self.encoding or ("utf-8" if config.encoding == "auto" else config.encoding))
+        self._read_as = self._encoding.name if self.encoding is None else "utf-8"
 
     def read(self) -> Record | None:
         """Read the next record; None at the end of the file."""
         while True:
             start, replaced = self.position, 0
+            line = self.read_line()
+            if not line:
+                return None
+            fields: dict[str, Any] | RecordError
             try:
-                line = self.read_line()
-                if not line:
-                    return None
-                text, *_, replaced = decode_line(line, encoding=self._config.encoding, errors=self._config.errors)
+                if isinstance(line, RecordError):
+                    raise line
+                text, *_, replaced = decode_as(line, self._read_as, errors=self._errors)
                 if not text or text.isspace():
                     continue
-                fields: dict[str, Any] | RecordError = _fields(text)
+                fields = _fields(text)
             except RecordError as error:
                 fields = error.with_traceback(None)
             return Record(start, self.position, fields, self.position - start, self._encoding, replaced)
@@ -152,9 +160,9 @@ class DelimitedStream:
         self._stream = LineStream(path, config)
         self._lines = self._stream.lines()
         self._encoding = Encoding("utf-8") if self._stream.encoding is not None else _encoding(path, config)
-        # Lines, or errors in place of lines, and their lengths: read already, for a record that was given up.
-        self._waiting: deque[tuple[bytes | RecordError, int]] = deque()
-        self._is_ascii, self._replaced = True, 0
+        # Lines, or errors in place of lines, and where they end: read already, for a record that was given up.
+        self._waiting: deque[_Line] = deque()
+        self._replaced = 0
         self._columns: list[str] | None = None
         try:
             header = self._read_row()
@@ -173,16 +181,13 @@ class DelimitedStream:
             fields: Fields | RecordError = self._fields(row)
         except RecordError as error:
             fields = error.with_traceback(None)
-        # A record of ASCII alone says nothing about the encoding of the file.
-        encoding = Encoding("utf-8") if self._is_ascii else self._encoding
-        if self._stream.encoding is not None:
-            encoding = Encoding(self._stream.encoding)
+        encoding = self._encoding if self._stream.encoding is None else Encoding(self._stream.encoding)
         return Record(self._start, self.position, fields, self.position - self._start, encoding, self._replaced)
 
     def skip_to(self, position: int) -> None:
         """Skip forward to the start of a record."""
         while self._waiting and self.position < position:
-            self.position += self._waiting.popleft()[1]
+            _, self.position = self._waiting.popleft()
         if self.position < position:
             self._stream.skip_to(position)
             self.position = self._stream.position
@@ -202,61 +207,44 @@ class DelimitedStream:
         """Read the next row that is not blank; None at the end of the file."""
         while True:
             self._start, self._replaced = self.position, 0
-            taken: list[tuple[bytes | RecordError, int]] = []
+            taken: list[_Line] = []
             try:
                 row = next(csv.reader(self._take_lines(taken), delimiter=self._delimiter, strict=True), None)
-            except RecordError as error:
-                error.with_traceback(None)  # which leads to this frame and its lines
+            except (RecordError, csv.Error, MemoryError) as error:
                 # An error in place of the first line is that of the record; a later one cuts the record off.
-                if len(taken) > 1:
-                    row = self._give_up(taken, str(error))
-                else:
-                    self.position += sum(length for _, length in taken)
-                    raise
-            except (csv.Error, MemoryError) as error:
+                self.position = taken[0][1]
+                if isinstance(error, RecordError) and len(taken) == 1:
+                    raise error.with_traceback(None) from None  # which leads to this frame and its lines
                 row = self._give_up(taken, str(error) or type(error).__name__)
             else:
-                self.position += sum(length for _, length in taken)
+                self.position = taken[-1][1] if taken else self.position
                 self._check(row, taken)
                 if self._replaced:
                     row = [_KEPT.sub("\ufffd", value) for value in row or ()]
             if row != []:
                 return row
 
-    def _take_lines(self, taken: list[tuple[bytes | RecordError, int]]) -> Iterator[str]:
+    def _take_lines(self, taken: list[_Line]) -> Iterator[str]:
         """Yield the next lines, for as long as a record goes on, and note them.
 
         Bytes that cannot be decoded are kept, so that they do not hide where the record ends.
         """
-        size = 0
-        while True:
-            taken.append(self._waiting.popleft() if self._waiting else self._next_line())
-            line, length = taken[-1]
+        while following := self._waiting.popleft() if self._waiting else next(self._lines, None):
+            taken.append(following)
+            line, end = following
             if isinstance(line, RecordError):
                 raise line
-            if not line:
-                taken.pop()
-                return
-            size += length
-            if size > self._config.max_record_bytes:
+            if end - self._start > self._config.max_record_bytes:
                 raise too_large(self._config.max_record_bytes)
             text = line.decode(self._encoding.name, KEEP_INVALID)
             yield text.removeprefix("\ufeff") if self._start == 0 and len(taken) == 1 else text
 
-    def _next_line(self) -> tuple[bytes | RecordError, int]:
-        start = self._stream.position
-        line, end = next(self._lines, (b"", start))
-        return line, end - start
-
-    def _give_up(self, taken: list[tuple[bytes | RecordError, int]], reason: str) -> list[str]:
+    def _give_up(self, taken: list[_Line], reason: str) -> list[str]:
         """Leave all lines but the first for later, and return that one read without quotes, where this may be right."""
-        line, length = taken[0]
         self._waiting.extendleft(reversed(taken[1:]))
-        self.position += length
-        text = self._decode(line) if isinstance(line, bytes) else ""
+        text = self._decode(taken[:1])
         row = text.rstrip("\r\n").split(self._delimiter)
         if self._may_lack_quoting and self._columns is not None and len(row) == len(self._columns):
-            self._is_ascii = text.isascii()
             return row
         raise RecordError(
             "invalid_quotes",
@@ -264,16 +252,14 @@ class DelimitedStream:
             "and put it in quotes",
         )
 
-    def _decode(self, content: bytes) -> str:
-        text, *_, self._replaced = decode_line(content, encoding=self._encoding.name, errors=self._config.errors)
+    def _decode(self, lines: Iterable[_Line]) -> str:
+        content = b"".join(line for line, _ in lines if isinstance(line, bytes))
+        text, *_, self._replaced = decode_as(content, self._encoding.name, errors=self._config.errors)
         return text
 
-    def _check(self, row: list[str] | None, taken: list[tuple[bytes | RecordError, int]]) -> None:
+    def _check(self, row: list[str] | None, taken: list[_Line]) -> None:
         """Check that a record can be decoded and has the columns of the header."""
-        content = b"".join(line for line, _ in taken if isinstance(line, bytes))
-        self._is_ascii = content.isascii()
-        if not self._is_ascii:
-            self._decode(content)
+        self._decode(taken)
         if row and self._columns is not None and len(row) != len(self._columns):
             lines = f" in {len(taken)} lines" if len(taken) > 1 else ""
             advice = f"put fields that hold {self._delimiter!r} in quotes"

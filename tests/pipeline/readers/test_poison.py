@@ -240,7 +240,7 @@ def test_corrupt_stream_yields_the_same_records_in_any_pieces(tmp_path: Path, su
     ("stored", "lines", "error"),
     [
         (gzip.compress(LINES[0]) + b"junk that is no member", 1, "corrupt_stream"),
-        (gzip.compress(LINES[0])[:-6] + b"\x00" * 6, 0, "corrupt_stream"),
+        (gzip.compress(LINES[0])[:-6] + b"\x00" * 6, 1, "corrupt_stream"),
         (b"not compressed at all", 0, "corrupt_stream"),
         (b"", 0, "truncated_stream"),
         (gzip.compress(b""), 0, None),

@@ -94,7 +94,6 @@ def test_other_bytes_after_a_gzip_member_are_a_dead_letter_after_all_records(tmp
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(CONTENT) + garbage)
 
     assert outcomes(tmp_path / "a.jsonl.gz") == [*IDS, "corrupt_stream"]
-    assert "no gzip member begins here" in last_message(tmp_path / "a.jsonl.gz")
     assert "cut off what follows the end" in last_message(tmp_path / "a.jsonl.gz")
 
 
