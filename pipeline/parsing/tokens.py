@@ -5,9 +5,10 @@ function of one document, so that its parse never depends on the other documents
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,6 @@ SENTENCE_CAP = 200
 # Characters of Windows-1252 for the code points U+0080..U+009F. Stanza treats these as white space and would lose them;
 # in real text they are almost always punctuation of a file that was decoded as Latin-1. U+0085 is white space in
 # Python too and stays so; the five that Windows-1252 leaves undefined become U+FFFD.
-_CONTROLS = re.compile("[\x80-\x84\x86-\x9f]")
 _AS_WINDOWS_1252 = {
     code: bytes([code]).decode("cp1252", errors="replace") for code in range(0x80, 0xA0) if code != 0x85
 }
@@ -93,8 +93,7 @@ def parser_view(text: str) -> str:
 
     No word is broken at the end of a line, and no code point is invisible, or one that the parser would skip.
     """
-    view = visible(without_line_breaks(text))
-    return view.translate(_AS_WINDOWS_1252) if _CONTROLS.search(view) else view
+    return visible(without_line_breaks(text)).translate(_AS_WINDOWS_1252)
 
 
 def restore_offsets(text: str, view: str, sentences: list[list[Token]]) -> list[list[Token]]:
@@ -208,22 +207,18 @@ def cut_sentence(tokens: Sequence[Token], *, cap: int) -> list[Sequence[Token]]:
 
     A piece ends after the last punctuation of its second half, if there is any, else at the cap.
     """
-    if sum(len(token.words) for token in tokens) <= cap:
-        return [tokens]
+    ends = list(accumulate(len(token.words) for token in tokens))
     pieces: list[Sequence[Token]] = []
-    first = words = 0
-    good = None
-    for i, token in enumerate(tokens):
-        if words + len(token.words) > cap and i > first:
-            cut = good if good is not None else i
-            pieces.append(tokens[first:cut])
-            first, good = cut, None
-            words = sum(len(kept.words) for kept in tokens[cut:i])
-        words += len(token.words)
-        if words > cap // 2 and _CLOSING.fullmatch(token.words[-1].form):
-            good = i + 1
-    pieces.append(tokens[first:])
-    return pieces
+    first = done = 0
+    while first + 1 < len(tokens) and ends[-1] - done > cap:
+        end = max(bisect_right(ends, done + cap), first + 1)
+        good = (i + 1 for i in reversed(range(first, end)) if _CLOSING.fullmatch(tokens[i].words[-1].form))
+        last = next(good, end)
+        if ends[last - 1] - done > cap // 2:
+            end = last
+        pieces.append(tokens[first:end])
+        first, done = end, ends[end - 1]
+    return [*pieces, tokens[first:]]
 
 
 def find_token_fault(view: str, tokens: Sequence[Token]) -> str | None:
@@ -234,22 +229,13 @@ def find_token_fault(view: str, tokens: Sequence[Token]) -> str | None:
             return f"a token at {token.start}..{token.end} does not follow the one that ends at {position}"
         if token.start > position and not view[position : token.start].isspace():
             return _uncovered(view, position, token.start)
+        text, form = view[token.start : token.end], token.words[0].form
+        if len(token.words) == 1 and text != form and "".join(text.split()) != "".join(form.split()):
+            return f"expected {form[:40]!r} at {token.start}..{token.end}, got {text[:40]!r}"
         position = token.end
-    if view[position:].strip():
-        return _uncovered(view, position, len(view))
-    for token in tokens:
-        if len(token.words) == 1 and not _same(view[token.start : token.end], token.words[0].form):
-            return (
-                f"expected {token.words[0].form[:40]!r} at {token.start}..{token.end}, "
-                f"got {view[token.start : token.end][:40]!r}"
-            )
-    return None
+    return _uncovered(view, position, len(view)) if view[position:].strip() else None
 
 
 def _uncovered(view: str, start: int, end: int) -> str:
     place = next(i for i in range(start, end) if not view[i].isspace())
     return f"code point U+{ord(view[place]):04X} at {place} is in no token"
-
-
-def _same(text: str, form: str) -> bool:
-    return text == form or "".join(text.split()) == "".join(form.split())

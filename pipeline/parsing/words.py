@@ -5,8 +5,7 @@ A network learns the letters of some languages, and cuts words of others anywher
 """
 
 import re
-from collections.abc import Iterator
-from itertools import chain, pairwise, repeat
+from itertools import pairwise
 from unicodedata import category
 
 from concord.pipeline.names.language import language_of
@@ -47,12 +46,12 @@ _OPENERS = (
     "Dort|Ein|Eine|Einen|Einem|Einer|Er|Es|Für|Hier|Ich|Ihr|Ihre|Im|In|Man|Mit|Nach|Nun|Nur|Ob|Seit|Sein|Seine|Sie|So|"
     "Und|Unter|Vom|Von|Vor|Was|Weil|Wenn|Wer|Wie|Wir|Zu|Zum|Zur"
 )
-# What follows an ordinal number of German, from its point on: a month, the name of a club, or a word in a capital that
-# does not only begin sentences; that is sure behind an article alone.
-_AFTER_ORDINAL = re.compile(
-    rf"\. (?<=\d\. )(?:((?:{_MONTHS})\b|(?<=\b1\. )(?:{_CLUBS})\b ?)|(?!(?:{_OPENERS})\b)[A-ZÄÖÜ])"
+# An ordinal number of German: a month follows it, the name of a club, or, if an article is before it, a word in a
+# capital that does not only begin sentences.
+_ORDINAL = re.compile(
+    rf"(?<![\w.,])(?:({_ARTICLES}) )?\d{{1,2}}(\.) "
+    rf"(?:(?:{_MONTHS})\b|(?<=\b1\. )(?:{_CLUBS})\b ?|(?(1)(?!(?:{_OPENERS})\b)[A-ZÄÖÜ]|(?!)))"
 )
-_ORDINAL = re.compile(rf"(?:^|[^\w.,])(?:({_ARTICLES}) )?\d{{1,2}}\Z")
 
 
 def mend_words(view: str, sentences: list[list[Token]], *, letters: bool) -> list[list[Token]]:
@@ -70,11 +69,10 @@ def mend_words(view: str, sentences: list[list[Token]], *, letters: bool) -> lis
     goes_on: set[int] = set()
     if letters:
         whole |= _places_within(_UNSPACED, view)
-        for match in _ordinals(view):
-            whole.add(match.start())
-            goes_on.update((match.start() + 2, match.end()))
-    signs = chain((match.start() for match in _SIGN.finditer(view)), repeat(len(view)))
-    sign = next(signs)
+        for match in _ORDINAL.finditer(view):
+            if (language := language_of(view)) is not None and language.code == "de":
+                whole.add(match.start(2))
+                goes_on.update((match.end(2) + 1, match.end()))
     mended: list[list[Token]] = []
     for sentence in sentences:
         before, first = mended[-1][-1] if mended else None, sentence[0]
@@ -82,12 +80,12 @@ def mend_words(view: str, sentences: list[list[Token]], *, letters: bool) -> lis
         is_unfinished = before and letters and _UNFINISHED.fullmatch(view, before.end - 1, first.start)
         tokens = mended.pop() if goes_on_here or is_unfinished else []
         for found in sentence:
-            while sign < found.start:
-                sign = next(signs)
-            for token in _split(view, found) if sign < found.end else (found,):
+            for token in _split(view, found) if _SIGN.search(view, found.start, found.end) else (found,):
                 if tokens and tokens[-1].end == token.start and _is_one_word(view, tokens[-1], token, whole, letters):
                     tokens[-1] = _joined(view, tokens[-1], token)
-                    goes_on.update(_next_word(view, token))
+                    if view[token.start].isalpha() and view.startswith(" ", token.end):
+                        # A network that has cut a word often ends the sentence behind it, too.
+                        goes_on.add(token.end + 1)
                 else:
                     tokens.append(token)
         mended.append(tokens)
@@ -104,31 +102,9 @@ def _places_within(pattern: re.Pattern[str], view: str) -> set[int]:
     return {place for match in pattern.finditer(view) for place in range(match.start() + 1, match.end())}
 
 
-def _ordinals(view: str) -> Iterator[re.Match[str]]:
-    """Yield the point of each ordinal number of German, with the space and what follows."""
-    for match in _AFTER_ORDINAL.finditer(view):
-        ordinal = _ORDINAL.search(view[max(0, match.start() - 8) : match.start()])
-        signs = [bool(match[1]), bool(ordinal and ordinal[1])]
-        if ordinal is None or not any(signs):
-            continue
-        language = language_of(view)
-        if all(signs) if language is None else language.code == "de":
-            yield match
-
-
-def _next_word(view: str, token: Token) -> Iterator[int]:
-    """Yield where the word after a token starts in its line.
-
-    A network that has cut a word often ends the sentence behind it, too.
-    """
-    if view[token.start].isalpha() and view.startswith(" ", token.end):
-        yield token.end + 1
-
-
 def _is_one_word(view: str, before: Token, token: Token, whole: set[int], letters: bool) -> bool:
     """Return whether two tokens are parts of one word."""
-    place = token.start
-    right = view[place]
+    place, right = token.start, view[token.start]
     if before.end != place or right in ",.;:?!":
         return place in whole
     if place in whole or (not right.isascii() and category(right)[0] == "M"):
@@ -161,14 +137,11 @@ def _split(view: str, token: Token) -> list[Token]:
     text = view[token.start : token.end]
     if len(text) == 1 or text.isalnum() or any(word.end - word.start == len(text) for word in token.words[1:]):
         return [token]
-    cuts = _cuts(view, token.start, token.end)
-    if not cuts:
-        return [token]
-    tokens = []
+    tokens, cuts = [], _cuts(view, token.start, token.end)
     for start, end in pairwise([token.start, *cuts, token.end]):
         words = [(max(start, word.start), min(end, word.end)) for word in token.words]
         tokens.append(make_token(view, start, end, [view[slice(*word)] for word in words if word[0] < word[1]]))
-    return tokens
+    return tokens if cuts else [token]
 
 
 def _cuts(view: str, start: int, end: int) -> list[int]:

@@ -520,8 +520,8 @@ def _has_two_encodings(sample: bytes, name: str) -> bool:
 
 def _other_script(sample: bytes, sure: Mapping[str, float]) -> str | None:
     """Return the likeliest encoding of another script, if it is clearly likelier; its letters stand side by side."""
-    name = max(sure.keys() & set(_OTHER_SCRIPTS), key=lambda name: sure[name], default=None)
-    latin = max((sure[name] for name in sure.keys() & set(_LATIN)), default=0.0)
+    name = max((name for name in _OTHER_SCRIPTS if name in sure), key=lambda name: sure[name], default=None)
+    latin = max((sure[name] for name in _LATIN if name in sure), default=0.0)
     together = sum(map(len, re.findall(rb"[\x80-\xff]{2,}", sample)))
     beyond = sum(byte >= 0x80 for byte in sample)
     if name is None or sure[name] < latin + _SURE or together <= beyond / 5:
@@ -539,7 +539,7 @@ def _latin(sample: bytes, sure: Mapping[str, float]) -> str | None:
     if 0 < len(sample) - len(valid) <= _DAMAGE * len(re.findall(rb"[\x80-\xff]", valid)):
         return _latin(valid, _likelihoods(valid))
     western = sure.get(_WESTERN, 0.0)
-    others = {name: sure[name] for name in sure.keys() & set(_LATIN[1:])}
+    others = {name: sure[name] for name in _LATIN[1:] if name in sure}
     # Six letters tell Turkish from Icelandic, and more people write it.
     name = max(others, key=lambda name: others[name], default=_WESTERN)
     if name == "cp1254" and others[name] * 1.5 >= western and _TURKISH.search(sample):
