@@ -86,8 +86,6 @@ _SURE_LETTERS = 4
 _MARKUP = re.compile(rb"<[^<>]*>")
 _BEYOND_ASCII = re.compile(rb"[\x80-\xff]+(?:[\x00-\x7f]{1,48}[\x80-\xff]+){0,1000}")
 _MAC, _CLOSE = "mac-cyrillic", 0.03
-_NOT_WESTERN = b"\x81\x8d\x8f\x90\x9d"
-_DAMAGE = 0.05
 _TURKISH = re.compile(rb"[\xd0\xdd\xde\xf0\xfd\xfe]")
 _PUNCTUATION = "\u2018\u2019\u201c\u201d\u201e\u2026\u2013\u2014\u2022\u00ab\u00bb\u00a0\u00ad\u00b7\u00b4"
 _ORDINALS, _SIGNS = {"\xaa", "\xba"}, "\xa9\xae\xb0"
@@ -534,10 +532,6 @@ def _other_script(sample: bytes, sure: Mapping[str, float]) -> str | None:
 
 def _latin(sample: bytes, sure: Mapping[str, float]) -> str | None:
     """Return the likeliest encoding of the Latin script in which the sample reads like words."""
-    # A byte or two that Windows-1252 lacks are damage, and do not make another encoding of it.
-    valid = sample.translate(None, _NOT_WESTERN)
-    if 0 < len(sample) - len(valid) <= _DAMAGE * len(re.findall(rb"[\x80-\xff]", valid)):
-        return _latin(valid, _likelihoods(valid))
     western = sure.get(_WESTERN, 0.0)
     others = {name: sure[name] for name in _LATIN[1:] if name in sure}
     # Six letters tell Turkish from Icelandic, and more people write it.

@@ -343,7 +343,7 @@ class RowStream(ABC):
     def close(self) -> None:
         """Close the file."""
 
-    def check_unpacked(self, config: ReaderConfig) -> None:
+    def check_unpacked(self) -> None:
         """Check how far a file unpacks that was just opened: a few kilobytes may hold gigabytes of equal values.
 
         Raises:
@@ -401,7 +401,7 @@ class ParquetStream(RowStream):
         self._file.close(force=True)
 
     @override
-    def check_unpacked(self, config: ReaderConfig) -> None:
+    def check_unpacked(self) -> None:
         most, metadata = most_unpacked(self._size), self._file.metadata
         groups = map(metadata.row_group, range(metadata.num_row_groups))
         stated = [sum(map(_stated_bytes, map(group.column, range(group.num_columns)))) for group in groups]
@@ -409,7 +409,7 @@ class ParquetStream(RowStream):
             raise unpacks_too_far(self._size, most, loses_file=True)
         # No value is longer than its row group, so that no batch is much larger than what is allowed.
         self._batches = self._read_groups(0, rows=min(max(most // max([1, *stated]), 1), 4 * _BATCH_ROWS))
-        super().check_unpacked(config)
+        super().check_unpacked()
 
     def _read_groups(self, first: int, *, rows: int = _BATCH_ROWS) -> Iterator[Batch]:
         for group in range(first, len(self._group_starts) - 1):
@@ -496,7 +496,7 @@ class RowReader(FunctionReader):
     def scan(self, path: str, *, name: str, config: ReaderConfig, start: int = 0) -> Iterator[ScannedRecord]:
         with closing(self.open(path, config)) as stream:
             if isinstance(stream, RowStream):
-                stream.check_unpacked(config)
+                stream.check_unpacked()
         yield from super().scan(path, name=name, config=config, start=start)
 
 
