@@ -69,9 +69,9 @@ class ReaderConfig(Config):
     """A record of more bytes, decompressed, becomes a dead letter, and is not read further."""
     extraction_memory_bytes: Annotated[int, Affects("nothing")] = Field(default=2 << 30, ge=64 << 20)
     """So much memory may the process take that extracts texts (of html, pdf, docx, odt, rtf, epub, tei, eml, mbox,
-    warc and formats of other packages), beyond what it takes when it starts; a record for which that does not suffice
-    becomes a dead letter."""
-    extraction_seconds: Annotated[float, Affects("nothing")] = Field(default=120, gt=0, le=1_000_000)
+    warc and files or archives of other packages), beyond what it takes when it starts; a record for which that does not
+    suffice becomes a dead letter."""
+    extraction_seconds: Annotated[float, Affects("nothing")] = Field(default=30, gt=0, le=1_000_000)
     """A record whose text takes more seconds of processor time to extract, or ten times as many by the clock, becomes
     a dead letter."""
 

@@ -445,9 +445,7 @@ class _InputScan:
         """Count the records of a file, up to ``most``, and read those whose texts are compared; after ``hash``."""
         self.counts[file.path] = 0
         if is_extracted(file.format):
-            scanned = scan_file(
-                file.path, format=file.format, name=file.name, config=self._config, limit=most, fault=file.fault
-            )
+            scanned = scan_file(file.path, format=file.format, name=file.name, config=self._config, fault=file.fault)
             for number, record in enumerate(islice(scanned, most)):
                 self._count(file, record, number)
                 yield InputRecord(file, number, record, record.doc_id, self._source_content(file, record))

@@ -22,7 +22,7 @@ from concord.pipeline.output.parquet_parts import iter_batches, read_part
 from concord.pipeline.output.tables import without_lost_pages
 from concord.pipeline.plan import RenamedDocument, ShardRef, Source
 from concord.pipeline.planning.inputs import InputFile
-from concord.pipeline.readers.fields import DUPLICATE_ID
+from concord.pipeline.readers.base import DUPLICATE_ID
 from concord.pipeline.readers.records import ScannedRecord
 
 FINGERPRINT_BYTES = 16

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
-from concord.pipeline.readers.fields import names_wrong_field
+from concord.pipeline.readers.base import names_wrong_field
 from concord.pipeline.readers.read_file import format_of, has_fields, read_records, reader_for
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.files import FileState, file_sha256, file_state, is_url, stat_url, walk_url

@@ -6,34 +6,46 @@ are extracted, a ``StreamReader`` for tables, and a ``RecordReader`` for files t
 
 import errno
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from hashlib import sha256
 from pathlib import Path, PurePath
-from typing import NamedTuple, Protocol, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
+import orjson
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import NO_TEXT, DeadLetter, Document
+from concord.pipeline.documents import NO_TEXT, DeadLetter, Document, Lost
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.extraction import Mark, begin, is_short_of_memory
-from concord.pipeline.readers.fields import (
-    ExtractedRecord,
-    Fields,
-    Record,
-    build_document,
-    duplicate_id,
-    lost_with_text,
-    record_id,
-    record_text,
-)
-from concord.pipeline.readers.files import Decoded, read_whole
+from concord.pipeline.readers.extraction import is_short_of_memory, isolated
+from concord.pipeline.readers.files import Decoded, Encoding, read_whole
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, reason_of, too_large
 from concord.pipeline.storage.atomic_writes import CODECS
 from concord.pipeline.storage.files import file_state, is_url
+
+DUPLICATE_ID = "duplicate_id"
+MISSING_TEXT = "missing_text"
+TEXT_NOT_STRING = "text_not_string"
+
+_SHOWN_NAMES = 20
+_NULL = "got null;"
+_TYPE_NAMES = {
+    "bool": "true or false",
+    "int": "an integer",
+    "float": "a number",
+    "Number": "a number",
+    "str": "a string",
+    "NoneType": "null",
+    "list": "a list",
+    "dict": "an object",
+}
+
+Fields = Mapping[str, Any]
 
 
 class Reader(Protocol):
@@ -52,16 +64,11 @@ class Reader(Protocol):
     unit: str
     libraries: Sequence[str] = ()
 
-    def opens_to_scan(self, config: ReaderConfig) -> bool:
-        """Tell whether files must be opened to find their records."""
-        return True
-
-    def scan(self, path: str, *, name: str, config: ReaderConfig, start: int = 0) -> Iterator[ScannedRecord]:
+    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
         """Find the records of a file, in order; a record that cannot be read is one with ``doc_id`` None.
 
         Args:
             name: the file's path below the input folder; names the records that have no id of their own.
-            start: where the first record begins that is wanted.
         """
 
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
@@ -93,34 +100,56 @@ class FileReader(Reader):
 
     def extract_checked(self, content: bytes, config: ReaderConfig) -> Decoded:
         """Return the text in the content of a file if it can be stored; RecordError for everything else."""
-        return _checked(lambda: self.extract(content, config), f"{self.suffixes[0]} file", config)
+        return _checked(self.extract, content, f"{self.suffixes[0]} file", config)
 
     @override
-    def opens_to_scan(self, config: ReaderConfig) -> bool:
-        return False
-
-    @override
-    def scan(self, path: str, *, name: str, config: ReaderConfig, start: int = 0) -> Iterator[ScannedRecord]:
+    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
         size = file_state(path).size
         yield ScannedRecord(position=0, end=size, size=int(size * self.text_share), doc_id=name)
 
     @override
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-        begin(Mark(piece.start, piece.end, piece.name))
         try:
             if piece.duplicates:
                 raise duplicate_id(piece.name)
             content = read_whole(piece.uri, expected_size=piece.end, config=config)
-            found = self.extract_checked(content, config)
-            document = _document(found, piece, piece.name, 0)
             if self.extracts:
-                document = replace(document, parts=found.parts or (), source_sha256=sha256(content).hexdigest())
+                found = isolated(self.extract_checked, content, config, config=config)
+                document = _extracted(found, piece, piece.name, 0, sha256(content).hexdigest())
+            else:
+                document = _document(self.extract_checked(content, config), piece, piece.name, 0)
             if self.needs_text and any(lost.error == NO_TEXT for lost in document.lost):
                 raise RecordError(NO_TEXT, "; ".join(lost.message for lost in reversed(document.lost)))
             yield document
         except RecordError as error:
             error.doc_id = piece.name
-            yield dead_letter(error, piece=piece, position=0, unit="")
+            yield dead_letter(error, piece, 0, "")
+
+
+class Record(NamedTuple):
+    """One record of a table.
+
+    Attributes:
+        start, end: half-open, in the reader's unit.
+        fields: by name, or why it cannot be read; a RecordError stands for a value that cannot be.
+        size: bytes of input, for cutting shards; None stands for the bytes of its text.
+        encoding: of its bytes, where its format leaves that open.
+        replaced: see Document.
+    """
+
+    start: int
+    end: int
+    fields: Fields | RecordError
+    size: int | None = None
+    encoding: Encoding | None = None
+    replaced: int = 0
+
+    def readable_fields(self) -> Fields:
+        """Return the fields; raise the RecordError where there are none."""
+        if isinstance(self.fields, RecordError):
+            # One error may stand for many records; its traceback would grow with each.
+            raise self.fields.with_traceback(None)
+        return self.fields
 
 
 class RawRecord(NamedTuple):
@@ -128,33 +157,124 @@ class RawRecord(NamedTuple):
 
     Attributes:
         start, end: half-open, in the reader's unit.
-        content: its bytes, or why it cannot be read.
+        content: its bytes, or what its reader has made of them, or why it cannot be read.
         doc_id: None where it has none; its place then names it.
         attachment: its number in the message that has this id, or starts so many bytes before; else 0.
+        digest: the SHA-256 in hex of what its text comes from; None stands for that of its content.
     """
 
     start: int
     end: int
-    content: bytes | RecordError
+    content: Any
     doc_id: str | None = None
     attachment: int = 0
+    digest: str | None = None
 
     @property
     def source_sha256(self) -> str | None:
         """See Document."""
         if isinstance(self.content, RecordError):
             return None
-        whole = _sha256(self.content)
-        return sha256(b"%s#%d" % (whole.encode(), self.attachment)).hexdigest() if self.attachment else whole
+        return self.digest or sha256(self.content).hexdigest()
 
 
-@lru_cache(maxsize=1)
-def _sha256(content: bytes) -> str:
-    # Kept, since a message may attach a thousand files.
-    return sha256(content).hexdigest()
+AnyRecord = TypeVar("AnyRecord", Record, RawRecord)
+AnyRecord_co = TypeVar("AnyRecord_co", Record, RawRecord, covariant=True)
 
 
-class ArchiveReader(Reader):
+class RecordStream(Protocol[AnyRecord_co]):
+    """An open file whose records are read forward.
+
+    Attributes:
+        position: the end of the last record, or a place before the next one.
+    """
+
+    position: int
+
+    def read(self) -> AnyRecord_co | None:
+        """Read the next record; None at the end of the file."""
+
+    def skip_to(self, position: int) -> None:
+        """Skip forward to the start of a record."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+class CollectionReader(Reader, Generic[AnyRecord]):
+    """Reads files of many records, each of which can be reached by its position."""
+
+    unit = "record"
+
+    @abstractmethod
+    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream[AnyRecord]:
+        """Open a file at its first record.
+
+        Args:
+            path: of a file, or its URL.
+            columns: the fields that are needed, for formats that save time by it; None needs all.
+
+        Raises:
+            RecordError: when it has no records that can be read.
+        """
+
+    @abstractmethod
+    def scanned(self, record: AnyRecord, name: str, config: ReaderConfig) -> ScannedRecord:
+        """Return what a plan has to know of a record in the file of a name."""
+
+    @abstractmethod
+    def document(self, record: AnyRecord, piece: Piece, config: ReaderConfig, *, is_duplicate: bool) -> Document:
+        """Return the document that a record becomes; raise RecordError where it cannot, or its id is a duplicate."""
+
+    @override
+    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
+        with closing(self.open(path, config, columns=(config.id_field, config.text_field))) as stream:
+            stream.skip_to(0)
+            while (record := stream.read()) is not None:
+                yield self.scanned(record, name, config)
+
+    @override
+    def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
+        duplicates = frozenset(piece.duplicates)
+        with self.open_at(piece.uri, piece.start, config) as stream:
+            while stream.position < piece.end:
+                record = stream.read()
+                if record is None or record.end > piece.end:
+                    return
+                try:
+                    yield self.document(record, piece, config, is_duplicate=record.start in duplicates)
+                except RecordError as error:
+                    yield dead_letter(error, piece, record.start, self.unit)
+
+    @contextmanager
+    def open_at(self, path: str, position: int, config: ReaderConfig) -> Iterator[RecordStream[AnyRecord]]:
+        """Open a file at a position, going on with the stream of the last piece if possible."""
+        key = (self, config, path, *file_version(path))
+        parked = _parked.pop(key, None)
+        if parked is not None and parked.position > position:
+            parked.close()
+            parked = None
+        stream = self.open(path, config) if parked is None else cast(RecordStream[AnyRecord], parked)
+        try:
+            stream.skip_to(position)
+            yield stream
+        except BaseException:
+            stream.close()
+            raise
+        while _parked:
+            _parked.popitem()[1].close()
+        _parked[key] = stream
+
+
+_parked: dict[tuple[object, ...], RecordStream[Any]] = {}
+"""The stream of the last piece that was read to its end, which the next piece usually continues.
+
+If a compressed file (or a large Parquet row group) were opened again for each piece, reading it would take time that
+grows with the square of its size.
+"""
+
+
+class ArchiveReader(CollectionReader[RawRecord]):
     """Reads files of many records whose texts are extracted, each from its own bytes."""
 
     extracts = True
@@ -164,12 +284,16 @@ class ArchiveReader(Reader):
     def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[RawRecord]:
         """Find the records of a file from the one on that begins at ``start``, the same ones wherever it starts.
 
-        It calls ``begin`` where it passes over much that is no record.
+        It runs in the process that asks, and so must not call code that a file may break, except by ``isolated``.
         """
 
     @abstractmethod
     def extract(self, raw: RawRecord, config: ReaderConfig) -> Decoded:
         """Return the text of a record with content; as ``FileReader.extract``."""
+
+    def extract_checked(self, raw: RawRecord, config: ReaderConfig) -> Decoded:
+        """Return the text of a record if it can be stored; RecordError for everything else."""
+        return _checked(self.extract, raw, "record", config)
 
     def finds(self, path: str, config: ReaderConfig) -> bool:
         """Tell whether ``split`` begins anywhere in a file without reading what is before."""
@@ -181,165 +305,65 @@ class ArchiveReader(Reader):
         return f"{named}#{raw.attachment}" if raw.attachment else named
 
     @override
-    def scan(self, path: str, *, name: str, config: ReaderConfig, start: int = 0) -> Iterator[ScannedRecord]:
-        begin(Mark(start))
-        for raw in self.split(path, config, start):
-            begin(Mark(raw.start, raw.end))
-            fault = raw.content if isinstance(raw.content, RecordError) else None
-            yield ScannedRecord(
-                position=raw.start,
-                end=raw.end,
-                size=1 if raw.attachment or isinstance(raw.content, RecordError) else len(raw.content),
-                doc_id=None if fault else self.id_of(raw, name),
-                loses_file=fault is not None and fault.loses_file,
-                source_sha256=raw.source_sha256,
-            )
-            begin(Mark(raw.end))
+    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream[RawRecord]:
+        return _ForwardStream(partial(self.split, path, config), finds=self.finds(path, config))
 
     @override
-    def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-        duplicates = frozenset(piece.duplicates)
-        begin(Mark(piece.start))
-        with self._records(piece, config) as records:
-            for raw in records:
-                begin(Mark(raw.start, raw.end, self.id_of(raw, piece.name)))
-                yield self._outcome(raw, piece, config, is_duplicate=raw.start in duplicates)
-                begin(Mark(raw.end))
+    def scanned(self, record: RawRecord, name: str, config: ReaderConfig) -> ScannedRecord:
+        fault = record.content if isinstance(record.content, RecordError) else None
+        return ScannedRecord(
+            position=record.start,
+            end=record.end,
+            size=1 if record.attachment or fault else len(record.content),
+            doc_id=None if fault else self.id_of(record, name),
+            loses_file=fault is not None and fault.loses_file,
+            source_sha256=record.source_sha256,
+        )
 
-    def _outcome(
-        self, raw: RawRecord, piece: Piece, config: ReaderConfig, *, is_duplicate: bool
-    ) -> Document | DeadLetter:
-        doc_id: str | None = None
+    @override
+    def document(self, record: RawRecord, piece: Piece, config: ReaderConfig, *, is_duplicate: bool) -> Document:
+        if isinstance(record.content, RecordError):
+            raise record.content.with_traceback(None)
+        doc_id = self.id_of(record, piece.name)
+        if is_duplicate:
+            raise duplicate_id(doc_id)
         try:
-            if isinstance(raw.content, RecordError):
-                raise raw.content.with_traceback(None)
-            doc_id = self.id_of(raw, piece.name)
-            if is_duplicate:
-                raise duplicate_id(doc_id)
-            found = _checked(lambda: self.extract(raw, config), "record", config)
+            found = isolated(self.extract_checked, record, config, config=config)
         except RecordError as error:
             error.doc_id = doc_id
-            return dead_letter(error, piece=piece, position=raw.start, unit=self.unit)
-        return replace(
-            _document(found, piece, doc_id, raw.start), parts=found.parts or (), source_sha256=raw.source_sha256
-        )
-
-    @contextmanager
-    def _records(self, piece: Piece, config: ReaderConfig) -> Iterator[Iterator[RawRecord]]:
-        """Provide the records of a piece, going on with those of the last piece if possible."""
-        key = (self, config, piece.uri, *file_version(piece.uri))
-        parked = _parked.pop(key, None)
-        is_near = isinstance(parked, _Parked) and (
-            parked.position == piece.start or (parked.position < piece.start and not self.finds(piece.uri, config))
-        )
-        if parked is not None and not is_near:
-            parked.close()
-        split = (
-            parked if isinstance(parked, _Parked) and is_near else _Parked(self.split(piece.uri, config, piece.start))
-        )
-        try:
-            yield split.take(piece)
-        except BaseException:
-            split.close()
             raise
-        _park(key, split)
+        return _extracted(found, piece, doc_id, record.start, record.source_sha256)
 
 
-class _Parked:
-    """The records of an archive that have not been read yet."""
-
-    def __init__(self, records: Iterator[RawRecord]) -> None:
-        self.position = 0
-        self._records = records
-
-    def take(self, piece: Piece) -> Iterator[RawRecord]:
-        while self.position < piece.end:
-            raw = next(self._records, None)
-            if raw is None or raw.end > piece.end:
-                return
-            self.position = raw.end
-            if raw.start >= piece.start:
-                yield raw
-
-    def close(self) -> None:
-        if isinstance(self._records, Generator):
-            self._records.close()
-
-
-class RecordStream(Protocol):
-    """An open file whose records are read forward.
-
-    Attributes:
-        position: the end of the last record, or a place before the next one.
-    """
-
-    position: int
-
-    def read(self) -> Record | None:
-        """Read the next record; None at the end of the file."""
-
-    def skip_to(self, position: int) -> None:
-        """Skip forward to the start of a record."""
-
-    def close(self) -> None:
-        """Close the file."""
-
-
-class StreamReader(Reader):
-    """Reads files of many records, each of which can be reached by its position."""
+class StreamReader(CollectionReader[Record]):
+    """Reads tables: files of records with fields, one of which is the text."""
 
     extracts = False
-    unit = "record"
-
-    @abstractmethod
-    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream:
-        """Open a file at its first record.
-
-        Args:
-            path: of a file, or its URL.
-            columns: the fields that are needed, for formats that save time by it; None needs all.
-
-        Raises:
-            RecordError: when it has no records that can be read.
-        """
 
     @override
-    def scan(self, path: str, *, name: str, config: ReaderConfig, start: int = 0) -> Iterator[ScannedRecord]:
-        columns = None if self.extracts else (config.id_field, config.text_field)
-        with closing(self.open(path, config, columns=columns)) as stream:
-            stream.skip_to(start)
-            while (record := self._next(stream)) is not None:
-                doc_id, size = None, 1
-                with suppress(RecordError):  # it becomes a dead letter when it is read
-                    doc_id, text = record_id(record, name=name, config=config), record_text(record, config=config)
-                    size = len(text.encode(errors="replace"))
-                size = size if record.size is None else record.size
-                loses_file = isinstance(record.fields, RecordError) and record.fields.loses_file
-                yield ScannedRecord(
-                    position=record.start,
-                    end=record.end,
-                    size=size,
-                    doc_id=doc_id,
-                    loses_file=loses_file,
-                    source_sha256=_digest(record) if self.extracts else None,
-                )
+    def scanned(self, record: Record, name: str, config: ReaderConfig) -> ScannedRecord:
+        doc_id, size = None, 1
+        with suppress(RecordError):  # it becomes a dead letter when it is read
+            doc_id, text = record_id(record, name=name, config=config), record_text(record, config=config)
+            size = len(text.encode(errors="replace"))
+        return ScannedRecord(
+            position=record.start,
+            end=record.end,
+            size=size if record.size is None else record.size,
+            doc_id=doc_id,
+            loses_file=isinstance(record.fields, RecordError) and record.fields.loses_file,
+        )
 
     @override
-    def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-        duplicates = frozenset(piece.duplicates)
-        with self._open_at(piece.uri, piece.start, config) as stream:
-            while stream.position < piece.end:
-                record = self._next(stream)
-                if record is None or record.end > piece.end:
-                    return
-                try:
-                    is_duplicate = record.start in duplicates
-                    document = build_document(record, piece, is_duplicate=is_duplicate, config=config)
-                    if self.extracts:
-                        document = replace(document, parts=record.parts or (), source_sha256=_digest(record))
-                    yield document
-                except RecordError as error:
-                    yield dead_letter(error, piece=piece, position=record.start, unit=self.unit)
+    def document(self, record: Record, piece: Piece, config: ReaderConfig, *, is_duplicate: bool) -> Document:
+        doc_id = record_id(record, name=piece.name, config=config)
+        text = record_text(record, doc_id=doc_id, config=config)
+        if is_duplicate:
+            raise duplicate_id(doc_id)
+        meta, nulls = meta_of(record.readable_fields(), config=config)
+        encoding, confidence = record.encoding or (None, None)
+        found = Decoded(text, encoding, confidence, meta=meta, replaced=record.replaced)
+        return replace(_document(found, piece, doc_id, record.start), meta_nulls=nulls)
 
     def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
         """Read the text of the record that starts at a position (see Document.source_position).
@@ -347,38 +371,11 @@ class StreamReader(Reader):
         Raises:
             RecordError: when no text starts there.
         """
-        with self._open_at(path, position, config) as stream:
+        with self.open_at(path, position, config) as stream:
             record = stream.read()
         if record is None:
             raise RecordError("no_such_record", f"expected a record at {self.unit} {position}, got the end of the file")
         return record_text(record, config=config)
-
-    def _next(self, stream: RecordStream) -> Record | None:
-        """Read the next record, and say which it is where code that it may break has read it."""
-        if not self.extracts:
-            return stream.read()
-        begin(Mark(stream.position, stream.position + 1 if isinstance(stream, _NumberedRecords) else None))
-        record = stream.read()
-        if record is not None:
-            begin(Mark(record.start, record.end))
-        return record
-
-    @contextmanager
-    def _open_at(self, path: str, position: int, config: ReaderConfig) -> Iterator[RecordStream]:
-        """Open a file at a position, going on with the stream of the last piece if possible."""
-        key = (self, config, path, *file_version(path))
-        parked = _parked.pop(key, None)
-        if parked is not None and parked.position > position:
-            parked.close()
-            parked = None
-        stream = self.open(path, config) if parked is None else cast(RecordStream, parked)
-        try:
-            stream.skip_to(position)
-            yield stream
-        except BaseException:
-            stream.close()
-            raise
-        _park(key, stream)
 
 
 @dataclass(eq=False)
@@ -386,11 +383,11 @@ class FunctionReader(StreamReader):
     """Reads files by the stream that a function opens, given what ``open`` is given."""
 
     suffixes: Sequence[str]
-    open_stream: Callable[[str, ReaderConfig, Sequence[str] | None], RecordStream]
+    open_stream: Callable[[str, ReaderConfig, Sequence[str] | None], RecordStream[Record]]
     unit: str = "byte"
 
     @override
-    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream:
+    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream[Record]:
         return self.open_stream(path, config, columns)
 
 
@@ -401,47 +398,62 @@ class RecordReader(StreamReader):
     well; a format in which a record can be found by its position deserves a ``StreamReader``.
     """
 
-    extracts = True
-
     @abstractmethod
-    def records(self, path: str, config: ReaderConfig) -> Iterator[Fields | ExtractedRecord | RecordError]:
+    def records(self, path: str, config: ReaderConfig) -> Iterator[Fields | RecordError]:
         """Yield the fields of each record, or a RecordError for one that cannot be read; the same at each call.
 
         An exception (but an OSError of the disk) ends the file: one dead letter stands for what was not read.
 
         Args:
-            path: of a file, or its URL; ``streams.read_whole`` reads both.
+            path: of a file, or its URL; ``files.read_whole`` reads both.
         """
 
     @override
-    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream:
-        return _NumberedRecords(self.records(path, config), config)
+    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream[Record]:
+        return _ForwardStream(partial(self._numbered, path, config), finds=False)
+
+    def _numbered(self, path: str, config: ReaderConfig, start: int) -> Iterator[Record]:
+        for number, fields in enumerate(self.records(path, config)):
+            yield Record(number, number + 1, fields)
 
 
-class _NumberedRecords:
-    def __init__(self, records: Iterator[Fields | ExtractedRecord | RecordError], config: ReaderConfig) -> None:
+class _ForwardStream(Generic[AnyRecord]):
+    """Records that are read forward.
+
+    Args:
+        split: returns the records from the one on that begins at a position.
+        finds: whether it passes over those before it.
+    """
+
+    def __init__(self, split: Callable[[int], Iterator[AnyRecord]], *, finds: bool) -> None:
         self.position = 0
-        self._records = records
-        self._config = config
+        self._split: Callable[[int], Iterator[AnyRecord]] = split
+        self._finds = finds
+        self._records: Iterator[AnyRecord] | None = None
+        self._start = 0
 
-    def read(self) -> Record | None:
-        for fields in self._records:
-            self.position += 1
-            place = self.position - 1, self.position
-            if isinstance(fields, ExtractedRecord):
-                return Record(*place, fields.fields(self._config), parts=fields.parts)
-            return Record(*place, fields)
+    def read(self) -> AnyRecord | None:
+        for record in self._records or ():
+            self.position = record.end
+            if record.start >= self._start:
+                return record
         return None
 
     def skip_to(self, position: int) -> None:
-        while self.position < position and self.read() is not None:
-            pass
+        if self._records is None or (self._finds and position != self.position):
+            self.close()
+            self._records = self._split(position)
+        self._start = position
 
     def close(self) -> None:
-        self._records = iter(())
+        if isinstance(self._records, Generator):
+            self._records.close()
 
 
 def _document(found: Decoded, piece: Piece, doc_id: str, position: int) -> Document:
+    lost = found.lost
+    if not found.text or found.text.isspace():
+        lost = (*lost, Lost(0, NO_TEXT, "expected a text, got no word"))
     return Document(
         doc_id=doc_id,
         text=found.text,
@@ -451,15 +463,27 @@ def _document(found: Decoded, piece: Piece, doc_id: str, position: int) -> Docum
         encoding=found.encoding,
         encoding_confidence=found.confidence,
         replaced=found.replaced,
-        parts=found.parts,
-        lost=lost_with_text(found.text, found.lost),
+        lost=lost,
     )
 
 
-def _digest(record: Record) -> str:
-    """Return the SHA-256 of what another package found in a record."""
-    fields = record.fields if isinstance(record.fields, RecordError) else sorted(record.fields.items(), key=str)
-    return sha256(repr((fields, record.parts)).encode(errors="backslashreplace")).hexdigest()
+def _extracted(found: Decoded, piece: Piece, doc_id: str, position: int, digest: str | None) -> Document:
+    return replace(_document(found, piece, doc_id, position), parts=found.parts or (), source_sha256=digest)
+
+
+Content = TypeVar("Content", bytes, RawRecord)
+
+
+def _checked(
+    extract: Callable[[Content, ReaderConfig], Decoded], content: Content, kind: str, config: ReaderConfig
+) -> Decoded:
+    """Return a text that can be stored; RecordError for everything else."""
+    with as_record_errors(kind):
+        found = extract(content, config)
+        found.text.encode()
+    if len(found.text) > config.max_record_bytes:
+        raise too_large(config.max_record_bytes)
+    return found
 
 
 @contextmanager
@@ -469,7 +493,7 @@ def as_record_errors(kind: str) -> Iterator[None]:
         yield
     except (RecordError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a library raises
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a library raises
         if is_short_of_memory() or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
             raise MemoryError from None
         raise RecordError(
@@ -479,14 +503,159 @@ def as_record_errors(kind: str) -> Iterator[None]:
         ) from None
 
 
-def _checked(extract: Callable[[], Decoded], kind: str, config: ReaderConfig) -> Decoded:
-    """Return a text that can be stored; RecordError for everything else."""
-    with as_record_errors(kind):
-        found = extract()
-        found.text.encode()
-    if len(found.text) > config.max_record_bytes:
-        raise too_large(config.max_record_bytes)
-    return found
+class Number(NamedTuple):
+    """A number of JSON as it is written, with all its digits."""
+
+    digits: str
+
+
+def check_names(names: Sequence[str], *, error: str = "invalid_header") -> None:
+    """Check that no two columns of a table, or keys of an object, have one name: one value would hide the other.
+
+    Raises:
+        RecordError: with the code ``error``, naming one that comes twice.
+    """
+    twice = [name for name, count in Counter(names).items() if count > 1] if len(set(names)) < len(names) else []
+    if twice:
+        raise RecordError(
+            error, f"expected different names, got {twice[0]!r} twice among {_names(names)}; rename or drop one of them"
+        )
+
+
+def by_name(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object of names and values; raise RecordError (``duplicate_key``) as ``check_names``."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        check_names([name for name, _ in pairs], error="duplicate_key")
+    return fields
+
+
+def record_id(record: Record, *, name: str, config: ReaderConfig) -> str:
+    """Return the id of the document that a record of the file ``name`` (see Piece.name) becomes.
+
+    Raises:
+        RecordError: when the record cannot be read or its id is neither a string nor an integer.
+    """
+    value = _value(record.readable_fields(), config.id_field)
+    if value is None:
+        return f"{name}:{record.start}"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, Number) and value.digits.removeprefix("-").isdigit():
+        return value.digits
+    raise RecordError(
+        "id_not_string",
+        f"field {config.id_field!r}: expected a string or an integer, got {type_name(value)};"
+        " set reader.id_field or fix the record",
+    )
+
+
+def record_text(record: Record, *, doc_id: str | None = None, config: ReaderConfig) -> str:
+    """Return a record's text; RecordError if it is missing, too long or not a string."""
+    fields = record.readable_fields()
+    value = _value(fields, config.text_field, doc_id=doc_id)
+    if isinstance(value, str):
+        if len(value) > config.max_record_bytes:
+            raise too_large(config.max_record_bytes)
+        return value
+    if value is None:
+        got = _NULL if config.text_field in fields else f"got only {_names(fields)};"
+        raise RecordError(
+            MISSING_TEXT,
+            f"expected a field {config.text_field!r}, {got} set reader.text_field or fix the record",
+            doc_id=doc_id,
+        )
+    raise RecordError(
+        TEXT_NOT_STRING,
+        f"field {config.text_field!r}: expected a string, got {type_name(value)}; set reader.text_field",
+        doc_id=doc_id,
+    )
+
+
+def names_wrong_field(dead_letter: DeadLetter) -> bool:
+    """Tell whether a dead letter suggests that reader.text_field is wrong: no such field, or one that is no string."""
+    if dead_letter.error == MISSING_TEXT:
+        return _NULL not in dead_letter.message
+    return dead_letter.error == TEXT_NOT_STRING
+
+
+def duplicate_id(doc_id: str) -> RecordError:
+    """Return the error of a record whose id an earlier record of the collection has."""
+    return RecordError(
+        DUPLICATE_ID,
+        f"expected an id that no earlier record has, got {doc_id!r}; the first record was kept; rename this one",
+        doc_id=doc_id,
+    )
+
+
+def _value(fields: Fields, name: str, *, doc_id: str | None = None) -> Any:
+    value = fields.get(name)
+    if isinstance(value, RecordError):
+        raise RecordError(value.code, f"field {name!r}: {value}", doc_id=doc_id)
+    try:
+        if isinstance(value, str):
+            value.encode()
+    except UnicodeEncodeError as error:
+        raise RecordError(
+            "lone_surrogate",
+            f"field {name!r}: expected whole characters, got half of a surrogate pair at {error.start}; fix the record",
+            doc_id=doc_id,
+        ) from None
+    return value
+
+
+def meta_of(fields: Fields, *, config: ReaderConfig) -> tuple[str | None, str | None]:
+    """Return the other fields as a JSON object, and a list of those that it cannot hold."""
+    others = {key: value for key, value in fields.items() if key not in (config.id_field, config.text_field)}
+    if not others:
+        return None, None
+    try:
+        return orjson.dumps(others, default=_json_value, option=orjson.OPT_SORT_KEYS).decode(), None
+    except orjson.JSONEncodeError:
+        pass
+    values: dict[str, orjson.Fragment | None] = {}
+    for key, value in others.items():
+        name = key.encode(errors="backslashreplace").decode()
+        try:
+            # orjson refuses integers beyond 64 bits.
+            content = str(value) if type(value) is int else orjson.dumps(value, default=_json_value)
+        except TypeError:
+            values[name] = None
+        else:
+            values[name] = orjson.Fragment(content)
+    nulls = sorted(name for name, value in values.items() if value is None)
+    meta = orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode()
+    return meta, orjson.dumps(nulls).decode() if nulls else None
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, RecordError):
+        raise value
+    if isinstance(value, Number):
+        return orjson.Fragment(value.digits)
+    return b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def type_name(value: object) -> str:
+    """Return what a value of a field is, in words."""
+    return _TYPE_NAMES.get(type(value).__name__, type(value).__name__)
+
+
+def _names(fields: Collection[str]) -> str:
+    names = [repr(name) for name in list(fields)[:_SHOWN_NAMES]]
+    return ", ".join(names) + (", ..." if len(fields) > len(names) else "") if names else "no field"
+
+
+def stored_meta(fields: Mapping[str, Any]) -> str | None:
+    """Return what else a file says, as JSON for Document.meta: what is not empty, without what some programs add."""
+    said = {
+        name: value.replace("\0", "").encode(errors="replace").decode() if isinstance(value, str) else value
+        for name, value in fields.items()
+        if value
+    }
+    return orjson.dumps(said, option=orjson.OPT_SORT_KEYS).decode() if said else None
 
 
 class Formats(NamedTuple):
@@ -503,26 +672,6 @@ class Formats(NamedTuple):
 
 FORMATS: list[Formats] = []
 """One item, which ``read_file`` adds, since the formats of mail are among those that mail attaches."""
-
-
-class _Closable(Protocol):
-    position: int
-
-    def close(self) -> None: ...
-
-
-def _park(key: tuple[object, ...], stream: _Closable) -> None:
-    while _parked:
-        _parked.popitem()[1].close()
-    _parked[key] = stream
-
-
-_parked: dict[tuple[object, ...], _Closable] = {}
-"""The stream of the last piece that was read to its end, which the next piece usually continues.
-
-If a compressed file (or a large Parquet row group) were opened again for each piece, reading it would take time that
-grows with the square of its size.
-"""
 
 
 def file_version(path: str) -> tuple[object, ...]:

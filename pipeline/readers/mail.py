@@ -12,9 +12,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from functools import cached_property
+from hashlib import sha256
 from itertools import chain, groupby, islice, pairwise
 from pathlib import PurePath
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -22,8 +23,8 @@ from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.errors import InputError
-from concord.pipeline.readers.base import FORMATS, ArchiveReader, FileReader, RawRecord, as_record_errors
-from concord.pipeline.readers.fields import meta_of
+from concord.pipeline.readers.base import FORMATS, ArchiveReader, FileReader, RawRecord, as_record_errors, meta_of
+from concord.pipeline.readers.extraction import isolated
 from concord.pipeline.readers.files import Decoded, LineStream, decode, encoding_of, read_whole, with_codecs
 from concord.pipeline.readers.records import RecordError, ScannedRecord, too_large
 from concord.pipeline.readers.web import read_page
@@ -99,29 +100,29 @@ class _MessageReader(ArchiveReader):
     used_if_there = ("lxml", "pypdfium2")
     """The packages for what may be attached: mail is read without them, but another release may find another text."""
 
-    def __init__(self) -> None:
-        # What the message attaches whose attachments were asked for last.
-        self._last: tuple[bytes, list[Attachment]] = b"", []
-
     @override
     def extract(self, raw: RawRecord, config: ReaderConfig) -> Decoded:
-        content = cast(bytes, raw.content)
         if raw.attachment:
-            return read_attachment(raw.attachment, self._attachments(content, config)[raw.attachment - 1], config)
-        return read_message(parse(content), config)
+            return read_attachment(raw.attachment, raw.content, config)
+        return read_message(parse(raw.content), config)
 
     def records(self, message: RawRecord, config: ReaderConfig) -> Iterator[RawRecord]:
         """Yield a message, and what it attaches if that is wanted, the n-th of which is said to start n bytes later."""
-        is_wanted = config.attachments and isinstance(message.content, bytes)
-        count = len(self._attachments(cast(bytes, message.content), config)) if is_wanted else 0
-        for number in range(count + 1):
-            start = message.start + number
-            yield message._replace(start=start, end=start + 1 if number < count else message.end, attachment=number)
-
-    def _attachments(self, content: bytes, config: ReaderConfig) -> list["Attachment"]:
-        if self._last[0] is not content:
-            self._last = content, attachments_of(content, config)
-        return self._last[1]
+        attached: list[Attachment] = []
+        if config.attachments and isinstance(message.content, bytes):
+            try:
+                attached = isolated(attachments_of, message.content, config, config=config)
+            except RecordError as error:
+                message = message._replace(content=error)
+        digest = message.source_sha256
+        for number, content in enumerate([message.content, *attached]):
+            yield message._replace(
+                start=message.start + number,
+                end=message.end if number == len(attached) else message.start + number + 1,
+                content=content,
+                attachment=number,
+                digest=sha256(f"{digest}#{number}".encode()).hexdigest() if number else digest,
+            )
 
 
 class MailReader(_MessageReader):
@@ -131,17 +132,13 @@ class MailReader(_MessageReader):
     unit = ""
 
     @override
-    def opens_to_scan(self, config: ReaderConfig) -> bool:
-        return config.attachments
-
-    @override
     def id_of(self, raw: RawRecord, name: str) -> str:
         return f"{name}#{raw.attachment}" if raw.attachment else name
 
     @override
-    def scan(self, path: str, *, name: str, config: ReaderConfig, start: int = 0) -> Iterator[ScannedRecord]:
-        if self.opens_to_scan(config):
-            yield from super().scan(path, name=name, config=config, start=start)
+    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
+        if config.attachments:
+            yield from super().scan(path, name=name, config=config)
         else:
             yield ScannedRecord(position=0, end=1, size=file_state(path).size, doc_id=name)
 
@@ -317,10 +314,10 @@ def headers_of(message: Part, config: ReaderConfig) -> dict[str, Any]:
 
 
 class Attachment(NamedTuple):
-    """A part that a message attaches, the message, and why it is not read."""
+    """A part that a message attaches, the headers of the message, and why it is not read."""
 
     part: Part
-    message: Part
+    headers: Mapping[str, Any]
     fault: RecordError | None = None
 
 
@@ -344,7 +341,7 @@ def read_attachment(number: int, attachment: Attachment, config: ReaderConfig) -
     Raises:
         RecordError: when it cannot be read, naming it.
     """
-    headers, name = headers_of(attachment.message, config), name_of(attachment.part, config)
+    headers, name = attachment.headers, name_of(attachment.part, config)
     try:
         if attachment.fault is not None:
             raise attachment.fault
@@ -500,6 +497,7 @@ def _with_meta(text: Decoded, meta: Mapping[str, Any], config: ReaderConfig) -> 
 def _attached(message: Part, config: ReaderConfig, depth: int = 0) -> Iterator[Attachment]:
     parts: list[Part] = []
     shown(message, parts)
+    headers = headers_of(message, config)
     for part in parts:
         if part.kind.startswith(_NOT_READ):
             continue
@@ -514,7 +512,7 @@ def _attached(message: Part, config: ReaderConfig, depth: int = 0) -> Iterator[A
                     inner = list(islice(_attached(_message_of(part), config, depth + 1), MOST_ATTACHMENTS))
             except RecordError as error:
                 fault = error
-        yield Attachment(part, message, fault)
+        yield Attachment(part, headers, fault)
         yield from inner
 
 

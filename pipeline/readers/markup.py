@@ -22,8 +22,7 @@ from typing_extensions import override
 from concord.models.data.sentence import HYPHENS
 from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.documents import PAGE
-from concord.pipeline.readers.base import FileReader
-from concord.pipeline.readers.extracting import extracted
+from concord.pipeline.readers.base import FileReader, stored_meta
 from concord.pipeline.readers.files import Decoded, decode, encoding_of, with_codecs
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.text import Gap, TextBuilder, is_note_mark
@@ -94,7 +93,7 @@ class MarkupReader(FileReader):
                 f"expected TEI, ALTO or PAGE XML, got <{name}>; take the file out of the input, or name a pattern",
             )
         text, parts = builder.built(join_lines=config.join_lines)
-        return decoded._replace(text=text, parts=parts, meta=extracted([], meta=meta).meta)
+        return decoded._replace(text=text, parts=parts, meta=stored_meta(meta))
 
 
 def _declared(content: bytes) -> str | None:

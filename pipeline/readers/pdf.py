@@ -18,9 +18,8 @@ from unicodedata import normalize
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import PAGE
-from concord.pipeline.readers.base import FileReader
-from concord.pipeline.readers.extracting import extracted
+from concord.pipeline.documents import PAGE, Lost
+from concord.pipeline.readers.base import FileReader, stored_meta
 from concord.pipeline.readers.files import Decoded, most_unpacked, unpacks_too_far, with_codecs
 from concord.pipeline.readers.records import RecordError, reason_of
 from concord.pipeline.readers.text import Gap, TextBuilder, is_note_mark
@@ -163,7 +162,8 @@ class PdfReader(FileReader):
             _write_page(builder, lines, join=config.join_lines)
             last = lines
         text, parts = builder.built(join_lines=config.join_lines)
-        return extracted([("", "", text)], meta=meta, lost=lost)._replace(parts=parts)
+        told = tuple(Lost(number, error.code, str(error)) for number, error in lost.items())
+        return Decoded(text, encoding=None, meta=stored_meta(meta), parts=parts, lost=told)
 
 
 def _read_pages(

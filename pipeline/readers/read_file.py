@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from itertools import chain, islice
@@ -20,7 +20,6 @@ from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers.base import FORMATS, ArchiveReader, FileReader, Formats, Reader, StreamReader
-from concord.pipeline.readers.extraction import Death, is_isolated, isolated
 from concord.pipeline.readers.files import read_whole
 from concord.pipeline.readers.mail import MailboxReader, MailReader
 from concord.pipeline.readers.markup import MarkupReader
@@ -77,7 +76,6 @@ def readers() -> Mapping[str, Reader]:
             if not isinstance(reader, FileReader | ArchiveReader | StreamReader):
                 raise TypeError(f"expected a reader of concord.pipeline.readers.base, got {type(reader).__name__}")
             tuple(reader.suffixes)
-            reader.extracts = True
         except Exception as error:  # noqa: BLE001 - the code of another package
             logger.warning("%s: cannot be used as the reader of the format %s: %s", plugin.value, plugin.name, error)
         else:
@@ -185,32 +183,25 @@ def scan_file(
     format: str,
     name: str,
     config: ReaderConfig,
-    limit: int | None = None,
     fault: str | None = None,
     available: Mapping[str, Reader] | None = None,
 ) -> Iterator[ScannedRecord]:
     """Find a file's records, for the planner; arguments as for ``Reader.scan`` and ``reader_for``.
 
-    Where the reader fails, or ends its process, the last record stands for the rest of the file, and becomes a dead
-    letter.
+    Where the reader fails, the last record stands for the rest of the file, and becomes a dead letter.
 
     Args:
-        limit: how many records are wanted at most.
         fault: why the file cannot be opened; it is then one such record.
     """
     if fault is not None:
         yield _rest_of(0, "unreadable_file", fault)
         return
     reader, end = reader_for(format, where=path, available=available), 0
-    work = partial(_scan, reader, format, path, name, config, limit)
-    is_isolated = reader.extracts and reader.opens_to_scan(config)
     try:
-        for record in isolated(work, config) if is_isolated else work(0, None):
-            if isinstance(record, Death):
-                yield _rest_of(end, record.code, f"{record.message}; what follows was not read")
-                return
-            end = record.end
-            yield record
+        with _failures(path, format):
+            for record in reader.scan(path, name=name, config=config):
+                end = record.end
+                yield record
     except RecordError as failure:
         yield _rest_of(end, failure.code, str(failure))
 
@@ -230,7 +221,7 @@ def read_piece(
         InputError: when there are more or fewer: the file has changed since the plan was made.
     """
     reader, count = reader_for(piece.format, where=piece.uri, available=available), 0
-    fault = [] if piece.fault is None else [_letter(reader, piece, piece.end - 1, None, *piece.fault)]
+    fault = [] if piece.fault is None else [dead_letter(RecordError(*piece.fault), piece, piece.end - 1, reader.unit)]
     records = piece.records - len(fault)
     known = replace(piece, end=piece.end - len(fault), records=records, fault=None)
     for record in chain(_read_known(reader, known, config) if records else (), fault):
@@ -242,61 +233,16 @@ def read_piece(
 
 def _read_known(reader: Reader, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
     """Read the records of a piece that the planner has found."""
-    work, count = partial(_read, reader, piece, config), 0
-    done = (
-        isolated(work, config, start=piece.start, stop=piece.end) if reader.extracts else work(piece.start, piece.end)
-    )
+    count = 0
     try:
-        for count, record in enumerate(done, start=1):
-            if not isinstance(record, Death):
+        with _failures(piece.uri, piece.format):
+            for record in reader.read(piece, config):
+                count += 1
                 yield record
-                continue
-            mark = record.mark
-            yield _letter(reader, piece, mark.start, mark.doc_id, record.code, record.message)
-            if mark.end is None:
-                message = f"not read, since {reader.unit} {mark.start} of its file {record.message}"
-                for number in range(1, piece.records - count + 1):
-                    yield _letter(reader, piece, mark.start + number, None, record.code, message)
     except RecordError as failure:
         if count + 1 != piece.records:
             raise InputError(f"{piece.uri}: cannot be read after {count} records ({failure})") from failure
-        position = piece.start if piece.records == 1 else piece.end - 1
-        yield dead_letter(failure, piece=piece, position=position, unit=reader.unit)
-
-
-def _letter(reader: Reader, piece: Piece, position: int, doc_id: str | None, code: str, message: str) -> DeadLetter:
-    return dead_letter(RecordError(code, message, doc_id=doc_id), piece=piece, position=position, unit=reader.unit)
-
-
-def _scan(
-    reader: Reader,
-    format: str,
-    path: str,
-    name: str,
-    config: ReaderConfig,
-    limit: int | None,
-    start: int,
-    stop: int | None,
-) -> Iterator[ScannedRecord]:
-    """Scan a file between two positions; the work of a process of its own, as ``_read`` is."""
-    with _failures(path, format):
-        for record in islice(reader.scan(path, name=name, config=config, start=start), limit):
-            if stop is not None and record.position >= stop:
-                return
-            yield record
-            if record.end == stop:
-                return
-
-
-def _read(
-    reader: Reader, piece: Piece, config: ReaderConfig, start: int, stop: int | None
-) -> Iterator[Document | DeadLetter]:
-    part = replace(piece, start=start, end=piece.end if stop is None else stop)
-    with _failures(piece.uri, piece.format):
-        for record in reader.read(part, config):
-            if not isinstance(record, Document | DeadLetter):
-                raise TypeError(f"expected documents and dead letters, got {type(record).__name__}")
-            yield record
+        yield dead_letter(failure, piece, piece.start if piece.records == 1 else piece.end - 1, reader.unit)
 
 
 def read_records(
@@ -310,7 +256,7 @@ def read_records(
     available: Mapping[str, Reader] | None = None,
 ) -> Iterator[tuple[ScannedRecord, Document | DeadLetter]]:
     """Scan a file, or its first records, and then read it; arguments as for ``scan_file``."""
-    scanned = scan_file(path, format=format, name=name, config=config, limit=limit, fault=fault, available=available)
+    scanned = scan_file(path, format=format, name=name, config=config, fault=fault, available=available)
     records = list(islice(scanned, limit))
     if records:
         end, known = records[-1].end, records[-1].fault
@@ -346,8 +292,6 @@ def _failures(path: str, format: str) -> Iterator[None]:
             raise read_error(path, error) from error
         code, advice = "unreadable", "fix the file or remove it"
         if isinstance(error, MemoryError):
-            if is_isolated():
-                raise
             code, advice = "out_of_memory", "give workers more memory, or lower reader.max_record_bytes"
         raise RecordError(
             code, f"the reader of the format {format} fails ({reason_of(error)}); nothing after this was read; {advice}"

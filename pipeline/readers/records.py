@@ -1,7 +1,6 @@
 """What readers say of a record: where it is, or why it cannot be read."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from typing_extensions import override
 
@@ -20,18 +19,14 @@ class RecordError(Exception):
     """
 
     def __init__(self, code: str, message: str, *, doc_id: str | None = None, loses_file: bool = False) -> None:
-        super().__init__(message)
+        super().__init__(code, message)
         self.code = code
         self.doc_id = doc_id
         self.loses_file = loses_file
 
     @override
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (self.code, str(self), self.doc_id, self.loses_file)
-
-
-def _rebuilt(code: str, message: str, doc_id: str | None, loses_file: bool) -> RecordError:
-    return RecordError(code, message, doc_id=doc_id, loses_file=loses_file)
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 def too_large(most: int) -> RecordError:
@@ -55,7 +50,7 @@ def file_changed(path: str, expected: str, got: object) -> InputError:
     )
 
 
-def dead_letter(error: RecordError, *, piece: Piece, position: int, unit: str) -> DeadLetter:
+def dead_letter(error: RecordError, piece: Piece, position: int, unit: str) -> DeadLetter:
     """Build the dead letter of a record that cannot be read.
 
     Args:

@@ -25,8 +25,16 @@ from typing_extensions import override
 
 from concord.models.errors import ConcordError
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.base import FileReader, FunctionReader
-from concord.pipeline.readers.fields import Fields, Number, Record, by_name, check_names, type_name
+from concord.pipeline.readers.base import (
+    Fields,
+    FileReader,
+    FunctionReader,
+    Number,
+    Record,
+    by_name,
+    check_names,
+    type_name,
+)
 from concord.pipeline.readers.files import (
     KEEP_INVALID,
     Decoded,
@@ -493,11 +501,11 @@ class RowReader(FunctionReader):
     """Reads files of columns, unless they unpack too far; one that does is lost as a whole."""
 
     @override
-    def scan(self, path: str, *, name: str, config: ReaderConfig, start: int = 0) -> Iterator[ScannedRecord]:
+    def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
         with closing(self.open(path, config)) as stream:
             if isinstance(stream, RowStream):
                 stream.check_unpacked()
-        yield from super().scan(path, name=name, config=config, start=start)
+        yield from super().scan(path, name=name, config=config)
 
 
 PARQUET = RowReader((".parquet",), lambda path, config, columns: ParquetStream(path, columns), unit="row")

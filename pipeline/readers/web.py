@@ -18,13 +18,10 @@ from itertools import chain, pairwise, repeat
 from pathlib import PurePath
 from typing import Any, BinaryIO
 
-import orjson
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig, codec_of
-from concord.pipeline.readers.base import ArchiveReader, FileReader, RawRecord, as_record_errors
-from concord.pipeline.readers.extraction import Mark, begin
-from concord.pipeline.readers.fields import meta_of
+from concord.pipeline.readers.base import ArchiveReader, FileReader, RawRecord, meta_of, stored_meta
 from concord.pipeline.readers.files import (
     Decoded,
     DerivedStream,
@@ -116,7 +113,11 @@ _PAGES = ("text/html", "application/xhtml+xml")
 _TEXT = "text/plain"
 """What crawlers make of pages (WET files)."""
 _LIKE_PAGE = re.compile(rb"(?i)[\s\xef\xbb\xbf]*(?:<!--.{0,500}?-->\s*)?<(?:!doctype html|html)\b", re.DOTALL)
-_META = {"url": "WARC-Target-URI", "date": "WARC-Date", "truncated": "WARC-Truncated"}
+_META = {"url": "warc-target-uri", "date": "warc-date", "truncated": "warc-truncated"}
+_FIELD = re.compile(rb"(?m)^([!-9;-~]++)[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)")
+_STATUS = re.compile(rb"HTTP/\d[^ \n]*+ ++(\d{3})\b")
+_END_OF_HTTP = re.compile(rb"\n\r?\n|\Z")
+"""Lines of its header may end in a line feed alone, as in ClueWeb."""
 
 
 class HtmlReader(FileReader):
@@ -129,7 +130,7 @@ class HtmlReader(FileReader):
     @override
     def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
         decoded, title = read_page(content, config, main_content=config.main_content)
-        return decoded._replace(meta=orjson.dumps({"title": title}).decode() if title else None)
+        return decoded._replace(meta=stored_meta({"title": title}))
 
 
 def read_page(
@@ -293,42 +294,67 @@ class WarcReader(ArchiveReader):
     def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[RawRecord]:
         with closing(_Archive(path, config)) as archive:
             for begins, end, content in archive.pages(start):
-                raw = RawRecord(begins, end, content)
-                try:
-                    raw = raw._replace(doc_id=_fields_of(raw).get(config.id_field))
-                except RecordError as error:
-                    raw = raw._replace(content=error.with_traceback(None))
-                yield raw
+                doc_id = None
+                if config.id_field in _META and isinstance(content, bytes):
+                    doc_id = _Head(content).meta.get(config.id_field)
+                yield RawRecord(begins, end, content, doc_id)
 
     @override
     def extract(self, raw: RawRecord, config: ReaderConfig) -> Decoded:
-        content: Any = raw.content
-        record, payload = _opened(content), _payload(content, config)
-        media = _media_type(record)
-        if media == _TEXT:
+        head = _Head(raw.content)
+        if head.is_broken_http:
+            raise RecordError("invalid_http", "expected a server's answer of HTTP, got something else")
+        payload = _payload(raw.content, config)
+        if head.media == _TEXT:
             page, title = decode(payload, encoding=config.encoding, errors=config.errors), ""
         else:
             page, title = read_page(
                 payload,
                 config,
-                charset=(record.http_charset or "").strip("\"' ") or None,
+                charset=head.charset,
                 main_content=config.main_content,
-                is_xml=media == _PAGES[1],
+                is_xml=head.media == _PAGES[1],
             )
-        fields = _fields_of(raw) | ({"title": title} if title else {})
-        return page._replace(meta=meta_of(fields, config=config)[0])
+        return page._replace(meta=meta_of({**head.meta, **({"title": title} if title else {})}, config=config)[0])
 
 
-def _fields_of(raw: RawRecord) -> dict[str, str]:
-    """Return what the header of a record says of its page; raise a RecordError where there is none."""
-    if isinstance(raw.content, RecordError):
-        raise raw.content
-    with as_record_errors("record of a web archive"):
-        record = _opened(raw.content)
-        if record.is_http_parsed and record.http_headers.status_code is None:
-            raise RecordError("invalid_http", "expected a server's answer of HTTP, got something else")
-        fields = {name: record.headers.get(header) for name, header in _META.items()}
-        return {name: value.strip("<>") for name, value in fields.items() if value}
+class _Head:
+    """What the header of a record says, and that of HTTP behind it.
+
+    Attributes:
+        is_page: whether it is a page, or must be read to know what is wrong with it.
+        is_broken_http: whether it says that it is an answer of HTTP, and is none.
+        media, charset: of its content.
+        meta: what becomes that of its document.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        end, _ = _header_of(content)
+        fields = _fields(content, 0, end)
+        self.meta = {name: fields[key].strip("<>") for name, key in _META.items() if fields.get(key)}
+        kind, is_http = fields.get("warc-type", ""), fields.get("content-type", "").startswith("application/http")
+        status = _STATUS.match(content, end) if is_http else None
+        self.is_broken_http = is_http and status is None and len(content) > end
+        if status is not None and (blank := _END_OF_HTTP.search(content, end)):
+            fields, end = _fields(content, end, blank.start()), blank.end()
+        stated, _, parameters = fields.get("content-type", "").partition(";")
+        charset = _CHARSET.search(parameters)
+        self.media, self.charset = stated.strip().lower(), charset[1] if charset else None
+        if kind == "conversion":
+            self.is_page = self.media == _TEXT
+            return
+        is_like_page = not self.media and _LIKE_PAGE.match(content, end, end + 1000) is not None
+        is_answer = kind == "resource" or (kind == "response" and status is not None and status[1].startswith(b"2"))
+        is_page = is_answer and (self.media in _PAGES or is_like_page)
+        self.is_page = is_page or (kind == "response" and self.is_broken_http)
+
+
+def _fields(content: bytes, start: int, end: int) -> dict[str, str]:
+    """Return the fields of a header by their names in small letters; of several of one name the first."""
+    found: dict[str, str] = {}
+    for name, value in _FIELD.findall(content, start, end):
+        found.setdefault(name.decode("ascii", "replace").lower(), " ".join(value.decode("utf-8", "replace").split()))
+    return found
 
 
 class _Archive:
@@ -342,7 +368,6 @@ class _Archive:
     def pages(self, start: int) -> Iterator[tuple[int, int, bytes | RecordError]]:
         """Yield where each page from a position on begins and ends, and its record, or why it cannot be read."""
         while True:
-            begin(Mark(start))
             self._file.seek(start)
             try:
                 content, end = self._next(start), self._file.tell()
@@ -465,7 +490,7 @@ def _next_record(stream: BinaryIO, most: int, *, is_alone: bool) -> bytes | Reco
     _, length = _header_of(header)
     content = bytes(header) + stream.read(min(length, _HEAD_BYTES))
     taken: bytes | RecordError | None = None
-    if _is_page(content):
+    if _Head(content).is_page:
         taken = too_large(most)
         if length <= most:
             taken = content = content + read_at_most(stream, length - min(length, _HEAD_BYTES))
@@ -513,33 +538,6 @@ def _header_of(content: bytes | bytearray) -> tuple[int, int]:
 
 def _invalid(expected: str, found: bytes | bytearray) -> RecordError:
     return RecordError("invalid_warc", f"expected {expected}, got {bytes(found[:20])!r}; {_ADVICE}")
-
-
-def _is_page(content: bytes) -> bool:
-    """Tell whether the record with these first bytes is a page, or must be read to know what is wrong with it."""
-    from fastwarc.warc import WarcRecordType
-
-    try:
-        record = _opened(content)
-    except OSError:
-        return True
-    media = _media_type(record)
-    if record.record_type == WarcRecordType.conversion:
-        return media == _TEXT
-    if record.record_type == WarcRecordType.response and record.is_http:
-        status = record.http_headers.status_code
-        if status is None and record.http_headers.status_line:
-            return True
-        if status is None or not 200 <= status < 300:
-            return False
-    elif record.record_type != WarcRecordType.resource:
-        return False
-    return media in _PAGES or (not media and _LIKE_PAGE.match(record.reader.read(1000)) is not None)
-
-
-def _media_type(record: Any) -> str:
-    media = record.http_content_type if record.is_http_parsed else record.headers.get("Content-Type")
-    return (media or "").partition(";")[0].strip().lower()
 
 
 def _payload(content: bytes, config: ReaderConfig) -> bytes:

@@ -6,8 +6,7 @@ from xml.etree import ElementTree
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.base import RecordReader
-from concord.pipeline.readers.fields import Fields
+from concord.pipeline.readers.base import Fields, RecordReader
 from concord.pipeline.readers.files import read_whole
 from concord.pipeline.readers.records import RecordError
 

@@ -18,8 +18,7 @@ from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers import files
-from concord.pipeline.readers.base import Reader, RecordReader
-from concord.pipeline.readers.fields import Fields
+from concord.pipeline.readers.base import Fields, Reader, RecordReader
 from concord.pipeline.readers.read_file import read_piece, readers
 from concord.pipeline.readers.records import RecordError
 

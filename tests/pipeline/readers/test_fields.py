@@ -15,8 +15,7 @@ from typing_extensions import override
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.base import RecordReader
-from concord.pipeline.readers.fields import Fields
+from concord.pipeline.readers.base import Fields, RecordReader
 from concord.pipeline.readers.records import RecordError
 
 

@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.base import ArchiveReader, FileReader, RawRecord, RecordReader
-from concord.pipeline.readers.fields import Fields
+from concord.pipeline.readers.base import ArchiveReader, FileReader, RawRecord
 from concord.pipeline.readers.files import Decoded, read_whole
-from concord.pipeline.readers.records import RecordError
 
 _kept: list[object] = []
 
@@ -58,15 +56,11 @@ class LinesReader(ArchiveReader):
         position = 0
         for line in read_whole(path, config=config).splitlines(keepends=True):
             if position >= start:
-                if line.startswith(b"split "):
-                    os.abort()
                 yield RawRecord(position, position + len(line), line.strip())
             position += len(line)
 
     @override
     def extract(self, raw: RawRecord, config: ReaderConfig) -> Decoded:
-        if isinstance(raw.content, RecordError):
-            raise raw.content
         return Decoded(_do(raw.content), None)
 
 
@@ -80,15 +74,4 @@ class DeedReader(FileReader):
         return Decoded(_do(content.strip()), None)
 
 
-class RowsReader(RecordReader):
-    """Reads each line as a record with fields."""
-
-    suffixes = (".rows",)
-
-    @override
-    def records(self, path: str, config: ReaderConfig) -> Iterator[Fields]:
-        for line in read_whole(path, config=config).splitlines():
-            yield {"text": _do(line)}
-
-
-READERS = {"deeds": LinesReader(), "deed": DeedReader(), "rows": RowsReader()}
+READERS = {"deeds": LinesReader(), "deed": DeedReader()}
