@@ -85,10 +85,9 @@ _SURE_LETTERS = 4
 """This many characters beyond ASCII make a guess half as sure as it could be."""
 _MARKUP = re.compile(rb"<[^<>]*>")
 _BEYOND_ASCII = re.compile(rb"[\x80-\xff]+(?:[\x00-\x7f]{1,48}[\x80-\xff]+){0,1000}")
-_MAC, _CLOSE = "mac-cyrillic", 0.03
 _TURKISH = re.compile(rb"[\xd0\xdd\xde\xf0\xfd\xfe]")
 _PUNCTUATION = "\u2018\u2019\u201c\u201d\u201e\u2026\u2013\u2014\u2022\u00ab\u00bb\u00a0\u00ad\u00b7\u00b4"
-_ORDINALS, _SIGNS = {"\xaa", "\xba"}, "\xa9\xae\xb0"
+_SIGNS = "\xa9\xae\xb0"
 _RUNS = re.compile(r"(?:(?<=([A-Za-z]))|)([^\x00-\x7f]+)(?=([A-Za-z]?))")
 _WITHIN_WORDS = "\u2019\u2013\u2014\u2026\u00ad\u00b7\u00b4\u00a0"
 _CONTROLS = re.compile(rb"[\x00-\x06\x0e-\x1a]")
@@ -517,16 +516,13 @@ def _has_two_encodings(sample: bytes, name: str) -> bool:
 
 
 def _other_script(sample: bytes, sure: Mapping[str, float]) -> str | None:
-    """Return the likeliest encoding of another script, if it is clearly likelier; its letters stand side by side."""
+    """Return the likeliest encoding of another script, if it is clearly likelier; its letters follow one another."""
     name = max((name for name in _OTHER_SCRIPTS if name in sure), key=lambda name: sure[name], default=None)
     latin = max((sure[name] for name in _LATIN if name in sure), default=0.0)
     together = sum(map(len, re.findall(rb"[\x80-\xff]{2,}", sample)))
     beyond = sum(byte >= 0x80 for byte in sample)
     if name is None or sure[name] < latin + _SURE or together <= beyond / 5:
         return None
-    if name == _MAC and sure[name] < sure.get("cp1251", 0.0) + _CLOSE:
-        # They differ in the capitals; those of Mac OS are the quotation marks of Windows.
-        return _MAC if len(re.findall(rb"[\x80-\x9f]", sample)) > len(re.findall(rb"[\xc0-\xde]", sample)) else "cp1251"
     return name
 
 
@@ -553,7 +549,7 @@ def _reads_like_words(sample: bytes, encoding: str) -> bool:
         return False
     for before, run, after in _RUNS.findall(text):
         letters = run.strip(_WITHIN_WORDS if before and after else _PUNCTUATION)
-        is_word = letters.isalpha() and not set(letters) & _ORDINALS
+        is_word = letters.isalpha()
         if len(letters) > 2 or (len(letters) == 2 and not (is_word and (before or after))):
             return False
         if is_word and letters.isupper() and before.islower():

@@ -69,7 +69,6 @@ _PLAUSIBLE_ROWS_PER_BYTE = 100
 """A damaged footer may claim any number of rows; one of more than both of these is not believed."""
 
 _STRINGS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-_VIEW_BYTES = 16
 _ARROW_FILE = b"ARROW1"
 _ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -194,9 +193,8 @@ class DelimitedStream:
 
     def skip_to(self, position: int) -> None:
         """Skip forward to the start of a record."""
-        while self._waiting and self.position < position:
-            _, self.position = self._waiting.popleft()
         if self.position < position:
+            self._waiting.clear()
             self._stream.skip_to(position)
             self.position = self._stream.position
 
@@ -341,7 +339,11 @@ class RowStream(ABC):
             self._batch = batch
             self._batch_end += batch.rows
         self.position += 1
-        return Record(row, row + 1, self._fields(row - self._batch_end))
+        # Of the batch, the row is counted from its end.
+        columns, offset = self._batch.columns, row - self._batch_end
+        if isinstance(columns, RecordError):
+            return Record(row, row + 1, columns)
+        return Record(row, row + 1, {name: _value(column, offset) for name, column in columns})
 
     def skip_to(self, position: int) -> None:
         """Skip forward to a row."""
@@ -363,12 +365,6 @@ class RowStream(ABC):
                 unpacked += sum(_unpacked_bytes(column) for _, column in batch.columns)
             if unpacked > most:
                 raise unpacks_too_far(self._size, most, loses_file=True)
-
-    def _fields(self, offset: int) -> Fields | RecordError:
-        """Return the fields of a row of the batch, counted from its end."""
-        if isinstance(self._batch.columns, RecordError):
-            return self._batch.columns
-        return {name: _value(column, offset) for name, column in self._batch.columns}
 
     def _chosen(self, names: Sequence[str]) -> list[str] | None:
         return None if self._columns is None else [name for name in names if name in self._columns]
@@ -556,7 +552,7 @@ def _unpacked_bytes(column: Any) -> int:
         return _unpacked_bytes(column.dictionary_decode())
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         # A view has sixteen bytes, of which the first four are its length.
-        views = np.frombuffer(column.buffers()[1], np.int32)[:: _VIEW_BYTES // 4]
+        views = np.frombuffer(column.buffers()[1], np.int32)[::4]
         return int(views[column.offset : column.offset + len(column)].sum(dtype=np.int64))
     if pa.types.is_struct(kind):
         return sum(map(_unpacked_bytes, column.flatten()))
