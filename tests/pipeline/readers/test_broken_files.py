@@ -1,23 +1,17 @@
-"""Damaged files of every format: no traceback, no endless file, no record lost in silence."""
+"""Damaged files of every format and faulty readers: no traceback, no endless file, no record lost in silence."""
 
-import gzip
-import io
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from concord_testing.broken_files import check_pieces, damage_and_read, read_all, samples, zstd
+from concord_testing.broken_files import damage_and_read, read_all, samples
 from concord_testing.checkout import SOAK
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers import files
 from concord.pipeline.readers.base import Fields, Reader, RecordReader
 from concord.pipeline.readers.read_file import read_piece, readers
 from concord.pipeline.readers.records import RecordError
@@ -41,101 +35,6 @@ def test_damaged_files_lose_no_record_in_silence(tmp_path: Path, name: str) -> N
     outcomes = damage_and_read(SAMPLES[name], tmp_path / name, rounds=400 if SOAK else 40, seed=0)
 
     assert outcomes["dead letters"] > 0
-
-
-def test_parquet_footer_with_invalid_names_or_a_wrong_number_of_rows_is_a_dead_letter(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    path.write_bytes(SAMPLES["a.parquet"].content.replace(b"page", b"pa\xe5e"))
-    (found,) = read_all(path, "parquet", ReaderConfig())
-    assert isinstance(found, DeadLetter)
-    assert (found.error, found.position) == ("invalid_parquet", 0)
-
-    pq.write_table(pa.table({"text": ["a"] * 3}), path)
-    # In the footer, the number of rows (3, twice that as a zigzag integer) stands before the list of row groups.
-    path.write_bytes(path.read_bytes().replace(b"\x16\x06\x19\x1c\x19", b"\x16\x04\x19\x1c\x19"))
-
-    assert outcomes(path, "parquet") == ["invalid_parquet"]
-
-
-def test_arrow_stream_that_is_cut_between_two_batches_is_a_dead_letter(tmp_path: Path) -> None:
-    path = tmp_path / "a.arrow"
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, pa.schema({"text": pa.string()})) as stream:
-        stream.write_batch(pa.record_batch({"text": ["one"]}))
-        end = sink.tell()
-        stream.write_batch(pa.record_batch({"text": ["two"]}))
-    path.write_bytes(sink.getvalue()[:end])
-
-    assert outcomes(path, "arrow") == ["a.arrow:0", "truncated_stream"]
-
-
-def test_arrow_batch_with_wrong_offsets_costs_only_its_rows(tmp_path: Path) -> None:
-    path = tmp_path / "a.arrow"
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, pa.schema({"text": pa.string()})) as stream:
-        for texts in (["one", "two"], ["three", "four"], ["five", "six"]):
-            stream.write_batch(pa.record_batch({"text": texts}))
-    offsets = [pa.array([0, 5, end], pa.int32()).buffers()[1].to_pybytes()[:12] for end in (9, 2**30)]
-    path.write_bytes(sink.getvalue().replace(*offsets))
-
-    found = outcomes(path, "arrow")
-
-    assert found == ["a.arrow:0", "a.arrow:1", "invalid_arrow", "invalid_arrow", "a.arrow:4", "a.arrow:5"]
-
-
-COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": zstd}
-
-
-@pytest.mark.parametrize("suffix", COMPRESSORS)
-@pytest.mark.parametrize("format", ["text", "jsonl"])
-def test_bomb_is_a_dead_letter_with_its_place(
-    tmp_path: Path, format: str, suffix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "ALWAYS_UNPACKED_BYTES", 100_000)
-    line = b'{"id": "first", "text": "Ada met Charles."}\n'
-    path = tmp_path / f"a.{format}{suffix}"
-    path.write_bytes(COMPRESSORS[suffix](line + b" " * 1_000_000))
-
-    *before, found = read_all(path, format, ReaderConfig())
-
-    assert isinstance(found, DeadLetter)
-    assert found.error == "unpacks_too_far"
-    assert (len(before), found.position) == ((1, len(line)) if format == "jsonl" else (0, 0))
-    assert str(path) in found.message
-    assert "check the file, and unpack it" in found.message
-
-
-@pytest.mark.parametrize("suffix", COMPRESSORS)
-def test_lines_before_the_end_of_what_is_unpacked_are_read_in_any_pieces(
-    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "ALWAYS_UNPACKED_BYTES", 100_000)
-    path = tmp_path / f"a.jsonl{suffix}"
-    path.write_bytes(COMPRESSORS[suffix](b'{"text": "Ada met Charles."}\n' * 10_000))
-    monkeypatch.setattr(files, "UNPACK_RATIO", 2)
-    config = ReaderConfig()
-    whole = read_all(path, "jsonl", config)
-    check_pieces(path, whole, config, step=999)
-    assert isinstance(whole[-1], DeadLetter)
-    assert whole[-1].error == "unpacks_too_far"
-    assert all(isinstance(record, Document) for record in whole[:-1])
-
-
-def test_repetitive_file_below_the_bound_is_read(tmp_path: Path) -> None:
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b" " * 2_000_000))
-
-    assert outcomes(tmp_path / "a.txt.gz", "text") == ["a.txt.gz"]
-
-
-@pytest.mark.parametrize("suffix", ["", *COMPRESSORS])
-def test_line_that_is_too_long_costs_only_itself(tmp_path: Path, suffix: str) -> None:
-    long = json.dumps({"id": "long", "text": "x" * 3_000_000}).encode()
-    content = b'{"id": "a", "text": "one"}\n' + long + b'\n{"id": "b", "text": "two"}\n'
-    path = tmp_path / f"a.jsonl{suffix}"
-    path.write_bytes(COMPRESSORS.get(suffix, bytes)(content))
-
-    assert outcomes(path, "jsonl", max_record_bytes=1000) == ["a", "record_too_large", "b"]
-    assert outcomes(path, "jsonl", max_record_bytes=len(long) + 1) == ["a", "long", "b"]
 
 
 @pytest.mark.parametrize(("name", "format"), [("a.txt", "text"), ("a.txt.gz", "text"), ("a.parquet", "parquet")])
