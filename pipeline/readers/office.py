@@ -28,7 +28,6 @@ from concord.pipeline.readers.web import read_page
 
 _META = {"title": "title", "creator": "author", "subject": "subject", "keywords": "keywords", "created": "created"}
 _BOOK_META = {"title": "title", "creator": "author", "language": "language", "date": "date"}
-_OLE = b"\xd0\xcf\x11\xe0"
 _LEFT_OUT = "left-out"
 _MOST_STYLES, _MOST_INCLUDED = 12, 5
 
@@ -172,7 +171,7 @@ class _Word:
     """A file of Word, which may be included in another one."""
 
     def __init__(self, content: bytes, document: _Document, depth: int = 0) -> None:
-        if content.startswith(_OLE):
+        if content.startswith(b"\xd0\xcf\x11\xe0"):
             reason = "encrypted, or a .doc of an older Word; save it as .docx without a password"
             raise RecordError("encrypted", reason)
         self._files, self._document, self._depth = _Files(content), document, depth
@@ -223,7 +222,7 @@ class _Word:
         return value
 
     def _is_hidden(self, run: Any) -> bool | None:
-        """Tell whether a run or style is hidden by itself; None where that is left open."""
+        """Tell whether a run or style is hidden by itself; None if that is open."""
         value = self._value(run, "rPr", "vanish")
         return None if value is None else value not in _NO
 
@@ -414,7 +413,6 @@ def _write_odf(root: Any, text: TextBuilder, raised: frozenset[_Style]) -> None:
         text.separate()
 
 
-_CONTENTS = "application/x-dtbncx+xml"
 _PAGES = ("application/xhtml+xml", "text/html", "text/x-oeb1-document")
 
 
@@ -450,7 +448,7 @@ def _titles(files: _Files, where: str, items: Iterable[Any]) -> Mapping[str, str
     contents = [
         _join(where, item.get("href", ""))
         for item in items
-        if item.get("media-type") == _CONTENTS or "nav" in item.get("properties", "").split()
+        if item.get("media-type") == "application/x-dtbncx+xml" or "nav" in item.get("properties", "").split()
     ]
     for path in dict.fromkeys(contents):
         # A book without a table of contents is whole.
@@ -486,7 +484,6 @@ _TOKEN = re.compile(
     rb"|\\'([0-9A-Fa-f]{2})|\\([^A-Za-z])|([{}])|([^\\{}\r\n\0]+)"
 )
 _STAR, _WORD, _NUMBER, _CODE, _SIGN, _BRACE, _LETTERS = range(1, 8)
-_BINARY = re.compile(rb"\\bin(\d{1,10}) ?")
 _SHOWN, _WITHIN, _OUT = range(3)
 """Where a group of RTF stands: in the text, in what may hold text, or in what is not shown."""
 _PLACES = {b"shptxt": _SHOWN, b"ud": _SHOWN, b"shpinst": _WITHIN, b"upr": _WITHIN} | dict.fromkeys(
@@ -658,7 +655,8 @@ class _Rtf:
 
 def _without_binaries(content: bytes) -> bytes:
     pieces, start = list[bytes](), 0
-    while found := _BINARY.search(content, start):
-        pieces.append(content[start : found.start()])
-        start = found.end() + int(found[1])
+    for found in re.finditer(rb"\\bin(\d{1,10}) ?", content):
+        if found.start() >= start:
+            pieces.append(content[start : found.start()])
+            start = found.end() + int(found[1])
     return b"".join([*pieces, content[start:]])

@@ -36,6 +36,10 @@ def fault(reader: FileReader, content: bytes, **settings: object) -> RecordError
     return found.value
 
 
+def word(document: str | bytes) -> bytes:
+    return zipped({"word/document.xml": document})
+
+
 def runs(*texts: str) -> str:
     return "".join(f'<w:r><w:t xml:space="preserve">{text}</w:t></w:r>' for text in texts)
 
@@ -134,6 +138,7 @@ def paragraph(content: str, properties: str = "") -> str:
         (paragraph(run("no", "<w:vanish/>") + run("yes", '<w:vanish w:val="false"/>') + runs("!")), "yes!"),
         (paragraph(run("no", '<w:rStyle w:val="Derived"/>') + run("yes", '<w:rStyle w:val="Loop"/>')), "yes"),
         (paragraph(runs("no"), '<w:pStyle w:val="Unseen"/>') + paragraph(runs("a"), '<w:pStyle w:val="Seen"/>'), "a"),
+        (paragraph(runs("A"), '<w:framePr w:dropCap="drop"/>') + paragraph(runs("da met")), "Ada met"),
         (paragraph(run("no", "<w:vanish/>").replace("</w:r>", f"<w:box>{paragraph(runs('no'))}</w:box></w:r>")), ""),
         (paragraph(runs("Berlin") + run("9", RAISED) + runs("m") + run("2", RAISED)), "Berlin 9m2"),
         (paragraph('<w:r><w:t>Pra<!-- a comment -->gue</w:t><w:br w:type="page"/><w:t>Us</w:t></w:r>'), "Prague\nUs"),
@@ -278,13 +283,6 @@ def test_rtf_has_what_is_shown_in_the_letters_of_its_fonts(body: bytes, text: st
     assert read(RtfReader(), rb"{\rtf1" + body + b"}").text == text
 
 
-def test_a_large_first_letter_belongs_to_its_paragraph() -> None:
-    large = f'<w:p><w:pPr><w:framePr w:dropCap="drop"/></w:pPr>{runs("A")}</w:p>'
-    assert read(DocxReader(), docx(f"{large}<w:p>{runs('da met')}</w:p><w:p>{runs('Charles.')}</w:p>")).text == (
-        "Ada met\n\nCharles."
-    )
-
-
 def test_notes_without_a_text_around_them_are_the_text() -> None:
     note = f'<w:footnote w:id="1"><w:p>{runs("A note.")}</w:p></w:footnote>'
     found = read(DocxReader(), docx('<w:p><w:r><w:footnoteReference w:id="1"/></w:r></w:p>', footnotes=note))
@@ -292,8 +290,7 @@ def test_notes_without_a_text_around_them_are_the_text() -> None:
 
 
 def test_a_document_type_alone_does_no_harm() -> None:
-    content = zipped({"_rels/.rels": "<a/>", "word/document.xml": "<!DOCTYPE document><document/>"})
-    assert read(DocxReader(), content).text == ""
+    assert read(DocxReader(), word("<!DOCTYPE document><document/>")).text == ""
 
 
 def test_rtf_may_go_on_after_its_end_and_have_bytes_that_are_replaced() -> None:
@@ -312,8 +309,8 @@ def test_rtf_may_go_on_after_its_end_and_have_bytes_that_are_replaced() -> None:
         (DocxReader(), DOCX[:-9], "unreadable"),
         (DocxReader(), docx("<w:p>"), "unreadable"),
         (DocxReader(), docx("<w:x>" * 300 + "</w:x>" * 300), "unreadable"),
-        (DocxReader(), zipped({"_rels/.rels": "<a/>", "word/document.xml": f"{BOMB}<a>&b;</a>"}), "has_entities"),
-        (DocxReader(), zipped({"_rels/.rels": "<a/>", "word/document.xml": f"{EXTERNAL}<a>&a;</a>"}), "has_entities"),
+        (DocxReader(), word(f"{BOMB}<a>&b;</a>"), "has_entities"),
+        (DocxReader(), word(f"{EXTERNAL}<a>&a;</a>"), "has_entities"),
         (OdtReader(), b"", "unreadable"),
         (OdtReader(), zipped({MANIFEST: "<a/>"}), "unreadable"),
         (OdtReader(), zipped({MANIFEST: "<a/>", "content.xml": f"{BOMB}<a>&b;</a>"}), "has_entities"),
@@ -321,12 +318,8 @@ def test_rtf_may_go_on_after_its_end_and_have_bytes_that_are_replaced() -> None:
         (RtfReader(), b"", "not_rtf"),
         (RtfReader(), RTF[:-1], "truncated"),
         (RtfReader(), rb"{\rtf1\ansi\ansicpg932 \'81}", "invalid_bytes"),
-        (DocxReader(), zipped({"_rels/.rels": "<a/>", "word/document.xml": f"{DEFAULTS}<a/>"}), "has_entities"),
-        (
-            DocxReader(),
-            zipped({"_rels/.rels": "<a/>", "word/document.xml": f"{DEFAULTS}<a/>".encode("utf-16")}),
-            "has_entities",
-        ),
+        (DocxReader(), word(f"{DEFAULTS}<a/>"), "has_entities"),
+        (DocxReader(), word(f"{DEFAULTS}<a/>".encode("utf-16")), "has_entities"),
         (RtfReader(), rb"{\rtf1{\fonttbl{\f0\fcharset83 A;}}\f0 \'e9}", "unreadable"),
     ],
 )
