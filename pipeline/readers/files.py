@@ -15,7 +15,7 @@ import re
 import sys
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -74,7 +74,8 @@ _OTHER_SCRIPTS = (
     *("cp1251", "koi8-r", "koi8-u", "iso8859-5", "mac-cyrillic", "cp866", "cp1253", "iso8859-7", "cp1255", "iso8859-8"),
     *("cp1256", "iso8859-6", "cp874", "cp932", "euc_jis_2004", "gb18030", "big5hkscs", "cp949"),
 )
-_SAMPLE_BYTES = 1 << 16
+SAMPLE_BYTES = 1 << 16
+"""So much of a text is looked at to guess its encoding."""
 _CONTEXT = 16
 """Bytes of ASCII on either side of others that speak for an encoding as well: without them there are few letters."""
 _SURE = 0.15
@@ -452,17 +453,6 @@ def mark_of(content: bytes) -> str | None:
     return next((name for name, marks in _MARKS.items() if content.startswith(marks)), None)
 
 
-def encoding_of_lines(lines: Iterable[bytes]) -> Encoding:
-    """Return the encoding that is UTF-8 or guessed from the first lines that are not ASCII."""
-    found = bytearray()
-    for line in lines:
-        if not line.isascii():
-            found += line
-        if len(found) > _SAMPLE_BYTES:
-            break
-    return guess(bytes(found)) or Encoding("utf-8")
-
-
 def guess(content: bytes) -> Encoding | None:
     """Return the encoding that a text is of: UTF-8, also where a few bytes are damaged, or a guess; None without one.
 
@@ -568,7 +558,7 @@ def _sample(content: bytes) -> bytes:
     for match in _BEYOND_ASCII.finditer(plain):
         parts.append(plain[max(match.start() - _CONTEXT, 0) : match.end() + _CONTEXT])
         size += len(parts[-1])
-        if size > _SAMPLE_BYTES:
+        if size > SAMPLE_BYTES:
             break
     return b" ".join(parts)
 

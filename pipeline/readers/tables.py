@@ -37,12 +37,13 @@ from concord.pipeline.readers.base import (
 )
 from concord.pipeline.readers.files import (
     KEEP_INVALID,
+    SAMPLE_BYTES,
     Decoded,
     Encoding,
     LineStream,
     decode,
     decode_as,
-    encoding_of_lines,
+    guess,
     most_unpacked,
     read_whole,
     unpacks_too_far,
@@ -300,10 +301,17 @@ def _named(columns: Sequence[str]) -> Iterator[str]:
 
 
 def _encoding(path: str, config: ReaderConfig) -> Encoding:
+    """Return the encoding that is set, or UTF-8, or guessed from the first lines that are not ASCII."""
     if config.encoding != "auto":
         return Encoding(config.encoding)
+    found = bytearray()
     with closing(LineStream(path, config)) as stream:
-        return encoding_of_lines(line for line, _ in stream.lines() if isinstance(line, bytes))
+        for line, _ in stream.lines():
+            if isinstance(line, bytes) and not line.isascii():
+                found += line
+            if len(found) > SAMPLE_BYTES:
+                break
+    return guess(bytes(found)) or Encoding("utf-8")
 
 
 class Batch(NamedTuple):
