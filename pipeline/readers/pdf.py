@@ -6,9 +6,11 @@ the letters; where that leaves it open, a line end stays a line end. Nothing is 
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from ctypes import byref, c_double
-from itertools import chain, groupby, pairwise
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from ctypes import CFUNCTYPE, byref, c_double, c_int, c_void_p, cast
+from functools import cache
+from itertools import accumulate, pairwise
 from math import hypot, inf
 from statistics import median
 from threading import Lock
@@ -27,109 +29,70 @@ from concord.pipeline.readers.text import Gap, TextBuilder, is_note_mark
 _LOCK = Lock()
 """PDFium may be called by one thread at a time."""
 _META = {"Title": "title", "Author": "author", "Subject": "subject", "Keywords": "keywords", "CreationDate": "created"}
-_LEAST_PAGE_BYTES = 4
-"""Fewer bytes of a file are no page, however well it is compressed."""
 _NO_TEXT = "scanned: no text layer; recognize the text first, for example by OCRmyPDF"
 _NO_WORD = "no page has a word; if it is scanned or drawn, recognize the text first, for example by OCRmyPDF"
-_UNKNOWN = (
-    "most of its letters have no meaning but in its own fonts; recognize the text, for example by OCRmyPDF --force-ocr"
-)
 _FORM = "an XFA form, which only Adobe's programs can fill in and show; print it to a PDF file there"
-_FORM_NOTICE = re.compile(r"If this message is not eventually replaced")
-_MOST_LABEL = 100
+_FORM_NOTICE = "If this message is not eventually replaced"
 _LEAST_RUNNING_PAGES = 3
-_INDENT = 20.0
-"""Points within which lines begin at about the same place."""
 _EDGE_LINES, _EDGE = 2, 0.12
 """So many lines in this share of a page at its top, and at its bottom, may be running ones."""
-_MOST_LEADING = 2.5
-"""Lines are at most so far from each other, in sizes of their font."""
-_SAME_PLACE = 2.0
-"""Points."""
-_LEAST_ROOM, _SURE_ROOM = 1.0, 2.5
-"""White space between two cells, in sizes of the font: at the least, and in a line that is spread out."""
-_WIDE, _LETTER_AND_ROOM = 0.55, 1.1
-"""Sizes of the font: how wide a letter is in a line that surely has cells, and a letter with the room behind it."""
-_TIMES_ROOM, _NARROWEST = 3.0, 0.2
-"""How many times as wide as the narrowest space of its line it is, and how wide that is at the least."""
+_SAME_PLACE, _INDENT = 2.0, 20.0
+"""Points: between lines at the same place of two pages, and between lines that begin at about the same place."""
+_MOST_LEADING, _LARGE = 2.5, 1.7
+"""Sizes of the font: between two lines at the most; how much larger a large first letter is."""
+_CELL_ROOM, _SURE_ROOM, _TIMES_ROOM, _WORD_ROOM, _WIDE = 1.0, 2.5, 3.0, 0.2, 0.55
+"""White space between cells, in sizes of the font, also as a multiple of that between words; how wide a letter is in a
+line that surely has cells."""
+_RAISED, _SAME_ROW, _ROW_ROOM, _LETTER_ROOM = 0.12, 0.45, 2.0, 0.12
+"""Sizes of the font: from a base line to that of what is raised, between base lines of one row, between two of its
+texts, and between two letters of a word."""
+_BOX, _LIKELY = 1.15, 0.6
+"""How high letters with all their room are, in sizes of the font, and as much less as fonts may have."""
 _HYPHEN = "\ufffe"
 """What PDFium returns for a hyphen at the end of a line, without a line end."""
 _HYPHENS = ("-", "\u00ad", "\u2010")
-_LINE = re.compile(f"[^\r\n{_HYPHEN}]+{_HYPHEN}?|{_HYPHEN}")
+_LINE = re.compile(rf"[^\s{_HYPHEN}](?:[^\r\n{_HYPHEN}]*\S)?|{_HYPHEN}")
 _SPACES = re.compile(r"\s+")
-_LETTERS = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st", 0: None}
-_ACCENTS = {
-    sign: mark
-    for signs, mark in (
-        ("`", "\u0300"),
-        ("´", "\u0301"),
-        ("^ˆ", "\u0302"),
-        ("~˜", "\u0303"),
-        ("¯ˉ", "\u0304"),
-        ("˘", "\u0306"),
-        ("˙", "\u0307"),
-        ("¨", "\u0308"),
-        ("˚", "\u030a"),
-        ("˝", "\u030b"),
-        ("ˇ", "\u030c"),
-        ("¸", "\u0327"),
-        ("˛", "\u0328"),
-    )
-    for sign in signs
-}
-_ACCENT = re.compile(f"[{re.escape(''.join(_ACCENTS))}\u0300-\u0328]")
-_FARTHEST = 20
+_LETTERS = {letter: normalize("NFKC", letter) for letter in map(chr, range(0xFB00, 0xFB07))} | {_HYPHEN: "-", "\0": ""}
+_COMBINING = "\u0300\u0301\u0302\u0302\u0303\u0303\u0304\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327\u0328"
+_ACCENTS = dict(zip("`´^ˆ~˜¯ˉ˘˙¨˚˝ˇ¸˛", _COMBINING, strict=True))
+_ODD = re.compile(f"[{re.escape(''.join([*_ACCENTS, *_LETTERS]))}]")
 _UNDOTTED = {"\u0131": "i", "\u0237": "j"}
-_CLOSING = "\"'’”»)\\]"
+_FARTHEST = 20
+"""Characters between an accent and its letter, and what tells what stands before a mark."""
+_CLOSING, _STOPS = "\"'’”»)\\]", (".", "!", "?", ":", ";", "…")
+_SIGN = "0-9*∗†‡§¶"
 _MARK = re.compile(
-    rf"[\d*∗†‡§¶](?:(?<=[^\W\d_].)|(?<=(?:[^\W\d_]|[{_CLOSING}])[.,;:!?{_CLOSING}].)|\d{{,2}}(?=[^\W\d_]{{3}}))"
-    r"|[A-ZÀ-Þ][^\W\d_]{2,}(?<=[a-i])(?=[,;*∗†‡\r\n])"
+    rf"[{_SIGN}](?:(?<=[^\W\d_].)|(?<=(?:[^\W\d_]|[{_CLOSING}])[.,;:!?{_CLOSING}].)|(\d?(?=[^\W\d_]{{3}})))"
+    rf"|(?<=[^\W\d_]{{2}})[a-i](?=[{_SIGN},;]|\Z)|((?<!\w)[a-z](?=[A-Z]))"
 )
-"""What may be the mark of a note: a number or sign behind a word or before one, or the last letter of a name."""
+"""What may be the mark of a note, behind a word or before it."""
 _WORD = re.compile(r"[^\W\d_]{2}")
-_SPREAD = re.compile(r"(?<!\S)(?:[^\W\d_] ){4,}[^\W\d_](?!\S)")
-_SPREAD_WITHIN = re.compile(r" \w \w \w \w ")
-_PRIVATE_USE = "\ue000"
-_PRIVATE = re.compile("[\ue000-\uf8ff\ufffd]")
-_RAISED, _LONGEST_BEFORE = 0.12, 8
-"""Sizes of the font from a base line to that of what is raised, and characters that tell what stands before it."""
-_BOX, _LIKELY = 1.15, 0.6
-_LEAST_SIZE, _SAME_SCALE = 4.0, 0.01
-"""How high letters with all their room are, in sizes of the font, and as much less as fonts may have."""
-_NUMBER_ROOM, _STOP_ROOM, _STOPS = 0.6, 2.0, ".!?:;…"
-"""White space, in sizes of the font, between the number of a line and its text, and between a sentence and a cell."""
-_WORDS_APART = 1.6
-"""How much wider a space between words is than that between letters that are spread out."""
-_MOST_DIGITS, _STEPS, _FEW_WORDS = 4, (5, 10), 3
-_LARGE, _MOST_INITIAL = 1.7, 2
-_SAME_ROW, _ROW_ROOM, _LETTER_ROOM = 0.45, 2.0, 0.12
-"""Sizes of the font: between base lines of one row, between two of its texts, and between two letters of a word."""
 _LABEL = re.compile(r"\S|[^\w\s]{1,2}|[(\[§]?\s?(?:\d{1,3}|[^\W\d_]|[ivxIVX]+)(?:\.\d{1,3})*[.)\]:]*")
 _DATE = re.compile(r"D:(\d{4})(\d\d)(\d\d)")
 _NUMBER = re.compile(r"\d{1,6}")
+_LINE_NUMBER = re.compile(r"(\d{1,4})(?: |\Z)")
+_FEW_WORDS = 3
 
 
 class _Line(NamedTuple):
-    """A line or a cell of one, from its first to its last letter in the text of the page.
+    """A line, or a cell of one.
 
     The place of its first letter on the base line, its right end and the size of its font are points, of a page that is
-    turned until the line runs from left to right. ``height`` is its base line as a share of the page.
+    turned until its longest line runs from left to right. ``height`` is its base line as a share of the page.
     """
 
-    start: int
-    end: int
     text: str
     left: float
     base: float
     right: float
     size: float
     height: float
-    turn: int
-    row: int
+    is_cell: bool = False
 
     @property
     def ends_sentence(self) -> bool:
-        return self.text.rstrip(_CLOSING).endswith(tuple(_STOPS))
+        return self.text.rstrip(_CLOSING).endswith(_STOPS)
 
 
 _Page = list[_Line]
@@ -144,421 +107,322 @@ class PdfReader(FileReader):
 
     @override
     def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
-        with _LOCK:
-            pages, labels, meta, lost = _read_pages(content, config)
+        with _LOCK, closing(_opened(content)) as document:
+            # Fewer than four bytes of a file are no page, however well it is compressed.
+            if len(document) > len(content) / 4:
+                raise unpacks_too_far(len(content), most_unpacked(len(content)))
+            pages, labels, lost = _read_pages(document)
+            meta = _meta(document)
         if not any(pages.values()):
-            if len({error.code for error in lost.values()}) == 1:
-                raise next(iter(lost.values()))
-            raise RecordError("no_text", _NO_WORD)
+            codes = {error.code for error in lost.values()}
+            raise next(iter(lost.values())) if len(codes) == 1 else RecordError("no_text", _NO_WORD)
         if config.join_lines:
-            pages, meta["running_lines"] = _without_running_lines(
-                {number: _without_line_numbers(page) for number, page in pages.items()}
-            )
+            numbered = {number: _without_line_numbers(page) for number, page in pages.items()}
+            pages, meta["running_lines"] = _without_running_lines(numbered)
         builder, last = TextBuilder(config.max_record_bytes), _Page()
         for number, page in pages.items():
             builder.begin_part(PAGE, labels[number])
-            lines = _with_labels(_with_initials(page))
-            builder.separate(_between_pages(last, lines) if config.join_lines and last and lines else Gap.BLOCK)
-            _write_page(builder, lines, join=config.join_lines)
-            last = lines
+            goes_on = config.join_lines and last and page
+            builder.separate(_between_blocks(last[-1], page[0], _right_ends(last)) if goes_on else Gap.BLOCK)
+            _write_page(builder, page, join=config.join_lines)
+            last = page
         text, parts = builder.built(join_lines=config.join_lines)
         told = tuple(Lost(number, error.code, str(error)) for number, error in lost.items())
         return Decoded(text, encoding=None, meta=stored_meta(meta), parts=parts, lost=told)
 
 
-def _read_pages(
-    content: bytes, config: ReaderConfig
-) -> tuple[dict[int, _Page], dict[int, str], dict[str, Any], dict[int, RecordError]]:
-    """Return the lines and the label of each page by its number, what the file says of itself, and the lost pages."""
+def _opened(content: bytes) -> Any:
     # Importing it takes a while.
     import pypdfium2 as pdfium
 
     try:
-        document = pdfium.PdfDocument(content)
+        return pdfium.PdfDocument(content)
     except pdfium.PdfiumError as error:
         if "password" in str(error).lower():
             raise RecordError("encrypted", "encrypted: it opens with a password only; save it without one") from None
         raise
-    try:
-        count, most = len(document), most_unpacked(len(content))
-        if count > len(content) / _LEAST_PAGE_BYTES:
-            raise unpacks_too_far(len(content), most)
-        pages: dict[int, _Page] = {}
-        labels: dict[int, str] = {}
-        lost: dict[int, RecordError] = {}
-        for number in range(1, count + 1):
-            try:
-                pages[number] = _lines_of(document[number - 1])
-                most -= sum(len(line.text) for line in pages[number])
-                labels[number] = (document.get_page_label(number - 1) or str(number))[:_MOST_LABEL]
-            except RecordError as error:
-                lost[number] = error
-            except pdfium.PdfiumError as error:
-                lost[number] = RecordError("unreadable_page", f"cannot be read ({reason_of(error)}); the others were")
-            if most < 0:
-                raise unpacks_too_far(len(content), most_unpacked(len(content)))
-        if count == 1 and _FORM_NOTICE.search(" ".join(line.text for line in pages.get(1, ()))):
-            raise RecordError("xfa_form", _FORM)
-        known = document.get_metadata_dict()
-        meta: dict[str, Any] = {name: known.get(key, "") for key, name in _META.items()}
-        date = _DATE.match(meta["created"])
-        return pages, labels, meta | {"created": "-".join(date.groups()) if date else ""}, lost
-    finally:
-        document.close()
+
+
+def _read_pages(document: Any) -> tuple[dict[int, _Page], dict[int, str], dict[int, RecordError]]:
+    """Return the lines and the label of each page by its number, and the lost pages."""
+    import pypdfium2 as pdfium
+
+    pages: dict[int, _Page] = {}
+    labels: dict[int, str] = {}
+    lost: dict[int, RecordError] = {}
+    for index in range(len(document)):
+        try:
+            pages[index + 1] = _lines_of(document[index])
+            labels[index + 1] = (document.get_page_label(index) or str(index + 1))[:100]
+        except RecordError as error:
+            lost[index + 1] = error
+        except pdfium.PdfiumError as error:
+            lost[index + 1] = RecordError("unreadable_page", f"cannot be read ({reason_of(error)}); the others were")
+    if len(document) == 1 and _FORM_NOTICE in " ".join(line.text for line in pages.get(1, ())):
+        raise RecordError("xfa_form", _FORM)
+    return pages, labels, lost
+
+
+def _meta(document: Any) -> dict[str, Any]:
+    """Return what the file says of itself."""
+    known = document.get_metadata_dict()
+    meta = {name: known.get(key, "") for key, name in _META.items()}
+    date = _DATE.match(meta["created"])
+    return meta | {"created": "-".join(date.groups()) if date else ""}
 
 
 def _lines_of(page: Any) -> _Page:
     """Return the lines of a page.
 
     Raises:
-        RecordError: for a page that is a picture without text, or whose letters have no meaning.
+        RecordError: for a page that is a picture without text.
     """
+    with closing(page):
+        with closing(page.get_textpage()) as text_page:
+            lines = _Letters(page, text_page).lines()
+        if not any(_WORD.search(line.text) for line in lines) and _is_picture(page):
+            raise RecordError("no_text_layer", _NO_TEXT)
+        return _with_initials(lines)
+
+
+@cache
+def _functions() -> tuple[Callable[..., Any], ...]:
+    """Return functions of PDFium that check no types of pointers, which would take longer than the calls."""
     import pypdfium2.raw as raw
 
-    try:
-        text_page = page.get_textpage()
-        try:
-            lines = _Letters(raw, page, text_page).lines()
-        finally:
-            text_page.close()
-        if not any(map(_WORD.search, (line.text for line in lines))) and _is_picture(raw, page):
-            raise RecordError("no_text_layer", _NO_TEXT)
-        return lines
-    finally:
-        page.close()
+    place = c_void_p, c_int
+    return (
+        _unchecked(raw.FPDFText_GetCharOrigin, c_int, *place, c_void_p, c_void_p),
+        _unchecked(raw.FPDFText_GetLooseCharBox, c_int, *place, c_void_p),
+        _unchecked(raw.FPDFText_GetMatrix, c_int, *place, c_void_p),
+        _unchecked(raw.FPDFText_GetFontSize, c_double, *place),
+        _unchecked(raw.FPDFText_CountRects, c_int, *place, c_int),
+    )
+
+
+def _unchecked(function: Any, *types: Any) -> Callable[..., Any]:
+    return CFUNCTYPE(*types)(cast(function, c_void_p).value or 0)
 
 
 class _Letters:
-    """The text of a page, and the places of its letters.
+    """The text of a page, and the places of its letters: only those that something may depend on are looked up."""
 
-    A call of PDFium takes ten times as long as one of Python: only letters about which there is doubt are looked up.
-    """
+    def __init__(self, page: Any, text_page: Any) -> None:
+        import pypdfium2.raw as raw
 
-    def __init__(self, raw: Any, page: Any, text_page: Any) -> None:
         self.text: str = text_page.get_text_range()
-        self._raw, self._page = raw, text_page.raw
-        left, bottom, right, top = self._box = tuple[float, float, float, float](page.get_bbox())
-        # The ends of lines that run to the right, upwards and downwards, and where their base lines may be.
-        self._limits = (left, right, bottom, top), (bottom, top, -right, -left), (-top, -bottom, left, right)
-        self._x, self._y, *_ = self._numbers = [c_double() for _ in range(4)]
-        self._places = tuple(map(byref, self._numbers))
-        self._place = self._places[:2]
-        self._matrix = raw.FS_MATRIX()
-        self._get_origin, self._get_box = raw.FPDFText_GetCharOrigin, raw.FPDFText_GetCharBox
+        self._page = cast(text_page.raw, c_void_p)
+        self._get_origin, self._get_box, self._get_matrix, self._get_size, self._count_rects = _functions()
+        self._x, self._y = c_double(), c_double()
+        self._box, self._matrix = raw.FS_RECTF(), raw.FS_MATRIX()
+        places = self._x, self._y, self._box, self._matrix
+        self._to_x, self._to_y, self._to_box, self._to_matrix = map(byref, places)
         greatest = "" if self.text.isascii() else max(self.text)
         # PDFium counts in UTF-16, and those of its characters that have no text as well.
-        self._is_wide = greatest > "\uffff"
-        units = len(self.text.encode("utf-16-le")) // 2 if self._is_wide else len(self.text)
-        self._is_moved = text_page.count_chars() != units
-        self._is_plain = not (self._is_wide or self._is_moved)
-        self._is_scaled = True
-        self._turn = 0
-        self._has_ligatures = greatest >= _PRIVATE_USE or "\0" in self.text
-        self._scale = 1.0
-        self._scale = self._enlarged() if self.text else 1.0
-        if greatest >= _PRIVATE_USE and len(_PRIVATE.findall(self.text)) > len(self.text) / 2:
-            raise RecordError("unknown_letters", _UNKNOWN)
+        self._index: Sequence[int] = range(len(self.text) + 1)
+        if greatest > "\uffff":
+            self._index = [*accumulate((1 + (letter > "\uffff") for letter in self.text), initial=0)]
+        if text_page.count_chars() != self._index[-1]:
+            self._index = [raw.FPDFText_GetCharIndexFromTextIndex(text_page, unit) for unit in self._index]
+        self._turn, self._scale = 0, 1.0
+        if self.text.strip():
+            self._measure()
+        left, bottom, right, top = page.get_bbox()
+        (x, y), (other_x, other_y) = self._turned(left, bottom), self._turned(right, top)
+        # Where lines begin and end, and where their base lines are.
+        self._limits = *sorted((x, other_x)), *sorted((y, other_y))
+        # The letters of the text, where a place may have several or none; empty as long as they are the text's own.
+        self._letters: list[str] = []
+        if greatest or any(odd in self.text for odd in "`^~\0"):
+            for found in _ODD.finditer(self.text):
+                if found[0] in _LETTERS:
+                    self._put(found.start(), _LETTERS[found[0]])
+                else:
+                    self._set_accent(found.start())
+
+    def _measure(self) -> None:
+        """Find out how the page is turned, and how much larger letters are drawn than their font and its matrix say."""
+        longest = max(_LINE.findall(self.text), key=len)
+        start = self.text.index(longest)
+        (x, y), (other_x, other_y) = self._origin(start), self._origin(start + min(3, len(longest) - 1))
+        if abs(other_y - y) > abs(other_x - x):
+            self._turn = 1 if other_y > y else -1
+        self._right(start)
+        height = max(abs(self._box.top - self._box.bottom), abs(self._box.right - self._box.left))
+        found = height / _BOX / (self._size(start) or 1.0)
+        if found and not _LIKELY < found < 1 / _LIKELY:
+            self._scale = found
 
     def lines(self) -> _Page:
         """Return the lines of the page that are shown, cell by cell."""
-        self._letters = self._corrected()
-        whole = [line for row, found in enumerate(_LINE.finditer(self.text)) for line in self._shown(found, row)]
-        if not whole:
-            return []
-        # A line with cells is wide for its letters, and no name goes on with a small letter: those few are looked at.
-        usual = min(_WIDE, sorted(map(_width, whole))[3 * (len(whole) - 1) // 4])
         page: _Page = []
-        for number, line in enumerate(whole):
-            width = _width(line)
-            found = _SPACES.finditer(self.text, line.start, line.end) if width >= usual else ()
-            spaces = [space.span() for space in found]
-            likely = spaces if width > _WIDE else [space for space in spaces if not self.text[space[1]].islower()]
-            if any(self._may_part(line, space) for space in likely):
-                beside = [*whole[max(number - 1, 0) : number], *whole[number + 1 : number + 2]]
-                bounds = [line.start, *chain.from_iterable(self._gaps(line, spaces, beside)), line.end]
-                pairs = [*zip(bounds[::2], bounds[1::2], strict=True)] if len(bounds) > 2 else []
-                page += (self._line(start, end, line.row, line.size) for start, end in pairs) if pairs else (line,)
-            else:
-                page.append(line)
-        return page
+        for found in _LINE.finditer(self.text):
+            start, end = found.span()
+            has_runs = self._count_rects(self._page, self._index[start], self._index[end] - self._index[start]) > 1
+            for mark in _MARK.finditer(self.text, start, end) if has_runs else ():
+                self._set_apart(mark)
+            page += self._cells(self._line(start, end), start, end, has_runs=has_runs)
+        return [line for line in page if line.text and self._is_shown(line)]
 
-    def _index(self, place: int) -> int:
-        if self._is_wide:
-            place = len(self.text[:place].encode("utf-16-le")) // 2
-        return self._raw.FPDFText_GetCharIndexFromTextIndex(self._page, place) if self._is_moved else place
+    def _is_shown(self, line: _Line) -> bool:
+        left, right, lowest, highest = self._limits
+        return left <= (line.left + line.right) / 2 <= right and lowest <= line.base + line.size / 3 <= highest
+
+    def _turned(self, x: float, y: float) -> tuple[float, float]:
+        return (y * self._turn, -x * self._turn) if self._turn else (x, y)
 
     def _origin(self, place: int) -> tuple[float, float]:
         """Return where a letter begins on its base line."""
-        self._get_origin(self._page, place if self._is_plain else self._index(place), *self._place)
-        return self._x.value, self._y.value
-
-    def _bounds(self, place: int) -> list[float]:
-        """Return the left, right, lower and upper end of a letter."""
-        self._get_box(self._page, self._index(place), *self._places)
-        return [number.value for number in self._numbers]
+        self._get_origin(self._page, self._index[place], self._to_x, self._to_y)
+        return self._turned(self._x.value, self._y.value)
 
     def _right(self, place: int) -> float:
-        self._get_box(self._page, place if self._is_plain else self._index(place), *self._places)
-        return self._numbers[1].value
+        """Return where the next letter would begin."""
+        self._get_box(self._page, self._index[place], self._to_box)
+        right: float = (self._box.right, self._box.top, -self._box.bottom)[self._turn]
+        return right
 
     def _size(self, place: int) -> float:
-        index = self._index(place)
-        size: float = self._raw.FPDFText_GetFontSize(self._page, index) * self._scale
-        if self._is_scaled or size < _LEAST_SIZE:
-            self._raw.FPDFText_GetMatrix(self._page, index, byref(self._matrix))
-            size *= hypot(self._matrix.c, self._matrix.d)
-        return size
+        self._get_matrix(self._page, self._index[place], self._to_matrix)
+        size: float = self._get_size(self._page, self._index[place]) * self._scale
+        return size * hypot(self._matrix.c, self._matrix.d) or 1.0
 
-    def _enlarged(self) -> float:
-        """Return how much larger letters are drawn than their font and its matrix say, as pages within pages are."""
-        box, place = self._raw.FS_RECTF(), self._visible(len(self.text) // 2)
-        size = self._size(place)
-        self._is_scaled = not abs(hypot(self._matrix.c, self._matrix.d) - 1) < _SAME_SCALE
-        self._raw.FPDFText_GetLooseCharBox(self._page, self._index(place), byref(box))
-        found = max(abs(box.top - box.bottom), abs(box.right - box.left)) / _BOX / size if size else 1.0
-        return found if found and not _LIKELY < found < 1 / _LIKELY else 1.0
+    def _put(self, place: int, letters: str) -> None:
+        self._letters = self._letters or [*self.text]
+        self._letters[place] = letters
 
-    def _visible(self, place: int) -> int:
-        """Return the place of the next letter before a place that is no white space."""
-        while place and self.text[place].isspace():
-            place -= 1
-        return place
+    def _text(self, start: int, end: int) -> str:
+        text = "".join(self._letters[start:end]) if self._letters else self.text[start:end]
+        return " ".join(text.split()) if "  " in text else text.strip()
 
-    def _line(self, start: int, end: int, row: int, size: float = 0.0) -> _Line:
-        text = "".join(self._letters[start:end])
-        text = " ".join(text.split()) if "  " in text or text[:1].isspace() or text[-1:].isspace() else text
-        x, y = self._origin(start)
-        right = self._right(end - 1)
-        middle = self._visible((start + end) // 2)
-        size = size or self._size(middle)
+    def _line(self, start: int, end: int) -> _Line:
+        left, base = self._origin(start)
+        middle = (start + end) // 2
+        while self.text[middle].isspace():
+            middle -= 1
         if not self.text[start].isalpha():
             # Perhaps the raised mark of a note.
-            y = self._origin(middle)[1]
-        if end - start > 2:
-            _, _, bottom, top = self._bounds(end - 1) if right - x < 2 * size else (0, 0, y, y)
-            is_turned = abs(bottom - y) > max(2 * size, abs(right - x))
-            self._turn = (1 if bottom > y else -1) if is_turned else 0
-        if self._turn:
-            _, _, bottom, top = self._bounds(end - 1)
-            x, y, right = (y, -x, top) if self._turn > 0 else (-y, x, -bottom)
-        _, _, lowest, highest = self._limits[self._turn]
-        height = (y - lowest) / (highest - lowest or 1.0)
-        text = _plain(text) if self._has_ligatures else text
-        return _Line(start, end, text, x, y, right, size, height, self._turn, row)
+            base = self._origin(middle)[1]
+        lowest, highest = self._limits[2:]
+        height = (base - lowest) / (highest - lowest or 1.0)
+        return _Line(self._text(start, end), left, base, self._right(end - 1), self._size(middle), height)
 
-    def _shown(self, found: re.Match[str], row: int) -> Iterator[_Line]:
-        """Return a line, or what of it is within the page."""
-        content = found[0].strip()
-        if not content:
-            return
-        start = found.start() + found[0].index(content[0])
-        line = self._line(start, start + len(content), row)
-        left, right, lowest, highest = self._limits[line.turn]
-        if left <= line.left and line.right <= right and lowest <= line.base <= highest:
-            yield line
-            return
-        for is_shown, run in groupby(range(line.start, line.end), key=self._is_shown):
-            inside = [place for place in run if not self.text[place].isspace()]
-            if is_shown and inside:
-                yield self._line(inside[0], inside[-1] + 1, row)
-
-    def _is_shown(self, place: int) -> bool:
-        left, right, bottom, top = self._bounds(place)
-        lowest_x, lowest_y, highest_x, highest_y = self._box
-        return lowest_x <= (left + right) / 2 <= highest_x and lowest_y <= (bottom + top) / 2 <= highest_y
-
-    def _gaps(self, line: _Line, spaces: Sequence[tuple[int, int]], beside: Sequence[_Line]) -> list[tuple[int, int]]:
-        """Return those of the spaces of a line that are between two cells."""
-        rooms = [self._room(line, space) for space in spaces]
-        least, narrowest = _LEAST_ROOM * line.size, max(min(rooms), _NARROWEST * line.size)
-        if narrowest > least:
-            # There is no space between words to compare with; a line may be spread out to both margins.
-            is_even = max(rooms) - min(rooms) < _NARROWEST * line.size
-            is_spread = is_even and (len(rooms) > 1 or any(_is_as_wide(line, one) for one in beside))
-            least = _SURE_ROOM * line.size if is_spread else least
-        else:
-            least = max(least, _TIMES_ROOM * narrowest)
-        starts = [
-            least if self.text[space - 1] not in _STOPS else max(least, _STOP_ROOM * line.size) for space, _ in spaces
+    def _cells(self, line: _Line, start: int, end: int, *, has_runs: bool) -> _Page:
+        """Return the cells of a line, or the line."""
+        is_wide = line.right - line.left > _WIDE * line.size * (end - start)
+        if not (is_wide or has_runs):
+            return [line]
+        spaces = [found.span() for found in _SPACES.finditer(self.text, start, end)]
+        least = _CELL_ROOM * line.size
+        # No name goes on with a small letter.
+        likely = spaces if is_wide else [space for space in spaces if not self.text[space[1]].islower()]
+        if not any(self._origin(after)[0] - self._right(before - 1) > least for before, after in likely):
+            return [line]
+        rooms = [(self._right(before - 1), self._origin(after)[0]) for before, after in spaces]
+        if len(rooms) > 1:
+            # A line may be spread out to both margins.
+            narrowest = max(min(left - right for right, left in rooms), _WORD_ROOM * line.size)
+            least = min(max(least, _TIMES_ROOM * narrowest), _SURE_ROOM * line.size)
+        gaps = [(*space, *room) for space, room in zip(spaces, rooms, strict=True) if room[1] - room[0] > least]
+        if gaps and _LABEL.fullmatch(self.text, start, gaps[0][0]):
+            del gaps[0]
+        begins = [(start, line.left), *((after, left) for _, after, _, left in gaps)]
+        ends = [*((before, right) for before, _, right, _ in gaps), (end, line.right)]
+        return [
+            line._replace(text=self._text(first, last), left=left, right=right, is_cell=len(gaps) > 0)
+            for (first, left), (last, right) in zip(begins, ends, strict=True)
         ]
-        if self.text[line.start : spaces[0][0]].isdecimal():
-            starts[0] = _NUMBER_ROOM * line.size
-        return [space for space, room, start in zip(spaces, rooms, starts, strict=True) if room > start]
 
-    def _may_part(self, line: _Line, space: tuple[int, int]) -> bool:
-        """Tell whether two words are perhaps cells: from the beginnings of their letters, which is the fastest way."""
-        x, y = self._origin(space[0] - 1)
-        following_x, following_y = self._origin(space[1])
-        return abs(following_x - x) + abs(following_y - y) > _LETTER_AND_ROOM * line.size
-
-    def _room(self, line: _Line, space: tuple[int, int]) -> float:
-        """Return how wide white space within a line is."""
-        # PDFium gives the white space that it adds a place at the one or other end of it.
-        _, right, bottom, top = self._bounds(space[0] - 1)
-        x, y = self._origin(space[1])
-        return (x - right, y - top, bottom - y)[line.turn]
-
-    def _corrected(self) -> Sequence[str]:
-        """Return the letters of the text, where a place may have several or none, with accents and apart from marks."""
-        letters: dict[int, str] = {}
-        for found in _MARK.finditer(self.text):
-            self._set_apart(letters, found)
-        for found in _ACCENT.finditer(self.text):
-            self._set_accent(letters, found.start())
-        if _SPREAD_WITHIN.search(self.text):
-            for found in _SPREAD.finditer(self.text):
-                self._close_up(letters, found)
-        if not letters:
-            return self.text
-        whole = list(self.text)
-        for place, letter in letters.items():
-            whole[place] = letter
-        return whole
-
-    def _set_apart(self, letters: dict[int, str], found: re.Match[str]) -> None:
+    def _set_apart(self, found: re.Match[str]) -> None:
         """Set the mark of a note apart from the word before it, or behind it."""
-        text = self.text
-        start, end = (found.end() - 1 if found[0].isalpha() else found.start()), found.end()
-        if start and not text[start - 1].isspace():
-            _, base = self._origin(start - 1)
-            least = base + _RAISED * self._size(start - 1)
-            end = start
-            while end < len(text) and not text[end].isspace() and self._origin(end)[1] > least:
-                end += 1
-            if end > start and is_note_mark(text[start:end], text[max(start - _LONGEST_BEFORE, 0) : start]):
-                after = " " if text[end : end + 1].isalnum() else ""
-                letters[start], letters[end - 1] = text[start], text[end - 1]
-                letters[start] = " " + letters[start]
-                letters[end - 1] += after
-        elif _WORD.match(text, end) and self._origin(start)[1] > self._origin(end)[1] + _RAISED * self._size(end):
-            letters[end - 1] = text[end - 1] + " "
+        text, (start, end) = self.text, found.span()
+        if found[1] is not None or found[2] is not None:
+            if self._origin(start)[1] > self._origin(end)[1] + _RAISED * self._size(end):
+                self._put(end - 1, text[end - 1] + " ")
+            return
+        least = self._origin(start - 1)[1] + _RAISED * self._size(start - 1)
+        end = start
+        while end < len(text) and not text[end].isspace() and self._origin(end)[1] > least:
+            end += 1
+        if is_note_mark(text[start:end], text[max(start - _FARTHEST, 0) : start]):
+            self._put(start, " " + text[start])
+            if text[end : end + 1].isalnum():
+                self._put(end, " " + text[end])
 
-    def _set_accent(self, letters: dict[int, str], place: int) -> None:
+    def _set_accent(self, place: int) -> None:
         """Set an accent over or under the letter that it is drawn at: one beside it, or one before it in the file."""
-        left, right, *_ = self._bounds(place)
-        wide = (right - left) / 4
+        middle = (self._origin(place)[0] + self._right(place)) / 2
         first = max(self.text.rfind("\n", 0, place) + 1, place - _FARTHEST)
         for other in (place + 1, place + 2, *range(place - 1, first - 1, -1)):
             if other < len(self.text) and self.text[other].isalpha():
-                one, two, *_ = self._bounds(other)
-                letter = letters.get(other, self.text[other])
-                whole = normalize(
-                    "NFC", _UNDOTTED.get(letter, letter) + _ACCENTS.get(self.text[place], self.text[place])
-                )
-                if one - wide < (left + right) / 2 < two + wide and len(whole) == 1:
+                letter = (self._letters or self.text)[other]
+                whole = normalize("NFC", _UNDOTTED.get(letter, letter) + _ACCENTS[self.text[place]])
+                if self._origin(other)[0] < middle < self._right(other) and len(whole) == 1:
                     near = range(min(place, other), max(place, other)) if abs(place - other) <= 2 else ()
-                    letters.update(dict.fromkeys((place, *near), ""))
-                    letters[other] = whole
+                    for gone in (place, *near):
+                        self._put(gone, "")
+                    self._put(other, whole)
                     return
 
-    def _close_up(self, letters: dict[int, str], found: re.Match[str]) -> None:
-        """Close up the letters of words that are spread out."""
-        places = [place for place in range(*found.span()) if not self.text[place].isspace()]
-        rooms = [self._origin(two)[0] - self._bounds(one)[1] for one, two in pairwise(places)]
-        if found[0] == " ".join(sorted(found[0].split())):
-            return  # letters of an index
-        for (one, two), room in zip(pairwise(places), rooms, strict=True):
-            is_within = room < _WORDS_APART * median(rooms)
-            letters.update(dict.fromkeys(range(one + 1, two), ""))
-            letters[one + 1] = "" if is_within else " "
 
-
-def _is_as_wide(line: _Line, other: _Line) -> bool:
-    return abs(other.left - line.left) < _SAME_PLACE and abs(other.right - line.right) < _SAME_PLACE
-
-
-def _width(line: _Line) -> float:
-    """Return how wide a letter is, in sizes of the font."""
-    return (line.right - line.left) / (line.size * len(line.text) or 1.0)
-
-
-def _plain(text: str) -> str:
-    return text.replace(_HYPHEN, "-").translate(_LETTERS)
-
-
-def _is_picture(raw: Any, page: Any) -> bool:
+def _is_picture(page: Any) -> bool:
     """Tell whether an image takes up more than half of a page."""
+    import pypdfium2.raw as raw
+
     width, height = page.get_size()
-    for item in page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=2):
-        left, bottom, right, top = item.get_bounds()
-        if (right - left) * (top - bottom) > width * height / 2:
-            return True
-    return False
+    bounds = (image.get_bounds() for image in page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=2))
+    return any((right - left) * (top - bottom) > width * height / 2 for left, bottom, right, top in bounds)
+
+
+def _step(page: _Page) -> float:
+    """Return how far lines of a page are from each other."""
+    steps = [one.base - two.base for one, two in pairwise(page) if one.base > two.base]
+    return min(median(steps), _MOST_LEADING * max(line.size for line in page)) if steps else 0.0
 
 
 def _without_line_numbers(page: _Page) -> _Page:
-    """Leave out the numbers of lines beside a text: of every fifth line, say, or of nearly all of them."""
-    columns: defaultdict[tuple[str, int], _Page] = defaultdict(list)
-    for line in page:
-        if line.text.isdecimal() and len(line.text) <= _MOST_DIGITS:
-            columns["left", round(line.left / _SAME_PLACE)].append(line)
-            columns["right", round(line.right / _SAME_PLACE)].append(line)
-    for numbers in columns.values():
-        numbers.sort(key=lambda line: -line.base)
-        if _count_lines(numbers, len(page)) and sum(_is_beside_prose(one, page) for one in numbers) > len(numbers) / 4:
-            page = [line for line in page if line not in numbers]
-    return page
-
-
-def _count_lines(numbers: _Page, lines: int) -> bool:
-    """Tell whether numbers go on by equal steps, at equal distances; the first may be 1 before 5."""
-    steps = [int(two.text) - int(one.text) for one, two in pairwise(numbers)]
-    down = [one.base - two.base for one, two in pairwise(numbers[1:])]
-    if len(steps) < 2 or len(set(steps[1:])) > 1 or steps[0] not in (steps[1], steps[1] - 1):
-        return False
-    is_every_fifth = steps[1] in _STEPS and len(steps) > 2 and int(numbers[1].text) % steps[1] == 0
-    is_even = max(down) - min(down) < max(down) / 4
-    return is_even and (is_every_fifth or (steps[1] == 1 and len(numbers) > lines / 3))
-
-
-def _is_beside_prose(number: _Line, page: _Page) -> bool:
-    return any(abs(one.base - number.base) < _SAME_PLACE and one.text.count(" ") >= _FEW_WORDS for one in page)
-
-
-def _with_labels(page: _Page) -> _Page:
-    """Join the number or bullet of an item with its text."""
-    joined: _Page = []
-    rows = [-1]
-    for line in page:
-        if rows[-1] == line.row != rows[-2:][0] and _LABEL.fullmatch(joined[-1].text):
-            label = joined.pop()
-            line = line._replace(text=f"{label.text} {line.text}", left=label.left)
-        joined.append(line)
-        rows.append(line.row)
-    return joined
+    """Leave out the numbers before or beside the lines of a text: two are as far apart as so many lines."""
+    numbered = [
+        (line, int(found[1])) for line in page if line.text[:1].isdecimal() and (found := _LINE_NUMBER.match(line.text))
+    ]
+    numbers: dict[int, str] = {}
+    step, steps = _step(page) if len(numbered) > 2 else 0.0, set[int]()
+    for (one, first), (two, second) in pairwise(numbered):
+        if first < second and abs((one.base - two.base) / (second - first) - step) < step / 4:
+            numbers |= {id(line): line.text.partition(" ")[2] for line in (one, two)}
+            steps.add(second - first)
+    texts = [(line, numbers.get(id(line), line.text)) for line in page]
+    heights = {_height(line) for line in page if id(line) in numbers}
+    prose = [text for line, text in texts if _height(line) in heights and text.count(" ") >= _FEW_WORDS]
+    # A list may have as many numbers, but its lines do not go on with small letters.
+    is_list = 1 in steps and (len(numbers) < len(page) / 3 or not any(text[0].islower() for text in prose))
+    if len(numbers) < 3 or is_list or len(prose) < len(numbers) / 2:
+        return page
+    return [line._replace(text=text) for line, text in texts if text]
 
 
 def _with_initials(page: _Page) -> _Page:
     """Join a large first letter with the word beside it, wherever in the file it is drawn."""
     joined = list(page)
+    usual = median(line.size for line in page) if page else 0.0
     for initial in page:
-        if len(initial.text) <= _MOST_INITIAL and initial.text[-1].isalpha():
-            beside = [line for line in joined if _is_beside(line, initial)]
-            if beside:
-                line = max(beside, key=lambda line: line.base)
-                between = " " if _is_word(initial.text, line.text, page) else ""
-                joined[joined.index(line)] = line._replace(text=initial.text + between + line.text)
-                joined.remove(initial)
+        is_letter = len(initial.text) == 1 and initial.text.isalpha() and initial.size > usual
+        beside = [line for line in joined if _is_beside(line, initial)] if is_letter else []
+        if beside:
+            line = max(beside, key=lambda line: line.base)
+            words = " ".join(line.text for line in page).lower().split()
+            first = line.text.split(maxsplit=1)[0].lower()
+            # A word of its own, if the page has the next word elsewhere, but not both as one.
+            is_word = initial.text in "AIO" and words.count(first) > 1 and initial.text.lower() + first not in words
+            joined[joined.index(line)] = line._replace(text=initial.text + " " * is_word + line.text)
+            joined.remove(initial)
     return joined
 
 
 def _is_beside(line: _Line, initial: _Line) -> bool:
-    is_large = initial.size > _LARGE * line.size
+    is_large = initial.size > _LARGE * line.size and line.text[0].isalpha()
     is_near = -1 < (line.left - initial.right) / line.size < 1.5
-    return (
-        is_large
-        and is_near
-        and initial.base + line.size / 5 < line.base < initial.base + initial.size
-        and line.text[0].isalpha()
-    )
-
-
-def _is_word(initial: str, following: str, page: _Page) -> bool:
-    """Tell whether a first letter is a word of its own: the page has the next word elsewhere, but not both as one."""
-    first = following.split(maxsplit=1)[0].lower()
-    words = {word for line in page for word in line.text.lower().split()}
-    alone = {word for line in page for word in line.text.lower().split()[1:]}
-    return initial[-1] in "AIO" and len(first) > 1 and first in alone and initial[-1].lower() + first not in words
+    return is_large and is_near and initial.base + line.size / 5 < line.base < initial.base + initial.size
 
 
 def _without_running_lines(pages: Mapping[int, _Page]) -> tuple[dict[int, _Page], list[str]]:
@@ -569,7 +433,7 @@ def _without_running_lines(pages: Mapping[int, _Page]) -> tuple[dict[int, _Page]
     Returns:
         The other lines of each page, and what was left out, as it stood first.
     """
-    keys = {number: {index: _keys(page[index], number) for index in _edge(page)} for number, page in pages.items()}
+    keys = {number: _edge_keys(page, number) for number, page in pages.items()}
     counts = Counter(key for by_line in keys.values() for line_keys in by_line.values() for key in line_keys)
     least = max(_LEAST_RUNNING_PAGES, len(pages) // 2 + 1)
     kept: dict[int, _Page] = {}
@@ -578,60 +442,51 @@ def _without_running_lines(pages: Mapping[int, _Page]) -> tuple[dict[int, _Page]
         kept[number] = []
         for index, line in enumerate(page):
             running = next((key for key in keys[number].get(index, ()) if counts[key] >= least), None)
-            if running is None or (running not in seen and not _is_numbered(running)):
+            if running is None or (running not in seen and "\0" not in running[0]):
                 kept[number].append(line)
             if running is not None:
                 seen.setdefault(running, line.text)
     return kept, list(seen.values())
 
 
-def _edge(page: _Page) -> set[int]:
-    """Return the indices of the lines nearest to the top and to the bottom of a page, if they are near enough."""
-    heights = sorted({_height(line) for line in page})
+def _edge_keys(page: _Page, number: int) -> dict[int, dict[tuple[str, int], None]]:
+    """Return by what the lines at the top and at the bottom of a page are the same as those of another, by index.
+
+    These are the text, also with numbers counted from that of the page, and the height.
+    """
+    heights = sorted({round(line.base / _SAME_PLACE) for line in page})
     nearest = {*heights[:_EDGE_LINES], *heights[-_EDGE_LINES:]}
-    return {
-        index for index, line in enumerate(page) if not _EDGE < line.height < 1 - _EDGE and _height(line) in nearest
-    }
+    keys: dict[int, dict[tuple[str, int], None]] = {}
+    for index, line in enumerate(page):
+        if not _EDGE < line.height < 1 - _EDGE and _height(line) in nearest:
+            counted = _NUMBER.sub(lambda found: f"\0{int(found[0]) - number}", line.text)
+            keys[index] = dict.fromkeys((text, _height(line)) for text in (line.text, counted))
+    return keys
 
 
 def _height(line: _Line) -> int:
     return round(line.base / _SAME_PLACE)
 
 
-def _keys(line: _Line, number: int) -> list[tuple[str, int]]:
-    """Return by what a line is the same as one of another page: its text, also with numbers counted from the page."""
-    place = _height(line)
-    counted = _NUMBER.sub(lambda found: f"\0{int(found[0]) - number}", line.text)
-    return [(text, place) for text in dict.fromkeys((line.text, counted))]
-
-
-def _is_numbered(key: tuple[str, int]) -> bool:
-    return "\0" in key[0]
-
-
 def _write_page(builder: TextBuilder, page: _Page, *, join: bool) -> None:
-    steps = [one.base - two.base for one, two in pairwise(page) if one.base > two.base]
-    step = min(median(steps), _MOST_LEADING * max(line.size for line in page)) if steps else 0.0
-    ends, rows = _right_ends(page), Counter(line.row for line in page)
+    step, ends = _step(page), _right_ends(page)
     for line in page[:1]:
         builder.write_exactly(line.text)
     for line, following in pairwise(page):
         gap = _in_row(line, following)
-        if gap is None and (rows[line.row] > 1 or rows[following.row] > 1) and not _goes_on(line, following, rows):
-            gap = Gap.BLOCK
         if gap is None:
-            gap = _between(line, following, step, ends)
-        builder.separate(gap if join or gap in (Gap.NONE, Gap.SPACE) or line.row == following.row else Gap.LINE)
+            gap = _between(line, following, step, ends) if join else Gap.LINE
+        builder.separate(gap)
         builder.write_exactly(following.text)
 
 
 def _in_row(line: _Line, following: _Line) -> Gap | None:
-    """Return what stands between two texts on one base line; None if they are on two."""
+    """Return what stands between cells, and between two texts on one base line; None if they are on two."""
     size = max(line.size, following.size)
     room = following.left - line.right
-    if line.row == following.row:
+    if line.is_cell or following.is_cell:
         return Gap.BLOCK
-    if line.turn != following.turn or abs(line.base - following.base) > _SAME_ROW * size or room < -size / 2:
+    if abs(line.base - following.base) > _SAME_ROW * size or room < -size / 2:
         return None
     if room > _ROW_ROOM * size:
         return Gap.BLOCK
@@ -640,15 +495,10 @@ def _in_row(line: _Line, following: _Line) -> Gap | None:
     return Gap.SPACE if is_mark or room > _LETTER_ROOM * size else Gap.NONE
 
 
-def _goes_on(line: _Line, following: _Line, rows: Mapping[int, int]) -> bool:
-    """Tell whether the last cell of a row may go on in the following line."""
-    return rows[following.row] == 1 and abs(line.left - following.left) < line.size
-
-
 def _between(line: _Line, following: _Line, step: float, ends: Mapping[int, float]) -> Gap:
     """Return what stands between two lines of a page, whose usual distance is ``step``."""
     down = line.base - following.base
-    if line.turn != following.turn or abs(line.size - following.size) > line.size / 10 or down > 1.4 * step:
+    if abs(line.size - following.size) > line.size / 10 or down > 1.4 * step:
         return Gap.BLOCK
     if down < -line.size / 2:
         # A cell is not as high as a column.
@@ -660,13 +510,9 @@ def _between(line: _Line, following: _Line, step: float, ends: Mapping[int, floa
     return Gap.LINE if has_room and not line.text.endswith(_HYPHENS) else Gap.SOFT_LINE
 
 
-def _between_pages(page: _Page, following: _Page) -> Gap:
-    return _between_blocks(page[-1], following[0], _right_ends(page))
-
-
 def _between_blocks(last: _Line, first: _Line, ends: Mapping[int, float]) -> Gap:
     """Return what stands between two pages or columns: a soft break where a sentence goes on."""
-    if last.ends_sentence or abs(last.size - first.size) > last.size / 10 or last.turn != first.turn:
+    if last.ends_sentence or abs(last.size - first.size) > last.size / 10:
         return Gap.BLOCK
     return Gap.SOFT_LINE if first.text[0].islower() or not _has_room(last, first, ends) else Gap.BLOCK
 
@@ -674,19 +520,18 @@ def _between_blocks(last: _Line, first: _Line, ends: Mapping[int, float]) -> Gap
 def _has_room(line: _Line, following: _Line, ends: Mapping[int, float]) -> bool:
     """Tell whether the first word of the following line would have fitted in a line, whose end was thus intended."""
     word = len(following.text.split(maxsplit=1)[0])
-    width = (following.right - following.left) / max(len(following.text), 1)
-    column = _column(line)
-    longest = max(ends[column], ends.get(column - 1, -inf), ends.get(column + 1, -inf))
-    return line.right + (word + 1) * width < longest
+    width = (following.right - following.left) / len(following.text)
+    return line.right + (word + 1) * width < ends[_column(line)]
 
 
 def _right_ends(page: _Page) -> dict[int, float]:
     """Return where the longest of the lines that begin at about the same place ends, by ``_column``."""
-    longest: dict[int, float] = {}
+    longest: defaultdict[int, float] = defaultdict(lambda: -inf)
     for line in page:
         column = _column(line)
-        if line.right > longest.get(column, -inf):
-            longest[column] = line.right
+        for near in (column - 1, column, column + 1):
+            if line.right > longest[near]:
+                longest[near] = line.right
     return longest
 
 
