@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from html import escape
 from itertools import chain, pairwise, repeat
+from math import inf
 from pathlib import PurePath
-from typing import Any, BinaryIO
+from typing import Any
 
 from typing_extensions import override
 
@@ -24,7 +25,6 @@ from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.readers.base import ArchiveReader, FileReader, RawRecord, meta_of, stored_meta
 from concord.pipeline.readers.files import (
     Decoded,
-    DerivedStream,
     decode,
     encoding_of,
     most_unpacked,
@@ -44,9 +44,6 @@ _CLOSED = re.compile(
 )
 """Elements of XHTML that are closed at once, which HTML does not know."""
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
-_MOST_DEPTH = 1000
-"""Browsers stop at about 500; finding the main content takes time that grows with its square."""
-_TOO_DEEP = ">".join("*" * (_MOST_DEPTH + 1))
 
 _NOT_SHOWN = (
     "script,style,template,noscript,iframe,noframes,noembed,object,video,audio,canvas,datalist,head,title,metadata,"
@@ -55,69 +52,61 @@ _NOT_SHOWN = (
     "select:not([multiple],[size]) option:not([selected]),[role=doc-noteref],[epub\\:type~=noteref]"
 )
 _HIDES = re.compile(
-    r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\s*(?:!\s*important\s*)?(?:;|$)",
-    re.IGNORECASE,
+    r"(?i)(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\s*(?:!\s*important\s*)?(?:;|$)"
 )
-_SET_APART = re.compile(
-    r"(?i)(?:^|;)\s*display\s*:\s*(?:block|flex|grid|table|list-item|inline-(?:block|flex|grid|table))"
-)
-_KEEPS = re.compile(r"(?i)(?:^|;)\s*white-space(?:-collapse)?\s*:\s*(?:pre|break-spaces)")
 _NOTE_LINKS = 'sup:has(a[href*="#"]),a[href*="#"]>sup'
 
 # What tags stand for, in characters that no text may contain.
-_BLOCK, _LINE, _LINK, _LINK_END, _RAISED, _RAISED_END, _KEPT, _KEPT_END = map(chr, range(0xFDD0, 0xFDD8))
-_TO_ASCII = {0xFDD0 + number: 0x0E + number for number in range(8)}
+_BLOCK, _LINE, _RAISED, _RAISED_END, _KEPT, _KEPT_END, _LINK, _LINK_END, _SPAN, _SPAN_END = map(
+    chr, range(0xFDD0, 0xFDDA)
+)
+_TO_ASCII = {0xFDD0 + number: 0x0E + number for number in range(6)}
 """Resiliparse finds no content in other characters that stand alone."""
-_AS_WRITTEN = str.maketrans({" ": "\ufdd8", "\t": "\ufdd9", "\n": _LINE})
+_AS_WRITTEN = str.maketrans({" ": "\ufdda", "\t": "\ufddb", "\n": _LINE})
 _BLOCKS = (
-    *("address", "article", "aside", "blockquote", "body", "button", "caption", "center", "dd", "details", "dialog"),
-    *("dir", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5"),
-    *("h6", "header", "hgroup", "hr", "label", "legend", "li", "listing", "main", "menu", "nav", "ol", "optgroup"),
-    *("option", "p", "pre", "search", "section", "select", "summary", "table", "tbody", "td", "text"),
-    *("textarea", "tfoot", "th", "thead", "tr", "ul"),
+    "address article aside blockquote body button caption center dd details dialog dir div dl dt fieldset figcaption "
+    "figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr label legend li listing main menu nav ol optgroup option p "
+    "pre search section select summary table tbody td text textarea tfoot th thead tr ul"
 )
 _MEANING = (
-    {f"{end}{name}": _BLOCK for name in _BLOCKS for end in ("", "/")}
+    {f"{end}{name}": _BLOCK for name in _BLOCKS.split() for end in ("", "/")}
     | {"br": _LINE, "a": _LINK, "/a": _LINK_END, "sup": _RAISED, "/sup": _RAISED_END}
+    | {"span": _SPAN, "/span": _SPAN_END}
     | dict.fromkeys(("pre", "textarea", "listing"), _BLOCK + _KEPT)
-    | {f"/{name}": _KEPT_END + _BLOCK for name in ("pre", "textarea", "listing")}
+    | dict.fromkeys(("/pre", "/textarea", "/listing"), _KEPT_END + _BLOCK)
     | dict.fromkeys(("img", "input", "embed", "svg"), " ")
 )
 _TAG = re.compile(r"<(/?[a-z][^\s>]*)[^>]*>|<!--.*?-->", re.DOTALL)
 _WRITTEN = re.compile(f"{_KEPT}(.*?){_KEPT_END}", re.DOTALL)
 _ONLY_LINKS = re.compile(f"(?:{_LINK}[^{_LINK_END}]*{_LINK_END}[^\\w{_LINK}]*){{2,}}")
-_NEIGHBOURS = re.compile(f"{_LINK_END}{_LINK}")
+_NEIGHBOURS = re.compile(f"[{_LINK_END}{_SPAN_END}][{_LINK}-{_SPAN_END}]*[{_LINK}{_SPAN}](?=(.))")
 _HAS_SPACES = re.compile(r"[0-9A-Za-z\xc0-\u0dff]")
 """Letters of scripts that have spaces between words."""
-_MARKED = re.compile(rf"{_RAISED}([^\ufdd0-\ufdd9]*){_RAISED_END}")
-_BLANKS = " \xa0\ufdd8\ufdd9"
+_MARKED = re.compile(rf"{_RAISED}([^\ufdd0-\ufddb]*){_RAISED_END}")
+_BLANKS = " \xa0\ufdda\ufddb"
 _BLANK_LINES = re.compile(f"(?:{_LINE}[{_BLANKS}]*){{2,}}")
 _BORDERS = re.compile(rf"{_BLOCK}[ {_BLOCK}]*")
-_LEAST_WIDTH = 50
-"""Lines that are filled have so many characters."""
+_FILLED = 50
+"""Lines of so many characters are often ended by the layout."""
 
 _HEAD_BYTES = 1 << 16
 """In so many bytes of a record stands what it is."""
 _CHUNK_BYTES = 1 << 14
-_READ_BYTES = 1 << 20
 _LEAST_BYTES = 1 << 10
-_MOST_SKIPPED = 1 << 40
-"""File systems cannot go much further than this."""
 _ADVICE = "fetch the file again and repeat the run"
-_VERSION = b"WARC/"
-_START = re.compile(rb"WARC/\d\.\d\r\n")
+_VERSION, _BLANK = b"WARC/", b"\r\n\r\n"
+_START = re.compile(rb"WARC/\d\.\d\r\n\Z")
+_START_BYTES = len(b"WARC/1.0\r\n")
 _MEMBER = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n")
-_BLANK = b"\r\n\r\n"
+_FIELD = re.compile(rb"(?m)^([\w-]+):[ \t]*(.*?)[ \t\r]*$")
+_HEADER_END = re.compile(rb"\r?\n\r?\n")
+_STATUS = re.compile(rb"HTTP/[\d.]+[ \t]+(\d)")
 _PAGES = ("text/html", "application/xhtml+xml")
 _TEXT = "text/plain"
 """What crawlers make of pages (WET files)."""
 _LIKE_PAGE = re.compile(rb"(?i)[\s\xef\xbb\xbf]*(?:<!--.{0,500}?-->\s*)?<(?:!doctype html|html)\b", re.DOTALL)
 _META = {"url": "warc-target-uri", "date": "warc-date", "truncated": "warc-truncated"}
-_FIELD = re.compile(rb"(?m)^([!-9;-~]++)[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)")
-_STATUS = re.compile(rb"HTTP/\d[^ \n]*+ ++(\d{3})\b")
-_END_OF_HTTP = re.compile(rb"\n\r?\n|\Z")
-"""Lines of its header may end in a line feed alone, as in ClueWeb."""
 
 
 class HtmlReader(FileReader):
@@ -148,7 +137,7 @@ def read_page(
         is_xml: whether an element without content may be closed at once, as ``<title/>``.
 
     Raises:
-        RecordError: when it cannot be decoded, or would take very long.
+        RecordError: when it cannot be decoded.
     """
     # Importing it takes a while.
     from resiliparse.parse.html import HTMLTree
@@ -175,17 +164,21 @@ def _declared(content: bytes, charset: str | None) -> str | None:
     tree: Any = HTMLTree.parse(content.decode("latin-1"))
     declarations = tree.document.query_selector_all("meta[charset], meta[http-equiv=content-type i]").values()
     labels = [label for meta in declarations for label in _CHARSET.findall(meta.html)]
-    if in_xml := _XML.match(content):
-        labels.append(in_xml[1].decode("latin-1"))
     for label in (charset, *labels) if charset else labels:
         name = "cp1252" if label.strip().lower() == "x-user-defined" else codec_of(label)
         if name is not None:
             return name
-    return None
+    return encoding_of_xml(content)
+
+
+def encoding_of_xml(content: bytes) -> str | None:
+    """Return the encoding that the first line of XML declares."""
+    declaration = _XML.match(content)
+    return codec_of(declaration[1].decode("latin-1")) if declaration else None
 
 
 def _remove_hidden(tree: Any) -> None:
-    """Take out what a page does not show, and links to notes; mark what its own style makes a block, or keeps."""
+    """Take out what a page does not show, and links to notes."""
 
     def found(selectors: str) -> list[Any]:
         # Iterating over the collection itself takes quadratic time.
@@ -194,14 +187,9 @@ def _remove_hidden(tree: Any) -> None:
     for element in found(_NOT_SHOWN):
         element.remove()
     for element in found("[style]"):
-        style = element.getattr("style")
         # A page that hides itself is shown by its scripts.
-        if _HIDES.search(style) and element.tag not in ("html", "body"):
+        if _HIDES.search(element.getattr("style")) and element.tag not in ("html", "body"):
             element.remove()
-        for pattern, start, end in ((_SET_APART, _BLOCK, _BLOCK), (_KEEPS, _KEPT, _KEPT_END)):
-            if pattern.search(style):
-                element.prepend(tree.create_text_node(start))
-                element.append(tree.create_text_node(end))
     for element in found(_NOTE_LINKS):
         if is_note_mark(element.text.strip(), "word"):
             element.remove()
@@ -219,11 +207,7 @@ def _main_content(tree: Any) -> str:
     """Return what resiliparse takes for the article of a page, with what tags stand for."""
     from resiliparse.extract.html2text import extract_plain_text
 
-    if tree.document.query_selector(_TOO_DEEP) is not None:
-        raise RecordError(
-            "nested_too_deep", f"expected elements nested at most {_MOST_DEPTH} deep, got more; repair the page"
-        )
-    for element in tree.document.query_selector_all(",".join((*_BLOCKS, "sup"))).values():
+    for element in tree.document.query_selector_all(",".join((*_BLOCKS.split(), "sup"))).values():
         for tag, add in ((element.tag, element.prepend), (f"/{element.tag}", element.append)):
             add(tree.create_text_node(_MEANING[tag].translate(_TO_ASCII)))
     for element in tree.document.query_selector_all("br").values():
@@ -237,14 +221,15 @@ def _main_content(tree: Any) -> str:
 def _laid_out(text: str) -> str:
     """Return a text in which white space is as it is shown, and blocks are set apart."""
     text = _WRITTEN.sub(lambda found: found[1].strip("\n").translate(_AS_WRITTEN), text)
-    text = text.replace(_KEPT, "").replace(_KEPT_END, "")
+    text = _NEIGHBOURS.sub(_between_neighbours, text)
+    for mark in (_KEPT, _KEPT_END, _SPAN, _SPAN_END, "\u00ad"):
+        text = text.replace(mark, "")
     # Bytes are split at the white space of HTML alone.
-    text = b" ".join(text.encode().split()).decode().replace("\u00ad", "")
-    text = _NEIGHBOURS.sub(_between_links, text)
+    text = b" ".join(text.encode().split()).decode()
     if _RAISED in text:
         text = _MARKED.sub(_with_raised, text).replace(_RAISED, "").replace(_RAISED_END, "")
-    text = "\n\n".join(chain.from_iterable(map(_shown, _BORDERS.split(text))))
-    return text.replace("\ufdd8", " ").replace("\ufdd9", "\t")
+    text = "\n\n".join(chain.from_iterable(map(_shown, _BORDERS.split(_BLANK_LINES.sub(_BLOCK, text)))))
+    return text.replace("\ufdda", " ").replace("\ufddb", "\t")
 
 
 def _shown(block: str) -> Iterator[str]:
@@ -253,12 +238,14 @@ def _shown(block: str) -> Iterator[str]:
     for item in block.split(_LINK_END) if is_menu else [block]:
         text = item.replace(_LINK, "").replace(_LINK_END, "").strip(_BLANKS + _LINE)
         if text:
-            yield from map(_with_line_ends, _BLANK_LINES.split(text)) if _LINE in text else [text]
+            yield _with_line_ends(text) if _LINE in text else text
 
 
-def _between_links(found: re.Match[str]) -> str:
-    """Return what separates two links without white space between them, as in a menu."""
-    before, after = found.string[found.start() - 1], found.string[found.end() : found.end() + 1]
+def _between_neighbours(found: re.Match[str]) -> str:
+    """Return what is between elements without white space between: links as in a menu, or words in columns."""
+    before, after = found.string[max(found.start() - 1, 0)], found[1]
+    if not (_LINK_END in found[0] and _LINK in found[0]):
+        return _BLOCK + found[0] if before.islower() and after.isupper() else found[0]
     is_apart = _HAS_SPACES.match(before) and _HAS_SPACES.match(after) and not after.islower()
     return f"{_LINK_END}{_BLOCK}{_LINK}" if is_apart else ""
 
@@ -271,13 +258,8 @@ def _with_raised(found: re.Match[str]) -> str:
 def _with_line_ends(paragraph: str) -> str:
     """Return lines, each a block of its own unless it is filled, or the next one goes on with a small letter."""
     lines = [line.strip(_BLANKS) for line in paragraph.split(_LINE)]
-    width = max(map(len, lines))
-    fills = [len(line) + len(after.partition(" ")[0]) >= width for line, after in pairwise(lines)]
-    is_filled = width >= _LEAST_WIDTH and len(fills) > 1 and 2 * sum(fills) > len(fills)
-    text = lines[:1]
-    for fill, line in zip(fills, lines[1:], strict=True):
-        text += ("\n" if line[:1].islower() or (fill and is_filled) else "\n\n", line)
-    return "".join(text)
+    ends = ("\n" if len(line) >= _FILLED or after[:1].islower() else "\n\n" for line, after in pairwise(lines))
+    return "".join(chain.from_iterable(zip(lines, (*ends, ""), strict=True)))
 
 
 class WarcReader(ArchiveReader):
@@ -292,242 +274,184 @@ class WarcReader(ArchiveReader):
 
     @override
     def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[RawRecord]:
-        with closing(_Archive(path, config)) as archive:
-            for begins, end, content in archive.pages(start):
-                doc_id = None
-                if config.id_field in _META and isinstance(content, bytes):
-                    doc_id = _Head(content).meta.get(config.id_field)
+        archive = (_Members if _has_members(path) else _Records)(path, config)
+        with closing(archive.file):
+            for begins, end, content in _pages(archive, start):
+                doc_id = _meta(content).get(config.id_field) if isinstance(content, bytes) else None
                 yield RawRecord(begins, end, content, doc_id)
 
     @override
     def extract(self, raw: RawRecord, config: ReaderConfig) -> Decoded:
-        head = _Head(raw.content)
-        if head.is_broken_http:
-            raise RecordError("invalid_http", "expected a server's answer of HTTP, got something else")
-        payload = _payload(raw.content, config)
-        if head.media == _TEXT:
+        content: Any = raw.content
+        media, (payload, charset) = _media_type(content), _payload(content, config)
+        if media == _TEXT:
             page, title = decode(payload, encoding=config.encoding, errors=config.errors), ""
         else:
             page, title = read_page(
-                payload,
-                config,
-                charset=head.charset,
-                main_content=config.main_content,
-                is_xml=head.media == _PAGES[1],
+                payload, config, charset=charset, main_content=config.main_content, is_xml=media == _PAGES[1]
             )
-        return page._replace(meta=meta_of({**head.meta, **({"title": title} if title else {})}, config=config)[0])
+        fields = _meta(content) | ({"title": title} if title else {})
+        return page._replace(meta=meta_of(fields, config=config)[0])
 
 
-class _Head:
-    """What the header of a record says, and that of HTTP behind it.
-
-    Attributes:
-        is_page: whether it is a page, or must be read to know what is wrong with it.
-        is_broken_http: whether it says that it is an answer of HTTP, and is none.
-        media, charset: of its content.
-        meta: what becomes that of its document.
-    """
-
-    def __init__(self, content: bytes) -> None:
-        end, _ = _header_of(content)
-        fields = _fields(content, 0, end)
-        self.meta = {name: fields[key].strip("<>") for name, key in _META.items() if fields.get(key)}
-        kind, is_http = fields.get("warc-type", ""), fields.get("content-type", "").startswith("application/http")
-        status = _STATUS.match(content, end) if is_http else None
-        self.is_broken_http = is_http and status is None and len(content) > end
-        if status is not None and (blank := _END_OF_HTTP.search(content, end)):
-            fields, end = _fields(content, end, blank.start()), blank.end()
-        stated, _, parameters = fields.get("content-type", "").partition(";")
-        charset = _CHARSET.search(parameters)
-        self.media, self.charset = stated.strip().lower(), charset[1] if charset else None
-        if kind == "conversion":
-            self.is_page = self.media == _TEXT
+def _pages(archive: "_Records | _Members", start: int) -> Iterator[tuple[int, int, bytes | RecordError]]:
+    """Yield where each page from a position on begins and ends, and its record, or why it cannot be read."""
+    archive.file.seek(start)
+    while True:
+        start, is_lost = archive.position, False
+        content: bytes | RecordError | None
+        try:
+            content = archive.next()
+        except EOFError:
             return
-        is_like_page = not self.media and _LIKE_PAGE.match(content, end, end + 1000) is not None
-        is_answer = kind == "resource" or (kind == "response" and status is not None and status[1].startswith(b"2"))
-        is_page = is_answer and (self.media in _PAGES or is_like_page)
-        self.is_page = is_page or (kind == "response" and self.is_broken_http)
+        except RecordError as error:
+            is_lost = error.loses_file = not archive.find(start + 1)
+            content = error
+        if content is not None:
+            yield start, max(archive.position, start + 1), content
+        if is_lost:
+            return
 
 
-def _fields(content: bytes, start: int, end: int) -> dict[str, str]:
-    """Return the fields of a header by their names in small letters; of several of one name the first."""
-    found: dict[str, str] = {}
-    for name, value in _FIELD.findall(content, start, end):
-        found.setdefault(name.decode("ascii", "replace").lower(), " ".join(value.decode("utf-8", "replace").split()))
-    return found
-
-
-class _Archive:
-    """A file of records, or of gzip members that hold a record each."""
+class _Records:
+    """A file of records, perhaps compressed as a whole."""
 
     def __init__(self, path: str, config: ReaderConfig) -> None:
+        self.file, self._packed = open_stream(path)
+        self._size = inf if self._packed else self.file.seek(0, io.SEEK_END)
         self._most = config.max_record_bytes
-        self._has_members = _has_members(path)
-        self._file, self._damage = (open_file(path), None) if self._has_members else open_stream(path)
+        self._first_line = b""
 
-    def pages(self, start: int) -> Iterator[tuple[int, int, bytes | RecordError]]:
-        """Yield where each page from a position on begins and ends, and its record, or why it cannot be read."""
-        while True:
-            self._file.seek(start)
-            try:
-                content, end = self._next(start), self._file.tell()
-            except EOFError:
-                return
-            except RecordError as error:
-                content, end = error, self._find(start + 1)
-                if end < 0:
-                    error.loses_file = True
-                    yield start, max(self._file.tell(), start + 1), error
-                    return
-            if content is not None:
-                yield start, end, content
-            start = end
+    @property
+    def position(self) -> int:
+        """Where the next record begins, whose first line may have been read."""
+        return self.file.tell() - len(self._first_line)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _next(self, start: int) -> bytes | RecordError | None:
+    def next(self) -> bytes | RecordError | None:
         """Return the record that begins here, None in place of one that is no page.
 
         Raises:
             RecordError: when its end is not found.
             EOFError: when there is none.
         """
-        if self._has_members:
-            return self._next_member(start)
         try:
-            return _next_record(self._file, self._most, is_alone=False)
+            header = self._read_header()
+            length = _header_of(header)[1]
+            begins = self.file.tell()
+            if not self._packed:
+                # Nothing is read in vain where the length is wrong.
+                self._pass(begins + length)
+                self.file.seek(begins)
+            content = header + self.file.read(min(length, _HEAD_BYTES))
+            found: bytes | RecordError | None = None
+            if _media_type(content) is not None:
+                found = too_large(self._most)
+                if length <= self._most:
+                    found = content + read_at_most(self.file, begins + length - self.file.tell())
+            self._pass(begins + length)
         except (RecordError, EOFError) as error:
-            raise (self._damage and self._damage.error) or error from None
+            raise (self._packed and self._packed.error) or error from None
+        return found
 
-    def _next_member(self, start: int) -> bytes | RecordError | None:
-        while not (ahead := self._file.read(_LEAST_BYTES)).strip(b"\0"):
-            if not ahead:
-                raise EOFError
-        self._file.seek(start)
-        member = _Member(self._file)
-        stream, content = io.BufferedReader(member, _CHUNK_BYTES), None
+    def find(self, offset: int) -> bool:
+        """Go to the next record from an offset on; from here where the file is compressed, which is read once."""
+        if not self._packed:
+            self.file.seek(offset)
+            self._first_line = b""
+        end = self._first_line
+        while not _START.match(end):
+            if not (line := self.file.readline(_HEAD_BYTES)):
+                return False
+            end = (end + line)[-_START_BYTES:]
+        self._first_line = end
+        return True
+
+    def _read_header(self) -> bytes:
+        header, self._first_line = self._first_line, b""
+        while not header.endswith(_BLANK) and len(header) < _HEAD_BYTES:
+            line = self.file.readline(_HEAD_BYTES)
+            if header and _START.search(line):
+                # Another record's first line is no header of this one.
+                self._first_line = line[-_START_BYTES:]
+                break
+            if not line:
+                break
+            header += line if header or line.strip() else b""
+        if not header:
+            raise EOFError
+        return header
+
+    def _pass(self, end: int) -> None:
+        """Go behind a record and the blank lines that follow it."""
+        if end > self._size or self.file.seek(end) < end:
+            raise RecordError("truncated_stream", f"expected a record that ends at byte {end:,}, got fewer; {_ADVICE}")
+        if (blank := self.file.read(len(_BLANK))).strip():
+            raise _invalid(f"the end of a record at byte {end:,}", blank)
+
+
+class _Members:
+    """A file of gzip members that hold a record each; its methods are those of ``_Records``."""
+
+    def __init__(self, path: str, config: ReaderConfig) -> None:
+        self.file = open_file(path)
+        self._most = config.max_record_bytes
+
+    @property
+    def position(self) -> int:
+        return self.file.tell()
+
+    def next(self) -> bytes | RecordError | None:
+        content, length = self._unpacked()
         try:
-            content = _next_record(stream, self._most, is_alone=True)
-        except EOFError:
-            content = _invalid("a record", b"")
+            end = sum(_header_of(content))
         except RecordError as error:
-            content = error
-        while rest := stream.read(_READ_BYTES):
-            if (isinstance(content, bytes) and rest.strip()) or (content is None and _START.search(rest)):
-                content = _invalid("the end of a gzip member", rest)
-        self._file.seek(-member.bytes_ahead, io.SEEK_CUR)
-        return content
+            return error
+        is_page = _media_type(content) is not None
+        if is_page and length > self._most:
+            return too_large(self._most)
+        if content[end:].strip() or not end <= length <= end + len(_BLANK):
+            return _invalid("the end of a gzip member", content[end:])
+        return content[:end] if is_page else None
 
-    def _find(self, offset: int) -> int:
-        """Return where the next record begins from an offset on; -1 where none does."""
-        pattern, before = _MEMBER if self._has_members else _START, b""
-        # What is compressed as a whole cannot be read again.
-        offset = self._file.tell() if self._damage else self._file.seek(offset)
-        while chunk := self._file.read(_CHUNK_BYTES):
+    def _unpacked(self) -> tuple[bytes, int]:
+        """Read a member; return its content, only the first bytes if it is too large or no page, and its length."""
+        start, decoder = self.file.tell(), zlib.decompressobj(wbits=31)
+        content, length, taken = b"", 0, 0
+        while not decoder.eof:
+            packed = decoder.unconsumed_tail or self.file.read(_CHUNK_BYTES)
+            try:
+                piece = decoder.decompress(packed, _HEAD_BYTES)
+            except zlib.error as error:
+                raise RecordError("corrupt_stream", f"expected a gzip member, got {error}; {_ADVICE}") from None
+            if not (packed or piece):
+                raise (
+                    RecordError("truncated_stream", f"the file ends within a record; {_ADVICE}") if taken else EOFError
+                )
+            length, taken = length + len(piece), self.file.tell() - start
+            if length > most_unpacked(taken):
+                raise unpacks_too_far(taken, most_unpacked(taken))
+            if len(content) < _HEAD_BYTES or (length <= self._most and _media_type(content) is not None):
+                content += piece
+        self.file.seek(-len(decoder.unused_data), io.SEEK_CUR)
+        return content, length
+
+    def find(self, offset: int) -> bool:
+        # A member that unpacks far before it breaks off is not searched from its beginning: many would take long.
+        offset = self.file.seek(max(offset, self.file.tell() - _HEAD_BYTES))
+        before = b""
+        while chunk := self.file.read(_CHUNK_BYTES):
             content = before + chunk
-            for found in pattern.finditer(content):
-                start = found.start()
-                if not self._has_members or _begins_record(content[start : start + _LEAST_BYTES]):
-                    return offset - len(before) + start
+            for found in _MEMBER.finditer(content):
+                if _begins_record(content[found.start() : found.start() + _LEAST_BYTES]):
+                    self.file.seek(offset - len(before) + found.start())
+                    return True
             offset += len(chunk)
             # Whatever begins there is looked at again, with what follows it.
             before = content[-_LEAST_BYTES:]
-        return -1
+        return False
 
 
-class _Member(DerivedStream):
-    """What the gzip member unpacks to that begins where a file is.
-
-    Attributes:
-        bytes_ahead: bytes behind it that were read of the file.
-    """
-
-    bytes_ahead = 0
-
-    @override
-    def _restart(self) -> None:
-        self._decoder = zlib.decompressobj(wbits=31)
-        self._start = self._source.tell()
-
-    @override
-    def _produce(self, size: int) -> bytes:
-        content = b""
-        while not (content or self._decoder.eof):
-            packed = self._decoder.unconsumed_tail or self._source.read(_CHUNK_BYTES)
-            try:
-                content = self._decoder.decompress(packed, size)
-            except zlib.error as error:
-                raise RecordError("corrupt_stream", f"expected a gzip member, got {error}; {_ADVICE}") from None
-            if not (packed or content or self._decoder.eof):
-                raise RecordError("truncated_stream", f"the file ends within a record; {_ADVICE}")
-        self.bytes_ahead, taken = len(self._decoder.unused_data), self._source.tell() - self._start
-        if self._position + len(content) > most_unpacked(taken):
-            raise unpacks_too_far(taken, most_unpacked(taken))
-        return content
-
-    @override
-    def close(self) -> None:
-        """Leave the file open."""
-
-
-def _next_record(stream: BinaryIO, most: int, *, is_alone: bool) -> bytes | RecordError | None:
-    """Read the next record, and return it, or None in place of one that is no page.
-
-    Args:
-        is_alone: whether the stream ends with it, so that one that is no page may be broken.
-    """
-    header = bytearray()
-    while len(header) < _HEAD_BYTES and not header.endswith(_BLANK):
-        line = stream.readline(_HEAD_BYTES)
-        header += line if header or line.strip() else b""
-        # Another record's first line is no header of this one.
-        if not line or (line != header and line.startswith(_VERSION)):
-            break
-    if not header:
-        raise EOFError
-    _, length = _header_of(header)
-    content = bytes(header) + stream.read(min(length, _HEAD_BYTES))
-    taken: bytes | RecordError | None = None
-    if _Head(content).is_page:
-        taken = too_large(most)
-        if length <= most:
-            taken = content = content + read_at_most(stream, length - min(length, _HEAD_BYTES))
-    if is_alone and taken is None:
-        return None
-    if rest := len(header) + length - len(content):
-        stream.seek(min(rest - 1, _MOST_SKIPPED), io.SEEK_CUR)
-        if not stream.read(1):
-            code = "invalid_warc" if is_alone else "truncated_stream"
-            raise RecordError(code, f"expected a record of {length:,} bytes, got fewer; {_ADVICE}")
-    blank = stream.read(len(_BLANK))
-    if blank.strip():
-        raise _invalid(f"the end of a record {length:,} bytes after its header", blank)
-    return taken
-
-
-def _opened(content: bytes, auto_decode: Any = "none") -> Any:
-    """Return FastWARC's record for the bytes of one, or for its first bytes.
-
-    Raises:
-        RecordError: when they do not begin with the header of a record.
-    """
-    from fastwarc.warc import WarcRecord
-
-    header, length = _header_of(content)
-    if length != len(content) - header:
-        # FastWARC takes as much memory as the header states.
-        whole = _LENGTH.sub(b"\r\nContent-Length: %d\r\n" % (len(content) - header), content[:header], count=1)
-        content = whole + content[header:]
-    record = WarcRecord.from_bytes(content)
-    if record.is_http:
-        # In quirks mode lines may end in a line feed alone, as in ClueWeb.
-        record.parse_http(auto_decode=auto_decode, quirks_mode=True)
-    return record
-
-
-def _header_of(content: bytes | bytearray) -> tuple[int, int]:
+def _header_of(content: bytes) -> tuple[int, int]:
     """Return the length of a record's header, and that of what follows it as the header states it."""
     end = content.find(_BLANK)
     stated = _LENGTH.search(content, 0, end + 2) if end >= 0 else None
@@ -536,24 +460,76 @@ def _header_of(content: bytes | bytearray) -> tuple[int, int]:
     return end + len(_BLANK), int(stated[1])
 
 
-def _invalid(expected: str, found: bytes | bytearray) -> RecordError:
-    return RecordError("invalid_warc", f"expected {expected}, got {bytes(found[:20])!r}; {_ADVICE}")
+def _invalid(expected: str, found: bytes) -> RecordError:
+    return RecordError("invalid_warc", f"expected {expected}, got {found[:20]!r}; {_ADVICE}")
 
 
-def _payload(content: bytes, config: ReaderConfig) -> bytes:
-    """Return the page within a record. Some archives store it decoded, and its headers say otherwise."""
+def _fields_of(content: bytes) -> tuple[dict[str, str], bytes]:
+    """Return the fields of a header, by their names in lower case, and what follows it."""
+    header, *body = _HEADER_END.split(content, maxsplit=1)
+    fields = {name.decode().lower(): value.decode(errors="replace") for name, value in _FIELD.findall(header)}
+    return fields, b"".join(body)
+
+
+def _meta(content: bytes) -> dict[str, str]:
+    """Return what the header of a record says of its page."""
+    fields, _ = _fields_of(content[:_HEAD_BYTES])
+    return {name: fields[header].strip("<>") for name, header in _META.items() if fields.get(header)}
+
+
+def _media_type(content: bytes) -> str | None:
+    """Return the media type of the page whose record has these first bytes, None where it is no page.
+
+    It is empty where none is stated, and where the record must be read to know what is wrong with it.
+    """
+    fields, body = _fields_of(content[:_HEAD_BYTES])
+    kind = fields.get("warc-type", "").lower()
+    if kind == "response" and _bare_type(fields) == "application/http":
+        status = _STATUS.match(body)
+        if status is None:
+            return "" if body.strip() else None
+        fields, body = _fields_of(body)
+        if status[1] != b"2":
+            return None
+    elif kind not in ("resource", "conversion"):
+        return None
+    media = _bare_type(fields)
+    if kind == "conversion":
+        return media if media == _TEXT else None
+    return media if media in _PAGES or (not media and _LIKE_PAGE.match(body)) else None
+
+
+def _bare_type(fields: dict[str, str]) -> str:
+    return fields.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _payload(content: bytes, config: ReaderConfig) -> tuple[bytes, str | None]:
+    """Return the page within a record, and its encoding if the server states it."""
     most = min(most_unpacked(len(content)), config.max_record_bytes)
     try:
-        page: bytes = _opened(content, "all").reader.read(most + 1)
+        page, charset = _read(content, most + 1, "all")
     except OSError as error:
-        page = _opened(content).reader.read(most + 1)
+        # Some archives store pages decoded, and their headers say otherwise.
+        page, charset = _read(content, most + 1, "none")
         if not page.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
             raise RecordError(
                 "invalid_http", f"expected a page that can be decoded, got one that cannot ({error})"
             ) from None
     if len(page) > most:
         raise too_large(most) if most == config.max_record_bytes else unpacks_too_far(len(content), most)
-    return page
+    return page, charset
+
+
+def _read(content: bytes, most: int, decoding: Any) -> tuple[bytes, str | None]:
+    from fastwarc.warc import WarcRecord
+
+    record = WarcRecord.from_bytes(content)
+    if record.is_http:
+        # In quirks mode lines may end in a line feed alone, as in ClueWeb.
+        record.parse_http(auto_decode=decoding, quirks_mode=True)
+        if record.http_headers.status_code is None:
+            raise RecordError("invalid_http", "expected a server's answer of HTTP, got something else")
+    return record.reader.read(most), (record.http_charset or "").strip("\"' ") or None
 
 
 def _begins_record(member: bytes) -> bool:
@@ -569,8 +545,7 @@ def _has_members(path: str) -> bool:
         return False
     with open_file(path) as file:
         try:
-            content = zlib.decompressobj(wbits=31).decompress(file.read(_HEAD_BYTES), _READ_BYTES)
-            header, length = _header_of(content)
+            content = zlib.decompressobj(wbits=31).decompress(file.read(_HEAD_BYTES), 1 << 20)
+            return not content[sum(_header_of(content)) :].strip()
         except (zlib.error, RecordError):
             return False
-    return not content[header + length :].strip()
