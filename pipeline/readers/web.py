@@ -410,7 +410,7 @@ class _Members:
         if is_page and length > self._most:
             return too_large(self._most)
         if content[end:].strip() or not end <= length <= end + len(_BLANK):
-            return _invalid("the end of a gzip member", content[end:])
+            return _invalid(f"a record of {end:,} bytes alone in its gzip member", content[end:])
         return content[:end] if is_page else None
 
     def _unpacked(self) -> tuple[bytes, int]:
