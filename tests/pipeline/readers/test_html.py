@@ -148,14 +148,6 @@ def test_page_in_utf8_that_declares_what_it_cannot_be_is_in_utf8(tmp_path: Path,
     assert (found.text, found.encoding) == (RUSSIAN, "utf-8")
 
 
-@pytest.mark.parametrize(("text", "encoding"), [("毛", "gb18030"), ("媒体", "gb18030"), ("毛泽东", "utf-8")])
-def test_few_letters_that_are_utf8_as_well_are_in_the_declared_encoding(
-    tmp_path: Path, text: str, encoding: str
-) -> None:
-    found = read_page(tmp_path, f"<meta charset=gbk><p>{text}</p>".encode(encoding))
-    assert (found.text, found.encoding) == (text, encoding)
-
-
 def test_invalid_byte_of_a_declared_encoding_is_a_dead_letter_or_replaced(tmp_path: Path) -> None:
     page = f"<meta charset=gb2312><p>{LABELS['gb2312'][1]}".encode("gb18030") + b"\xff</p>"
 
