@@ -80,12 +80,9 @@ def test_body_is_the_text_and_headers_are_meta(tmp_path: Path, name: str) -> Non
     }
 
 
-def test_plain_text_is_preferred_unless_it_is_blank(tmp_path: Path) -> None:
-    html = "<p>Anna <b>went</b>.</p>"
-
-    assert document(tmp_path, message("Anna.\n", html).as_bytes()).text == "Anna.\n"
-    assert document(tmp_path, message(" \n", html).as_bytes()).text == "Anna went."
-    assert document(tmp_path, message(None, html).as_bytes()).text == "Anna went."
+@pytest.mark.parametrize(("plain", "text"), [("Anna.\n", "Anna.\n"), (" \n", "Anna went."), (None, "Anna went.")])
+def test_plain_text_is_preferred_unless_it_is_blank(tmp_path: Path, plain: str | None, text: str) -> None:
+    assert document(tmp_path, message(plain, "<p>Anna <b>went</b>.</p>").as_bytes()).text == text
 
 
 def test_shown_parts_follow_one_another_and_attachments_are_named_alone(tmp_path: Path) -> None:
@@ -254,40 +251,29 @@ def nested(levels: int) -> bytes:
 
 
 LONG = b"Content-Type: text/plain; a=" + b'";' * 200_000
-REFUSED = {
-    "no headers": (b"Anna went.\nBob saw it.\n", "invalid_message"),
-    "binary": (bytes(range(256)) * 10, "invalid_message"),
-    "no parts": (HEADERS + b"Content-Type: multipart/mixed; boundary=x\n\n--y\nAnna.", "invalid_message"),
-    "base64": (HEADERS + b"Content-Transfer-Encoding: base64\n\nA", "invalid_base64"),
-    "no base64": (HEADERS + b"Content-Transfer-Encoding: base64\n\nQm9iLgo=\n\n____\nThe list.\n", "invalid_base64"),
-    "encrypted": (HEADERS + b"Content-Type: application/pkcs7-mime\n\nAAAA", "encrypted"),
-    "PGP": (HEADERS + b"\n-----BEGIN PGP MESSAGE-----\n\nAAAA", "encrypted"),
-    "nested": (nested(1500), "message_too_complex"),
-    "nested messages": (b"Content-Type: message/rfc822\n\n" * 300, "message_too_complex"),
-    "parts": (HEADERS + b"Content-Type: multipart/mixed; boundary=b\n\n" + b"--b\n\n" * 20_000, "message_too_complex"),
-}
+REFUSED = [
+    (b"Anna went.\nBob saw it.\n", "invalid_message"),
+    (bytes(range(256)) * 10, "invalid_message"),
+    (HEADERS + b"Content-Type: multipart/mixed; boundary=x\n\n--y\nAnna.", "invalid_message"),
+    (HEADERS + b"Content-Transfer-Encoding: base64\n\nA", "invalid_base64"),
+    (HEADERS + b"Content-Transfer-Encoding: base64\n\nQm9iLgo=\n\n____\nThe list.\n", "invalid_base64"),
+    (HEADERS + b"Content-Type: application/pkcs7-mime\n\nAAAA", "encrypted"),
+    (HEADERS + b"\n-----BEGIN PGP MESSAGE-----\n\nAAAA", "encrypted"),
+    (nested(1500), "message_too_complex"),
+    (b"Content-Type: message/rfc822\n\n" * 300, "message_too_complex"),
+    (HEADERS + b"Content-Type: multipart/mixed; boundary=b\n\n" + b"--b\n\n" * 20_000, "message_too_complex"),
+]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        LONG + b"\n\nAnna.\n",
-        LONG.replace(b";", b";\n ") + b"\n\nAnna.\n",
-        b"Content-Type: text/plain;" + b" a" * 200_000 + b"\n\nAnna.\n",
-        nested(18)[len(HEADERS) :].replace(b"\nAnna", b"\n--x\n" + b"--" * 200_000 + b"\nAnna"),
-    ],
-)
-def test_long_messages_are_read_in_linear_time(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [LONG, LONG.replace(b";", b";\n "), b"Content-Type: a/b;" + b" a" * 200_000])
+def test_long_headers_are_read_in_linear_time(tmp_path: Path, content: bytes) -> None:
     started = process_time()
-    found = document(tmp_path, HEADERS + content)
-    assert found.text.rstrip().endswith("Anna.")
+    assert meta(read_one(tmp_path, HEADERS + content + b"\n\nAnna.\n"))["subject"] == "Bridge"
     assert process_time() - started < 10
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_message_or_would_take_long_is_a_dead_letter(tmp_path: Path, name: str) -> None:
-    content, error = REFUSED[name]
-
+@pytest.mark.parametrize(("content", "error"), REFUSED)
+def test_what_is_no_message_or_would_take_long_is_a_dead_letter(tmp_path: Path, content: bytes, error: str) -> None:
     found = read_one(tmp_path, content)
 
     assert isinstance(found, DeadLetter)
@@ -325,30 +311,24 @@ PATCH = b"From 0123456789abcdef0123456789abcdef01234567 Mon Sep 17 00:00:00 2001
 
 
 @pytest.mark.parametrize(
-    ("content", "texts"),
+    "content",
     [
-        (BOX[0] + PATCH + BOX[3], 2),
-        (PATCH + PATCH, 2),
-        (b"   \n\t\n" + BOX[0] + BOX[3], 2),
-        (BOX[0] + b"From here\nNote: Anna.\n\n" + BOX[3], 2),
-        (BOX[0] + b"From Anna (12:30)\nNote: Anna.\n\n" + BOX[3], 2),
-        (BOX[0] + b"From eve@a.org Fri, 8 Jul 2011 12:08:34 +0200\n>From x\n" + HEADERS + b"\nEve.\n", 2),
-        (BOX[0] + b"From eve at a.org  Fri Jul  8 12:08:34 2011\n" + HEADERS + b"\nEve.\n", 2),
-        ((BOX[0] + BOX[3]).replace(b"\n", b"\r"), 2),
-        (BOX[0] + BOX[3].replace(b"\n", b"\r\n"), 2),
+        BOX[0] + PATCH + BOX[3],
+        PATCH + PATCH,
+        b"   \n\t\n" + BOX[0] + BOX[3],
+        BOX[0] + b"From here\nNote: Anna.\n\n" + BOX[3],
+        BOX[0] + b"From Anna (12:30)\nNote: Anna.\n\n" + BOX[3],
+        BOX[0] + b"From eve@a.org Fri, 8 Jul 2011 12:08:34 +0200\n>From x\n" + HEADERS + b"\nEve.\n",
+        BOX[0] + b"From eve at a.org  Fri Jul  8 12:08:34 2011\n" + HEADERS + b"\nEve.\n",
+        (BOX[0] + BOX[3]).replace(b"\n", b"\r"),
+        BOX[0] + BOX[3].replace(b"\n", b"\r\n"),
     ],
 )
-def test_message_begins_at_an_envelope(tmp_path: Path, content: bytes, texts: int) -> None:
+def test_message_begins_at_an_envelope(tmp_path: Path, content: bytes) -> None:
     found = read(tmp_path / "a.mbox", content)
 
-    assert [isinstance(record, Document) for record in found] == [True] * texts
+    assert [isinstance(record, Document) for record in found] == [True, True]
     check_pieces(tmp_path / "a.mbox", found, ReaderConfig())
-
-
-def test_id_of_a_message_may_be_a_header(tmp_path: Path) -> None:
-    found = read(tmp_path / "a.mbox", FROM + b"Message-ID: <1@a.org>\n\nAnna.\n", id_field="message_id")
-
-    assert [record.doc_id for record in found] == ["<1@a.org>"]
 
 
 def test_large_message_costs_itself_and_a_cut_one_the_rest(tmp_path: Path) -> None:
@@ -368,11 +348,10 @@ def test_large_message_costs_itself_and_a_cut_one_the_rest(tmp_path: Path) -> No
 
 
 def test_what_comes_before_the_first_message_is_a_dead_letter(tmp_path: Path) -> None:
-    lost, found = read(tmp_path / "a.mbox", b"Anna went.\n\n" + BOX[0])
-
-    assert isinstance(lost, DeadLetter)
-    assert (lost.error, lost.position) == ("invalid_mbox", 0)
-    assert isinstance(found, Document)
+    assert outcomes(read(tmp_path / "a.mbox", b"Anna went.\n\n" + BOX[3])) == [
+        "invalid_mbox",
+        "no blank line before it\n",
+    ]
     assert read(tmp_path / "b.mbox", b"\n\n") == []
 
 
@@ -393,11 +372,6 @@ def attaching() -> EmailMessage:
 TEXTS = ["Anna.\n", "Bob.\n", "unknown_format", "unreadable", "Inner.\n", "Zoë left.\n", "Eve."]
 
 
-def check_attachments(path: Path, whole: list[Document | DeadLetter], config: ReaderConfig) -> None:
-    for step in (1, 3):
-        check_pieces(path, whole, config, step=step)
-
-
 def test_attachments_are_documents_if_asked(tmp_path: Path) -> None:
     path = tmp_path / "a.eml"
 
@@ -411,7 +385,7 @@ def test_attachments_are_documents_if_asked(tmp_path: Path) -> None:
     assert isinstance(lost, DeadLetter)
     assert lost.message.startswith(f"{path}: attachment 2 ('a.bin'): expected a file")
     assert all(record.parts is not None for record in found if isinstance(record, Document))
-    check_attachments(path, found, ReaderConfig(attachments=True))
+    check_pieces(path, found, ReaderConfig(attachments=True), step=3)
     assert outcomes(read(path, attaching().as_bytes())) == TEXTS[:1]
 
 
@@ -440,9 +414,9 @@ def test_attachments_in_mailboxes(tmp_path: Path, suffix: str, id_field: str) ->
     base = f"{path.name}:{start}" if id_field == "id" else "<1@a.org>"
     ids = [base, *(f"{base}#{number}" for number in range(1, 7))]
     assert [record.doc_id for record in found[1:-1] if isinstance(record, Document)] == [
-        ids[number] for number in (0, 1, 4, 5, 6)
+        ids[n] for n in (0, 1, 4, 5, 6)
     ]
-    check_attachments(path, found, ReaderConfig(attachments=True, id_field=id_field))
+    check_pieces(path, found, ReaderConfig(attachments=True, id_field=id_field))
 
 
 def test_attachment_whose_library_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,14 +433,7 @@ def test_attachment_whose_library_is_missing(tmp_path: Path, monkeypatch: pytest
     assert read_file.libraries_of(["eml"]) == {"eml": "resiliparse 1, lxml 1"}
 
 
-def test_attached_messages_are_read_each_by_itself(tmp_path: Path) -> None:
-    mail = message("0\n")
-    for number in range(1, 4):
-        outer = message(f"{number}\n")
-        outer.add_attachment(mail)
-        mail = outer
-    assert outcomes(read(tmp_path / "a.eml", mail.as_bytes(), attachments=True)) == ["3\n", "2\n", "1\n", "0\n"]
-
+def test_attachment_that_is_broken_costs_itself(tmp_path: Path) -> None:
     broken = b"Subject: Old\nContent-Type: multipart/mixed; boundary=x\n\nInner.\n"
     mail = message("Anna.\n")
     mail.add_attachment(broken, maintype="application", subtype="octet-stream", filename="a.eml")
