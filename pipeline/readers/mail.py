@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from email.errors import HeaderParseError
 from email.header import decode_header
 from email.message import Message
-from email.parser import BytesHeaderParser, BytesParser
+from email.parser import BytesFeedParser, BytesHeaderParser
 from email.policy import Compat32
 from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
@@ -194,8 +194,11 @@ def read_message(content: bytes, config: ReaderConfig) -> Decoded:
 
 def headers_of(message: Message, config: ReaderConfig) -> dict[str, Any]:
     """Return the headers that become meta, decoded; an undecodable byte of theirs does not cost the message."""
-    found = {name: message.get_all(name.replace("_", "-"), []) for name in HEADERS}
-    meta = {name: ", ".join(_header(value, config) for value in values) for name, values in found.items() if values}
+    found: dict[str, list[str]] = {}
+    for header, value in message.items():
+        if (name := header.lower().replace("-", "_")) in HEADERS:
+            found.setdefault(name, []).append(_header(value, config))
+    meta = {name: ", ".join(values) for name, values in found.items()}
     with suppress(KeyError, ValueError, TypeError, IndexError, OverflowError):  # else it stays as it is written
         meta["date"] = parsedate_to_datetime(meta["date"]).isoformat()
     return meta
@@ -292,12 +295,17 @@ def _parse(content: bytes, depth: int = 0) -> _Part:
     content = _ENVELOPE.sub(b"", content.removeprefix(b"\xef\xbb\xbf"), count=1)
     end = blank.end() if (blank := _BLANK.search(content)) else len(content)
     head = _SPACED.sub(rb"\1:", content[:end])
-    parser = BytesParser(partial(_Part, depth=depth), policy=_POLICY)
-    message = cast(_Part, parser.parsebytes(head))
+    message = _parsed(head, depth)
     if message.get_payload() or message.kind.startswith("multipart/"):
-        return cast(_Part, parser.parsebytes(head + content[end:]))
+        return _parsed(head + content[end:], depth)
     message.set_payload(content[end:].decode("ascii", "surrogateescape"))  # much faster than line by line
     return message
+
+
+def _parsed(content: bytes, depth: int) -> _Part:
+    parser = BytesFeedParser(partial(_Part, depth=depth), policy=_POLICY)
+    parser.feed(content)
+    return cast(_Part, parser.close())
 
 
 def content_of(part: _Part) -> bytes:
