@@ -416,7 +416,7 @@ class _Members:
     def _unpacked(self) -> tuple[bytes, int]:
         """Read a member; return its content, only the first bytes if it is too large or no page, and its length."""
         start, decoder = self.file.tell(), zlib.decompressobj(wbits=31)
-        content, length, taken = b"", 0, 0
+        content, length, taken = bytearray(), 0, 0
         while not decoder.eof:
             packed = decoder.unconsumed_tail or self.file.read(_CHUNK_BYTES)
             try:
@@ -430,10 +430,11 @@ class _Members:
             length, taken = length + len(piece), self.file.tell() - start
             if length > most_unpacked(taken):
                 raise unpacks_too_far(taken, most_unpacked(taken))
-            if len(content) < _HEAD_BYTES or (length <= self._most and _media_type(content) is not None):
+            head = bytes(content[:_HEAD_BYTES])
+            if len(head) < _HEAD_BYTES or (length <= self._most and _media_type(head) is not None):
                 content += piece
         self.file.seek(-len(decoder.unused_data), io.SEEK_CUR)
-        return content, length
+        return bytes(content), length
 
     def find(self, offset: int) -> bool:
         # A member that unpacks far before it breaks off is not searched from its beginning: many would take long.
