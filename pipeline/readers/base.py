@@ -57,12 +57,14 @@ class Reader(Protocol):
             always stored, and their documents compared by the bytes that they are extracted from.
         unit: what positions in its files count, as in ``byte``; empty where a file is one document.
         libraries: the packages that it needs, whose releases decide which text is found.
+        used_if_there: packages that it can do without, but whose releases decide as well.
     """
 
     suffixes: Sequence[str]
     extracts: bool
     unit: str
     libraries: Sequence[str] = ()
+    used_if_there: Sequence[str] = ()
 
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
         """Find the records of a file, in order; a record that cannot be read is one with ``doc_id`` None.
@@ -100,7 +102,7 @@ class FileReader(Reader):
 
     def extract_checked(self, content: bytes, config: ReaderConfig) -> Decoded:
         """Return the text in the content of a file if it can be stored; RecordError for everything else."""
-        return _checked(self.extract, content, f"{self.suffixes[0]} file", config)
+        return _checked(self.extract, content, config, f"{self.suffixes[0]} file")
 
     @override
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
@@ -111,11 +113,11 @@ class FileReader(Reader):
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
         try:
             if piece.duplicates:
-                raise duplicate_id(piece.name)
+                raise _duplicate_id(piece.name)
             content = read_whole(piece.uri, expected_size=piece.end, config=config)
             if self.extracts:
                 found = isolated(self.extract_checked, content, config, config=config)
-                document = _extracted(found, piece, piece.name, 0, sha256(content).hexdigest())
+                document = _document(found, piece, piece.name, 0, sha256(content).hexdigest())
             else:
                 document = _document(self.extract_checked(content, config), piece, piece.name, 0)
             if self.needs_text and any(lost.error == NO_TEXT for lost in document.lost):
@@ -223,8 +225,12 @@ class CollectionReader(Reader, Generic[AnyRecord]):
         """Return what a plan has to know of a record in the file of a name."""
 
     @abstractmethod
-    def document(self, record: AnyRecord, piece: Piece, config: ReaderConfig, *, is_duplicate: bool) -> Document:
-        """Return the document that a record becomes; raise RecordError where it cannot, or its id is a duplicate."""
+    def id_of(self, record: AnyRecord, name: str, config: ReaderConfig) -> str:
+        """Return the id of the document that a record in the file of a name becomes; raise RecordError if none."""
+
+    @abstractmethod
+    def document(self, record: AnyRecord, doc_id: str, piece: Piece, config: ReaderConfig) -> Document:
+        """Return the document that a record becomes; raise RecordError where it cannot."""
 
     @override
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
@@ -241,9 +247,14 @@ class CollectionReader(Reader, Generic[AnyRecord]):
                 record = stream.read()
                 if record is None or record.end > piece.end:
                     return
+                doc_id: str | None = None
                 try:
-                    yield self.document(record, piece, config, is_duplicate=record.start in duplicates)
+                    doc_id = self.id_of(record, piece.name, config)
+                    if record.start in duplicates:
+                        raise _duplicate_id(doc_id)
+                    yield self.document(record, doc_id, piece, config)
                 except RecordError as error:
+                    error.doc_id = doc_id
                     yield dead_letter(error, piece, record.start, self.unit)
 
     @contextmanager
@@ -291,18 +302,16 @@ class ArchiveReader(CollectionReader[RawRecord]):
     def extract(self, raw: RawRecord, config: ReaderConfig) -> Decoded:
         """Return the text of a record with content; as ``FileReader.extract``."""
 
-    def extract_checked(self, raw: RawRecord, config: ReaderConfig) -> Decoded:
-        """Return the text of a record if it can be stored; RecordError for everything else."""
-        return _checked(self.extract, raw, "record", config)
-
     def finds(self, path: str, config: ReaderConfig) -> bool:
         """Tell whether ``split`` begins anywhere in a file without reading what is before."""
         return PurePath(path).suffix.lower() not in CODECS
 
-    def id_of(self, raw: RawRecord, name: str) -> str:
-        """Return the id of a record's document, in the file of a name."""
-        named = raw.doc_id or f"{name}:{raw.start - raw.attachment}"
-        return f"{named}#{raw.attachment}" if raw.attachment else named
+    @override
+    def id_of(self, record: RawRecord, name: str, config: ReaderConfig) -> str:
+        if isinstance(record.content, RecordError):
+            raise record.content.with_traceback(None)
+        named = record.doc_id or f"{name}:{record.start - record.attachment}"
+        return f"{named}#{record.attachment}" if record.attachment else named
 
     @override
     def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream[RawRecord]:
@@ -315,24 +324,15 @@ class ArchiveReader(CollectionReader[RawRecord]):
             position=record.start,
             end=record.end,
             size=1 if record.attachment or fault else len(record.content),
-            doc_id=None if fault else self.id_of(record, name),
+            doc_id=None if fault else self.id_of(record, name, config),
             loses_file=fault is not None and fault.loses_file,
             source_sha256=record.source_sha256,
         )
 
     @override
-    def document(self, record: RawRecord, piece: Piece, config: ReaderConfig, *, is_duplicate: bool) -> Document:
-        if isinstance(record.content, RecordError):
-            raise record.content.with_traceback(None)
-        doc_id = self.id_of(record, piece.name)
-        if is_duplicate:
-            raise duplicate_id(doc_id)
-        try:
-            found = isolated(self.extract_checked, record, config, config=config)
-        except RecordError as error:
-            error.doc_id = doc_id
-            raise
-        return _extracted(found, piece, doc_id, record.start, record.source_sha256)
+    def document(self, record: RawRecord, doc_id: str, piece: Piece, config: ReaderConfig) -> Document:
+        found = isolated(_checked, self.extract, record, config, "record", config=config)
+        return _document(found, piece, doc_id, record.start, record.source_sha256)
 
 
 class StreamReader(CollectionReader[Record]):
@@ -344,8 +344,8 @@ class StreamReader(CollectionReader[Record]):
     def scanned(self, record: Record, name: str, config: ReaderConfig) -> ScannedRecord:
         doc_id, size = None, 1
         with suppress(RecordError):  # it becomes a dead letter when it is read
-            doc_id, text = record_id(record, name=name, config=config), record_text(record, config=config)
-            size = len(text.encode(errors="replace"))
+            text = record_text(record, config)
+            doc_id, size = self.id_of(record, name, config), len(text.encode(errors="replace"))
         return ScannedRecord(
             position=record.start,
             end=record.end,
@@ -355,11 +355,25 @@ class StreamReader(CollectionReader[Record]):
         )
 
     @override
-    def document(self, record: Record, piece: Piece, config: ReaderConfig, *, is_duplicate: bool) -> Document:
-        doc_id = record_id(record, name=piece.name, config=config)
-        text = record_text(record, doc_id=doc_id, config=config)
-        if is_duplicate:
-            raise duplicate_id(doc_id)
+    def id_of(self, record: Record, name: str, config: ReaderConfig) -> str:
+        value = _value(record.readable_fields(), config.id_field)
+        if value is None:
+            return f"{name}:{record.start}"
+        if isinstance(value, str):
+            return value
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, Number) and value.digits.removeprefix("-").isdigit():
+            return value.digits
+        raise RecordError(
+            "id_not_string",
+            f"field {config.id_field!r}: expected a string or an integer, got {type_name(value)};"
+            " set reader.id_field or fix the record",
+        )
+
+    @override
+    def document(self, record: Record, doc_id: str, piece: Piece, config: ReaderConfig) -> Document:
+        text = record_text(record, config)
         meta, nulls = meta_of(record.readable_fields(), config=config)
         encoding, confidence = record.encoding or (None, None)
         found = Decoded(text, encoding, confidence, meta=meta, replaced=record.replaced)
@@ -375,7 +389,7 @@ class StreamReader(CollectionReader[Record]):
             record = stream.read()
         if record is None:
             raise RecordError("no_such_record", f"expected a record at {self.unit} {position}, got the end of the file")
-        return record_text(record, config=config)
+        return record_text(record, config)
 
 
 @dataclass(eq=False)
@@ -450,7 +464,8 @@ class _ForwardStream(Generic[AnyRecord]):
             self._records.close()
 
 
-def _document(found: Decoded, piece: Piece, doc_id: str, position: int) -> Document:
+def _document(found: Decoded, piece: Piece, doc_id: str, position: int, digest: str | None = None) -> Document:
+    """Return a document; ``digest`` is that of the bytes that its text was extracted from, if it was."""
     lost = found.lost
     if not found.text or found.text.isspace():
         lost = (*lost, Lost(0, NO_TEXT, "expected a text, got no word"))
@@ -463,19 +478,17 @@ def _document(found: Decoded, piece: Piece, doc_id: str, position: int) -> Docum
         encoding=found.encoding,
         encoding_confidence=found.confidence,
         replaced=found.replaced,
+        parts=None if digest is None else found.parts or (),
         lost=lost,
+        source_sha256=digest,
     )
-
-
-def _extracted(found: Decoded, piece: Piece, doc_id: str, position: int, digest: str | None) -> Document:
-    return replace(_document(found, piece, doc_id, position), parts=found.parts or (), source_sha256=digest)
 
 
 Content = TypeVar("Content", bytes, RawRecord)
 
 
 def _checked(
-    extract: Callable[[Content, ReaderConfig], Decoded], content: Content, kind: str, config: ReaderConfig
+    extract: Callable[[Content, ReaderConfig], Decoded], content: Content, config: ReaderConfig, kind: str
 ) -> Decoded:
     """Return a text that can be stored; RecordError for everything else."""
     with as_record_errors(kind):
@@ -530,32 +543,10 @@ def by_name(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def record_id(record: Record, *, name: str, config: ReaderConfig) -> str:
-    """Return the id of the document that a record of the file ``name`` (see Piece.name) becomes.
-
-    Raises:
-        RecordError: when the record cannot be read or its id is neither a string nor an integer.
-    """
-    value = _value(record.readable_fields(), config.id_field)
-    if value is None:
-        return f"{name}:{record.start}"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if isinstance(value, Number) and value.digits.removeprefix("-").isdigit():
-        return value.digits
-    raise RecordError(
-        "id_not_string",
-        f"field {config.id_field!r}: expected a string or an integer, got {type_name(value)};"
-        " set reader.id_field or fix the record",
-    )
-
-
-def record_text(record: Record, *, doc_id: str | None = None, config: ReaderConfig) -> str:
+def record_text(record: Record, config: ReaderConfig) -> str:
     """Return a record's text; RecordError if it is missing, too long or not a string."""
     fields = record.readable_fields()
-    value = _value(fields, config.text_field, doc_id=doc_id)
+    value = _value(fields, config.text_field)
     if isinstance(value, str):
         if len(value) > config.max_record_bytes:
             raise too_large(config.max_record_bytes)
@@ -565,12 +556,10 @@ def record_text(record: Record, *, doc_id: str | None = None, config: ReaderConf
         raise RecordError(
             MISSING_TEXT,
             f"expected a field {config.text_field!r}, {got} set reader.text_field or fix the record",
-            doc_id=doc_id,
         )
     raise RecordError(
         TEXT_NOT_STRING,
         f"field {config.text_field!r}: expected a string, got {type_name(value)}; set reader.text_field",
-        doc_id=doc_id,
     )
 
 
@@ -581,19 +570,18 @@ def names_wrong_field(dead_letter: DeadLetter) -> bool:
     return dead_letter.error == TEXT_NOT_STRING
 
 
-def duplicate_id(doc_id: str) -> RecordError:
+def _duplicate_id(doc_id: str) -> RecordError:
     """Return the error of a record whose id an earlier record of the collection has."""
     return RecordError(
         DUPLICATE_ID,
         f"expected an id that no earlier record has, got {doc_id!r}; the first record was kept; rename this one",
-        doc_id=doc_id,
     )
 
 
-def _value(fields: Fields, name: str, *, doc_id: str | None = None) -> Any:
+def _value(fields: Fields, name: str) -> Any:
     value = fields.get(name)
     if isinstance(value, RecordError):
-        raise RecordError(value.code, f"field {name!r}: {value}", doc_id=doc_id)
+        raise RecordError(value.code, f"field {name!r}: {value}")
     try:
         if isinstance(value, str):
             value.encode()
@@ -601,7 +589,6 @@ def _value(fields: Fields, name: str, *, doc_id: str | None = None) -> Any:
         raise RecordError(
             "lone_surrogate",
             f"field {name!r}: expected whole characters, got half of a surrogate pair at {error.start}; fix the record",
-            doc_id=doc_id,
         ) from None
     return value
 

@@ -35,8 +35,6 @@ import concord.pipeline.readers.read_file
 from concord.pipeline.readers.extraction import serve
 serve(connection, parent=int(sys.argv[2]))
 """
-_MOST_GROWTH = 4
-"""A process that keeps one of so many parts of its memory ends, so that a record finds about the same."""
 _NO_MEMORY = 77
 """The exit code of a process that finds no memory."""
 _WALL_CLOCK = 10
@@ -111,7 +109,7 @@ class _Child:
         return self._process.returncode == -signal.SIGPROF
 
     def ask(self, request: bytes) -> tuple[Any, RecordError | None] | None:
-        """Return its answer; None where it ends instead."""
+        """Return its answer; None where it has ended or ends instead."""
         try:
             self._connection.send_bytes(request)
             answer: tuple[Any, RecordError | None] = self._connection.recv()
@@ -123,10 +121,6 @@ class _Child:
             self.close()
             raise
         return answer
-
-    def is_alive(self) -> bool:
-        """Tell whether it can be asked."""
-        return self._process.poll() is None
 
     def close(self) -> None:
         """End the process."""
@@ -165,10 +159,7 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 def _take() -> _Child:
     with suppress(IndexError):
-        child = _idle.pop()
-        if child.is_alive():
-            return child
-        child.close()
+        return _idle.pop()
     return _Child()
 
 
@@ -207,8 +198,8 @@ def serve(connection: Connection, *, parent: int) -> NoReturn:
             answer = _answer(function, arguments)
             _set_timers(0)
             connection.send(answer)
-            if _size() - start > memory // _MOST_GROWTH:
-                break
+            if _size() > _scarce_from:
+                break  # so that the next record finds about the same
     except MemoryError:
         os._exit(_NO_MEMORY)
     os._exit(0)

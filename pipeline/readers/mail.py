@@ -24,7 +24,14 @@ from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.errors import InputError
-from concord.pipeline.readers.base import FORMATS, ArchiveReader, FileReader, RawRecord, as_record_errors, meta_of
+from concord.pipeline.readers.base import (
+    FORMATS,
+    ArchiveReader,
+    FileReader,
+    RawRecord,
+    as_record_errors,
+    meta_of,
+)
 from concord.pipeline.readers.extraction import isolated
 from concord.pipeline.readers.files import Decoded, LineStream, decode, encoding_of, read_whole, with_codecs
 from concord.pipeline.readers.records import RecordError, ScannedRecord, too_large
@@ -109,8 +116,8 @@ class MailReader(_MessageReader):
     unit = ""
 
     @override
-    def id_of(self, raw: RawRecord, name: str) -> str:
-        return f"{name}#{raw.attachment}" if raw.attachment else name
+    def id_of(self, record: RawRecord, name: str, config: ReaderConfig) -> str:
+        return super().id_of(record._replace(doc_id=name), name, config)
 
     @override
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:

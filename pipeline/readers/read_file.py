@@ -19,7 +19,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.base import FORMATS, ArchiveReader, FileReader, Formats, Reader, StreamReader
+from concord.pipeline.readers.base import FORMATS, CollectionReader, FileReader, Formats, Reader, StreamReader
 from concord.pipeline.readers.files import read_whole
 from concord.pipeline.readers.mail import MailboxReader, MailReader
 from concord.pipeline.readers.markup import MarkupReader
@@ -48,9 +48,6 @@ OPTIONAL: Mapping[str, Reader] = {
 }
 """The bundled readers that need an extra, by format."""
 
-_FAULTS = (Exception, SystemExit)
-"""What a library or the code of another package may raise for a file; code that was written as a command exits."""
-
 
 @cache
 def readers() -> Mapping[str, Reader]:
@@ -73,7 +70,7 @@ def readers() -> Mapping[str, Reader]:
     for plugin in entry_points(group=ENTRY_POINTS):
         try:
             reader = plugin.load()()
-            if not isinstance(reader, FileReader | ArchiveReader | StreamReader):
+            if not isinstance(reader, FileReader | CollectionReader):
                 raise TypeError(f"expected a reader of concord.pipeline.readers.base, got {type(reader).__name__}")
             tuple(reader.suffixes)
         except Exception as error:  # noqa: BLE001 - the code of another package
@@ -95,7 +92,8 @@ def reader_for(format: str, *, where: str = "reader.format", available: Mapping[
     reader = available.get(format)
     if reader is None and format in OPTIONAL:
         missing = " and ".join(missing_libraries(OPTIONAL[format]))
-        raise InputError(f"{where}: reading {format} needs {missing}: pip install '{extra_of(format)}'")
+        extra = "html" if format == "html" else "archives"
+        raise InputError(f"{where}: reading {format} needs {missing}: pip install 'concord-annotate[{extra}]'")
     if reader is None:
         raise InputError(f"{where}: expected one of the formats {', '.join(available)}, got {format!r}")
     return reader
@@ -103,24 +101,18 @@ def reader_for(format: str, *, where: str = "reader.format", available: Mapping[
 
 def missing_libraries(reader: Reader) -> list[str]:
     """Return the packages that a reader needs and that are not installed."""
-    return [name for name in getattr(reader, "libraries", ()) if not _release(name)]
-
-
-def extra_of(format: str) -> str:
-    """Return what pip has to install for one of the formats of ``OPTIONAL``."""
-    return f"concord-annotate[{'html' if format == 'html' else 'archives'}]"
+    return [name for name in reader.libraries if not _release(name)]
 
 
 def libraries_of(formats: Iterable[str]) -> dict[str, str]:
     """Return the releases of the libraries that extract the texts of formats, for those that have some."""
-    by_format = {}
-    for format in sorted(set(formats)):
-        reader = readers().get(format)
-        used = [name for name in getattr(reader, "used_if_there", ()) if _release(name)]
-        by_format[format] = [*getattr(reader, "libraries", ()), *used]
-    return {
-        format: ", ".join(f"{name} {_release(name)}" for name in names) for format, names in by_format.items() if names
-    }
+    found = {}
+    for format in sorted(readers().keys() & set(formats)):
+        reader = readers()[format]
+        names = [*reader.libraries, *filter(_release, reader.used_if_there)]
+        if names:
+            found[format] = ", ".join(f"{name} {_release(name)}" for name in names)
+    return found
 
 
 def is_one_document(format: str) -> bool:
@@ -286,7 +278,7 @@ def _failures(path: str, format: str) -> Iterator[None]:
         yield
     except (RecordError, ConcordError):
         raise
-    except _FAULTS as error:
+    except (Exception, SystemExit) as error:  # code that was written as a command exits
         # Decoders raise OSErrors without a number.
         if isinstance(error, OSError) and error.errno is not None:
             raise read_error(path, error) from error

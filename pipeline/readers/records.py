@@ -14,14 +14,14 @@ class RecordError(Exception):
 
     Attributes:
         code: a short stable reason, for counting.
-        doc_id: the record's id, if known.
+        doc_id: the record's id, which its reader adds if it knows it.
         loses_file: whether it stands for the rest of its file, or all of it.
     """
 
-    def __init__(self, code: str, message: str, *, doc_id: str | None = None, loses_file: bool = False) -> None:
+    def __init__(self, code: str, message: str, *, loses_file: bool = False) -> None:
         super().__init__(code, message)
         self.code = code
-        self.doc_id = doc_id
+        self.doc_id: str | None = None
         self.loses_file = loses_file
 
     @override

@@ -145,7 +145,11 @@ def test_a_folder_of_hostile_files_is_annotated_to_its_end(tmp_path: Path, monke
     (source / "b.deeds").write_text("say Anna went.\nabort\nsay Bob went.\n")
     available = {**read_file.readers(), **READERS}
     monkeypatch.setattr(read_file, "readers", lambda: available)
-    settings = {"planning": {"shard_bytes": 100_000}, "reader": LIMITS, "max_dead_letters": 1}
+    settings = {
+        "planning": {"shard_bytes": 100_000},
+        "reader": {**LIMITS, "extraction_seconds": 3},
+        "max_dead_letters": 1,
+    }
 
     report, again = (runs.run_job(runs.job(source, tmp_path / name, **settings)) for name in ("one", "two"))
 
