@@ -28,7 +28,6 @@ from concord.pipeline.planning.input_diff import (
     RecordToAnnotate,
     choose_retries,
     diff_input,
-    digest_content,
     fingerprint,
     keep_dead_letters,
 )
@@ -456,9 +455,8 @@ class _InputScan:
         for number, (record, outcome) in enumerate(records):
             self._count(file, record, number)
             if isinstance(outcome, Document):
-                content = fingerprint(outcome.text), False
                 described = outcome.meta, outcome.meta_nulls, outcome.encoding, outcome.encoding_confidence
-                yield InputRecord(file, number, record, outcome.doc_id, content, *described)
+                yield InputRecord(file, number, record, outcome.doc_id, Content(fingerprint(outcome.text)), *described)
             else:
                 yield InputRecord(file, number, record, outcome.doc_id)
 
@@ -466,10 +464,8 @@ class _InputScan:
         """Return the digest of the bytes that a text is extracted from; None for a record that cannot be read."""
         if record.doc_id is None:
             return None
-        digest = record.source_sha256
-        if digest is None:
-            digest = content_sha256(file.path, self._digests[file.path], self._config)
-        return None if digest is None else digest_content(digest, is_extracted=True)
+        digest = record.source_sha256 or content_sha256(file.path, self._digests[file.path], self._config)
+        return Content.of(digest, file.format) if digest else None
 
     def _count(self, file: InputFile, record: ScannedRecord, number: int) -> None:
         self.counts[file.path] = number + 1

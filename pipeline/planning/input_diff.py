@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 from concord.pipeline.output.collection import ExistingDeadLetter
 from concord.pipeline.output.manifest import CommitRecord, shard_ref
@@ -30,12 +30,27 @@ FINGERPRINT_BYTES = 16
 
 _DOCUMENT_COLUMNS = ("doc_id", "text_sha256", "source_uri", "meta", "encoding", "source_sha256", "n_chars")
 
-Content = tuple[bytes, bool]
-"""What documents are compared by: the fingerprint of a text, or of the bytes that it is extracted from, which it says.
 
-It is empty for a text that would be extracted otherwise now.
-"""
-_OUTDATED: Content = b"", True
+class Content(NamedTuple):
+    """What documents are compared by.
+
+    Attributes:
+        digest: the first bytes of the SHA-256 of a text, or of what it is extracted from.
+        format: from which a text is extracted; None for a text that is not, empty for one that would be extracted
+            otherwise now.
+    """
+
+    digest: bytes
+    format: str | None = None
+
+    @classmethod
+    def of(cls, sha256: str, format: str | None = None) -> Self:
+        """Return what a SHA-256 in hex is compared by."""
+        return cls(bytes.fromhex(sha256)[:FINGERPRINT_BYTES], format)
+
+    def is_changed_to(self, other: Self | None) -> bool:
+        """Tell whether another text, or another file, was found in place of this one."""
+        return other is None or self.digest != other.digest or self.format not in ("", other.format)
 
 
 class ExistingDocument(NamedTuple):
@@ -50,7 +65,7 @@ class ExistingDocument(NamedTuple):
     @property
     def is_extracted(self) -> bool:
         """Whether its text was extracted, and is thus stored."""
-        return self.content[1]
+        return self.content.format is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,13 +150,13 @@ def scan_existing(
     other_texts: Collection[ShardRef],
     corrected: Mapping[ShardRef, Mapping[str, str]],
     wanted: Mapping[str, str],
-    outdated: Mapping[ShardRef, Collection[str]],
+    formats: Mapping[ShardRef, Mapping[str, str]],
 ) -> ExistingOutput:
     """Read which documents and dead letters committed shards hold; of two that hold a document, the later counts.
 
     Args:
         corrected: by shard, the digests of the corrections in its documents' rows.
-        outdated: by shard, the files whose texts would be extracted otherwise now.
+        formats: by shard, those of files whose texts are extracted, as in ``Content``.
         current, parsed, files, other_texts, wanted: see ``ExistingOutput``.
     """
     documents: dict[str, ExistingDocument] = {}
@@ -157,9 +172,7 @@ def scan_existing(
             for doc_id, digest, uri, meta, encoding, source, length in zip(*columns, strict=True):
                 if doc_id in documents:
                     superseded[documents[doc_id].shard].append(doc_id)
-                content = digest_content(source or digest, is_extracted=source is not None)
-                if source is not None and uri in outdated[shard]:
-                    content = _OUTDATED
+                content = Content.of(source, formats[shard].get(uri, "")) if source else Content.of(digest)
                 # Documents of one file share the strings of its path and encoding.
                 source_uri, encoding = uris.setdefault(uri, uri), encodings.setdefault(encoding, encoding)
                 documents[doc_id] = ExistingDocument(shard, content, source_uri, fingerprint(meta), encoding)
@@ -188,11 +201,6 @@ def scan_existing(
         },
         wanted=wanted,
     )
-
-
-def digest_content(digest: str, *, is_extracted: bool) -> Content:
-    """Return what a SHA-256 in hex is compared by."""
-    return bytes.fromhex(digest)[:FINGERPRINT_BYTES], is_extracted
 
 
 def fingerprint(text: str | None) -> bytes:
@@ -422,7 +430,7 @@ def _to_annotate(
     attempts = retries.attempts.get(key, 0)
     if document is None:
         return RecordToAnnotate(record, "retried" if attempts else "new", is_duplicate, attempts)
-    if document.content not in (record.content, _OUTDATED):
+    if document.content.is_changed_to(record.content):
         return RecordToAnnotate(record, "changed", is_duplicate, attempts)
     reason: Reason = "corrected" if record.has_current_content(document, existing) else "again"
     parse = document.shard if document.shard in existing.parsed else None
@@ -453,7 +461,7 @@ def _renamed(old_id: str, record: InputRecord) -> RenamedDocument:
         doc_id=record.doc_id or "",
         source_uri=record.file.path,
         source_position=record.scanned.position,
-        is_extracted=record.content is not None and record.content[1],
+        is_extracted=record.content is not None and record.content.format is not None,
         meta=record.meta,
         meta_nulls=record.meta_nulls,
         encoding=record.encoding,

@@ -1,7 +1,7 @@
 """Which plan a job works on: the unfinished one, the finished one, or that of the next generation."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -19,7 +19,7 @@ from concord.pipeline.plan import Changes, Plan, ShardRef, Source
 from concord.pipeline.planning.build_plan import PlanInputs, has_same_files, make_plan, retry_plan
 from concord.pipeline.planning.input_diff import ExistingOutput, scan_existing
 from concord.pipeline.planning.inputs import FileHashes, hash_here
-from concord.pipeline.readers.read_file import is_extracted, libraries_of
+from concord.pipeline.readers.read_file import format_of, is_extracted, libraries_of
 from concord.pipeline.resources import default_threads, threads_of_environment
 from concord.pipeline.storage.files import FileState
 
@@ -164,7 +164,7 @@ class Planner:
             corrections=self._corrections,
         )
         reasons = [line for plan in plans for line in self._row_settings.difference(plan.row_settings)]
-        if any(map(self._read_otherwise, plans)):
+        if any("" in self._formats(plan).values() for plan in plans):
             reasons.append("texts are extracted with other settings of the reader, or by other releases of libraries")
         plan = make_plan(inputs, reasons=reasons)
         if existing is not None:
@@ -185,7 +185,7 @@ class Planner:
         parsed: set[ShardRef] = set()
         corrected: dict[ShardRef, Mapping[str, str]] = {}
         other_texts: set[ShardRef] = set()
-        outdated: dict[ShardRef, Collection[str]] = {}
+        formats: dict[ShardRef, Mapping[str, str]] = {}
         for plan in plans:
             finished = self._folder.finished_shards(plan)
             for rows in (rows for shard in plan.shards if shard.index in finished for rows in shard.carries):
@@ -193,7 +193,7 @@ class Planner:
             shards = {shard_ref(report): report for report in finished.values()}
             reports |= shards
             corrected |= dict.fromkeys(shards, plan.corrected)
-            outdated |= dict.fromkeys(shards, self._read_otherwise(plan))
+            formats |= dict.fromkeys(shards, self._formats(plan))
             if plan.config.output.keep_text != self._config.output.keep_text:
                 other_texts |= shards.keys()
             if not self._row_settings.difference(plan.row_settings):
@@ -210,11 +210,11 @@ class Planner:
             other_texts=other_texts,
             corrected=corrected,
             wanted=self._corrections_digests(),
-            outdated=outdated,
+            formats=formats,
         )
 
-    def _read_otherwise(self, plan: Plan) -> Collection[str]:
-        """Return the files of a plan from which other texts may be extracted now than then.
+    def _formats(self, plan: Plan) -> dict[str, str]:
+        """Return the formats of the files of a plan whose texts are extracted; empty where they may be others now.
 
         Whether attachments are read changes no text of a message.
         """
@@ -223,11 +223,12 @@ class Planner:
             {**config.reader.deciding_values(), "attachments": None, "format": None}
             for config in (plan.config, self._config)
         )
+        extracted = (source for source in plan.sources if is_extracted(source.format))
         return {
-            source.uri
-            for source in plan.sources
-            if is_extracted(source.format)
-            and (then != here or plan.libraries.get(source.format) != now.get(source.format))
+            source.uri: source.format
+            if then == here and plan.libraries.get(source.format) == now.get(source.format)
+            else ""
+            for source in extracted
         }
 
     def _corrections_digests(self) -> dict[str, str]:
@@ -290,7 +291,7 @@ def _known_files(base: Plan | None, unfinished: Plan | None, *, config: Annotate
 
     Args:
         config: of the plan to come. Another limit takes more or fewer records of some file, and with other settings of
-            the reader, or by another release of a library, the same file may have other records or texts.
+            the reader, or by another reader or release of a library, the same file may have other records or texts.
     """
     reader = config.reader.deciding_values()
     readers = [plan.config.reader.deciding_values() for plan in (base, unfinished) if plan is not None]
@@ -301,5 +302,6 @@ def _known_files(base: Plan | None, unfinished: Plan | None, *, config: Annotate
         source.uri: source
         for source in base.sources
         if later.get(source.uri) == source.sha256
+        and (config.reader.format != "auto" or format_of(source.uri) in (None, source.format))
         and base.libraries.get(source.format) == libraries_of([source.format]).get(source.format)
     }

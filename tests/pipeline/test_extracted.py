@@ -91,6 +91,22 @@ def test_only_new_bytes_are_annotated(archive: Path) -> None:
     assert (third.changes.description, rows(third, "errors")) == ("1 changed", [])
 
 
+def test_a_text_is_extracted_anew_where_its_file_is_of_another_format(archive: Path, tmp_path: Path) -> None:
+    page = archive / "c.xml"
+    page.write_text("<TEI xmlns='http://www.tei-c.org/ns/1.0'><text><p>Anna <fw>saw</fw> went on.</p></text></TEI>")
+    assert rows(annotate(archive), "documents")[2]["raw_text"] == "Anna went on."
+    page.rename(archive / "c.html")
+    report = annotate(archive)
+    assert report.changes.description == "1 new, 1 removed"
+    texts = [rows(report, "documents")[2]["raw_text"]]
+
+    pattern = runs.job(tmp_path / "in/c.*", tmp_path / "x", reader={"format": "html"})
+    texts += [row["raw_text"] for row in rows(runs.run_job(pattern), "documents")]
+    again = runs.run_job(runs.job(tmp_path / "in/c.*", tmp_path / "x", reader={"format": "tei"}))
+    assert (again.changes.description, rows(again, "documents")[0]["raw_text"]) == ("1 changed", "Anna went on.")
+    assert texts == ["Anna saw went on."] * 2
+
+
 def test_another_release_of_a_library_has_its_files_read_again(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = annotate(archive)
     plan = OutputFolder(str(first.output)).plan()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from concord.pipeline.output.collection import ExistingDeadLetter
 from concord.pipeline.plan import RenamedDocument, ShardRef, Source
 from concord.pipeline.planning.input_diff import (
+    Content,
     ExistingDocument,
     ExistingOutput,
     InputDiff,
@@ -30,7 +31,7 @@ def existing_output(
     """Return an output with documents by id, each with its file and text; ``outdated`` ones are in another shard."""
     rows = {
         doc_id: ExistingDocument(
-            OLD if doc_id in outdated else NEW, (fingerprint(text), False), f"/in/{file}", fingerprint(None)
+            OLD if doc_id in outdated else NEW, Content(fingerprint(text)), f"/in/{file}", fingerprint(None)
         )
         for doc_id, (file, text) in documents.items()
     }
@@ -58,7 +59,7 @@ def records(name: str, *documents: tuple[str | None, str | None]) -> list[InputR
             number,
             ScannedRecord(position=10 * number, end=10 * number + 10, size=10, doc_id=doc_id),
             doc_id,
-            None if text is None else (fingerprint(text), False),
+            None if text is None else Content(fingerprint(text)),
         )
         for number, (doc_id, text) in enumerate(documents)
     ]
