@@ -262,9 +262,8 @@ HYPHENS = "-\u00ac\u00ad\u2010\u2011\u2e17"
 """What may end a line within a word."""
 _END_OF_LINE = r"[^\S\r\n]*(?:\r*\n|\r)[^\S\r\n]*"
 _BROKEN = re.compile(rf"[{HYPHENS}](?<=[^\W\d_][^\W\d_][{HYPHENS}]){_END_OF_LINE}(?=([^\W\d_]+)([-\u2010\u2011]\w)?)")
-_FIRST_HALF = re.compile(r"([-\u2010\u2011])?([^\W\d_]+)\Z")
+_FIRST_HALF = re.compile(r"([-\u2010\u2011])?(?<![^\W\d_])([^\W\d_]++)\Z")
 _LONGEST_HALF = 60
-_AT_LINE_ENDS = re.compile(rf"(?<!\w)\w+[{HYPHENS}]{_END_OF_LINE}\w+")
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _NO_SECOND_HALF = ("and", "or", "to")  # pre- and post-war
 
@@ -274,18 +273,25 @@ def line_breaks(text: str) -> list[tuple[int, int]]:
 
     These are the words that go on with a small letter, unless the rest of the text shows that they are composed of two.
     """
-    broken = [*_BROKEN.finditer(text)]
-    words = set(_WORD.findall(_AT_LINE_ENDS.sub(" ", text).lower())) if broken else set()
+    broken = [
+        (half, found)
+        for found in _BROKEN.finditer(text)
+        if (half := _FIRST_HALF.search(text, max(0, found.start() - _LONGEST_HALF), found.start()))
+    ]
+    if not broken:
+        return []
+    rest = without(((half.start(2), found.end(1)) for half, found in broken), text, " ")
+    # Each of them once: most of a long text says nothing new.
+    words = set(_WORD.findall(" ".join(set(rest.lower().split()))))
     breaks = []
-    for found in broken:
+    for half, found in broken:
         start, end = found.span()
-        half = _FIRST_HALF.search(text, max(0, start - _LONGEST_HALF), start)
-        if half is None or found[1] in _NO_SECOND_HALF:
-            continue
         first, second = half[2].lower(), found[1].lower()
         goes_on = found[1][0].islower()
         both = first in words and second in words and first + second not in words
         is_composed = both or half[1] or found[2] or f"{first}-{second}" in words
+        if found[1] in _NO_SECOND_HALF:
+            continue
         if text[start] in "\u00ac\u00ad" or (goes_on and not is_composed):
             breaks.append((start, end))
         elif goes_on or half[1] or half[2][0].isupper():
@@ -293,10 +299,12 @@ def line_breaks(text: str) -> list[tuple[int, int]]:
     return breaks
 
 
+def without(spans: Iterable[tuple[int, int]], text: str, filler: str = "") -> str:
+    """Return a text without some spans of it, which are in order."""
+    bounds = [0, *chain.from_iterable(spans), len(text)]
+    return filler.join(text[start:end] for start, end in zip(bounds[::2], bounds[1::2], strict=True))
+
+
 def without_line_breaks(text: str) -> str:
     """Return a text in which no word is broken at the end of a line."""
-    breaks = line_breaks(text)
-    if not breaks:
-        return text
-    bounds = [0, *(bound for found in breaks for bound in found), len(text)]
-    return "".join(text[start:end] for start, end in zip(bounds[::2], bounds[1::2], strict=True))
+    return without(line_breaks(text), text)

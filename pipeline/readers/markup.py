@@ -6,7 +6,6 @@ nothing that a file defines can grow. Names of elements count without their name
 
 import math
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html.entities import html5
 from operator import itemgetter
@@ -68,7 +67,7 @@ class MarkupReader(FileReader):
         encoding = encoding_of(content, config.encoding, lambda: encoding_of_xml(content))
         decoded = decode(content, encoding=encoding, errors=config.errors)
         root = _tree(decoded.text)
-        name, builder = _name(root), TextBuilder(config.max_record_bytes)
+        name, builder = _name(root), TextBuilder()
         meta: Mapping[str, str] = {}
         if name in ("TEI", "TEI.2", "teiCorpus", "teiCorpus.2"):
             _Tei(builder).read(root)
@@ -130,7 +129,7 @@ def _flat(element: Element) -> str:
     """Return the text of an element of the header, without the numbers that identify a person or thing."""
     for number in _named(element, "idno"):
         number.text = ""
-    text = TextBuilder(sys.maxsize)
+    text = TextBuilder()
     _Tei(text).read(element)
     return " ".join(text.built(join_lines=True)[0].split())
 

@@ -104,7 +104,7 @@ class _Document:
 
     def __init__(self, config: ReaderConfig) -> None:
         self.config = config
-        self.text, self._notes = TextBuilder(config.max_record_bytes), TextBuilder(config.max_record_bytes)
+        self.text, self._notes = TextBuilder(), TextBuilder()
         self.lost: list[Lost] = []
         self.replaced = self._noted = 0
 

@@ -119,7 +119,7 @@ class PdfReader(FileReader):
         if config.join_lines:
             numbered = {number: _without_line_numbers(page) for number, page in pages.items()}
             pages, meta["running_lines"] = _without_running_lines(numbered)
-        builder, last = TextBuilder(config.max_record_bytes), _Page()
+        builder, last = TextBuilder(), _Page()
         for number, page in pages.items():
             builder.begin_part(PAGE, labels[number])
             goes_on = config.join_lines and last and page

@@ -5,12 +5,12 @@ ends where the file says so, or where the layout broke it, and a word with it. W
 """
 
 import re
+from bisect import bisect_right
 from enum import IntEnum
-from itertools import chain
+from itertools import accumulate
 
-from concord.models.data.sentence import HYPHENS, line_breaks
+from concord.models.data.sentence import HYPHENS, line_breaks, without
 from concord.pipeline.documents import Part
-from concord.pipeline.readers.records import too_large
 
 _SPACES = re.compile(r"[ \t\r\n\f\v]{2,}|[\t\r\n\f\v]")
 """White space that is not one space already."""
@@ -41,20 +41,14 @@ class Gap(IntEnum):
 
 _SPACE = Gap.SPACE
 _WRITTEN = ("", " ", "\t", "\n", "\r", "\n\n")
-"""The gaps."""
 
 
 class TextBuilder:
-    """A text that grows. A gap is written before what follows it, so that none begins or ends the text.
+    """A text that grows. A gap is written before what follows it, so that none begins or ends the text."""
 
-    Args:
-        most: characters after which ``write`` raises the RecordError ``record_too_large``.
-    """
-
-    def __init__(self, most: int) -> None:
+    def __init__(self) -> None:
         self.length = 0
         self.parts: list[Part] = []
-        self.most = most
         self._pieces: list[str] = []
         self._gap = Gap.NONE
         self._is_glued = False
@@ -96,26 +90,24 @@ class TextBuilder:
             return
         gap = _WRITTEN[self._gap] if self.length else ""
         self._pieces += (gap, text)
-        start = self.length + len(gap)
-        self.length, self._gap, self._is_glued = start + len(text), Gap.NONE, False
-        if self.length > self.most:
-            raise too_large(self.most)
         if self._waiting:
-            self._begin_parts(start)
+            self._begin_parts(self.length + len(gap))
+        self.length += len(gap) + len(text)
+        self._gap, self._is_glued = Gap.NONE, False
 
     def write_raised(self, text: str) -> None:
         """Write what is raised above its line: the mark of a note is a word of its own, an exponent is not."""
-        if is_note_mark(text.strip(), self.end(8)):
-            self.separate(Gap.SPACE)
+        before = "" if self._gap else "".join(self._pieces[-8:])[-8:]
+        if is_note_mark(text.strip(), before):
+            self.separate(_SPACE)
         self.write(text)
 
     def write_builder(self, other: "TextBuilder") -> None:
         """Write another text, with its parts, as blocks of its own."""
-        text = str(other)
-        if text:
+        if other.length:
             self.separate()
-            start = self.length + (len(_WRITTEN[self._gap]) if self.length else 0)
-            self.write_exactly(text)
+            self.write_exactly(str(other))
+            start = self.length - other.length
             self.parts += (part._replace(start=start + part.start) for part in other.parts)
             self.separate()
         self._waiting += other._waiting
@@ -123,10 +115,6 @@ class TextBuilder:
     def begin_part(self, kind: str, label: str) -> None:
         """Begin a page, chapter or the like with what follows."""
         self._waiting.append((kind, label))
-
-    def end(self, characters: int) -> str:
-        """Return the last characters of the text, or none where a gap follows them."""
-        return "" if self._gap else "".join(self._pieces[-characters:])[-characters:]
 
     def ends_in_hyphen(self) -> bool:
         """Tell whether a word may be broken here; a gap may follow."""
@@ -141,8 +129,11 @@ class TextBuilder:
         self._begin_parts(self.length)
         text, parts = str(self), self.parts
         if join_lines:
-            text, parts = _joined(text, parts)
-            text = _SOFT.sub(" ", text)
+            breaks = line_breaks(text)
+            text = _SOFT.sub(" ", without(breaks, text))
+            ends = [end for _, end in breaks]
+            gone = [*accumulate((end - start for start, end in breaks), initial=0)]
+            parts = [part._replace(start=part.start - gone[bisect_right(ends, part.start)]) for part in parts]
         return text.replace("\r", "\n"), tuple(parts)
 
     def _begin_parts(self, start: int) -> None:
@@ -157,19 +148,3 @@ def is_note_mark(raised: str, before: str) -> bool:
     """Tell whether what is raised behind a text is the mark of a note or of an address, not an exponent or ordinal."""
     is_ordinal = raised.isalpha() and _ROMAN.search(before)
     return bool(_NOTE_MARK.fullmatch(raised) and _BEFORE_MARK.search(before) and not is_ordinal)
-
-
-def _joined(text: str, parts: list[Part]) -> tuple[str, list[Part]]:
-    """Return a text whose broken words are whole, and where its parts then begin."""
-    breaks = line_breaks(text)
-    bounds = [0, *chain.from_iterable(breaks), len(text)]
-    joined = "".join(text[start:end] for start, end in zip(bounds[::2], bounds[1::2], strict=True))
-    moved, before = list[Part](), 0
-    ends = iter([*breaks, (len(text) + 1, 0)])
-    start, end = next(ends)
-    for part in parts:
-        while end and end <= part.start:
-            before += end - start
-            start, end = next(ends)
-        moved.append(part._replace(start=part.start - before))
-    return joined, moved

@@ -5,13 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from concord.pipeline.documents import PAGE, Part
-from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.text import Gap, TextBuilder
 
 
 def built(*steps: str | Gap | Callable[[TextBuilder], None], join_lines: bool = True) -> str:
     """Return the text after steps: what is written, what separates it, or a method."""
-    text = TextBuilder(1000)
+    text = TextBuilder()
     for step in steps:
         if isinstance(step, str):
             text.write(step)
@@ -57,7 +56,7 @@ def test_lines_stay_where_they_are_not_to_be_joined() -> None:
 
 
 def test_parts_begin_at_what_is_in_them() -> None:
-    note, text = TextBuilder(1000), TextBuilder(1000)
+    note, text = TextBuilder(), TextBuilder()
     note.write("See ")
     note.begin_part(PAGE, "3")
     note.write("there")
@@ -66,17 +65,10 @@ def test_parts_begin_at_what_is_in_them() -> None:
         text.write(content)
         text.separate(Gap.SOFT_LINE)
     text.write_builder(note)
-    text.write_builder(TextBuilder(1000))
+    text.write_builder(TextBuilder())
     text.begin_part(PAGE, "4")
 
     whole, parts = text.built(join_lines=True)
 
     assert whole == "to Philadelphia\n\nSee there"
     assert parts == (Part(PAGE, "1", 0), Part(PAGE, "2", 8), Part(PAGE, "3", 21), Part(PAGE, "4", 26))
-
-
-def test_text_that_grows_too_long_is_refused() -> None:
-    with pytest.raises(RecordError) as error:
-        built("Anna " * 300)
-
-    assert error.value.code == "record_too_large"
