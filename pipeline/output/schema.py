@@ -27,6 +27,10 @@ def _field(name: str, kind: pa.DataType, description: str, *, nullable: bool = F
     return pa.field(name, kind, nullable=nullable, metadata={"description": description})
 
 
+def _rows(*fields: pa.Field) -> pa.DataType:
+    return pa.list_(pa.struct(list(fields)))
+
+
 def _schema(*fields: pa.Field) -> pa.Schema:
     return pa.schema(fields, metadata={_VERSION_KEY: str(SCHEMA_VERSION), _OFFSET_KEY: OFFSET_UNIT})
 
@@ -80,28 +84,20 @@ DOCUMENTS = _schema(
     ),
     _field(
         "parts",
-        pa.list_(
-            pa.struct(
-                [
-                    _field("kind", pa.string(), "page, chapter or the like"),
-                    _field("label", pa.string(), "page number or title"),
-                    _field("start", pa.int32(), "offset at which it begins"),
-                ]
-            )
+        _rows(
+            _field("kind", pa.string(), "page, chapter or the like"),
+            _field("label", pa.string(), "page number or title"),
+            _field("start", pa.int32(), "offset at which it begins"),
         ),
         "where pages, chapters or the like begin, in order; null where the file's own text is annotated",
         nullable=True,
     ),
     _field(
         "lost",
-        pa.list_(
-            pa.struct(
-                [
-                    _field("number", pa.int32(), "of the page, chapter or the like, from 1; 0 for the whole document"),
-                    _field("error", pa.string(), "short stable reason"),
-                    _field("message", pa.string(), "what was expected, what came"),
-                ]
-            )
+        _rows(
+            _field("number", pa.int32(), "of the page, chapter or the like, from 1; 0 for the whole document"),
+            _field("error", pa.string(), "short stable reason"),
+            _field("message", pa.string(), "what was expected, what came"),
         ),
         "pages, chapters or the like that could not be read; no_text where the document has no word; null if nothing "
         "is lost",

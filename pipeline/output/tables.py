@@ -1,7 +1,7 @@
 """Build the output tables of annotated documents, and the table of names of a whole collection."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from concord.models.data.outputs import Prediction, Source, known_numbers
 from concord.models.data.sentence import visible, without_line_breaks
 from concord.models.labels import Span
-from concord.pipeline.documents import PAGE, AnnotatedDocument, DeadLetter, ParsedWord, Part
+from concord.pipeline.documents import PAGE, AnnotatedDocument, DeadLetter, Lost, ParsedWord, Part
 from concord.pipeline.names.identities import Mention, identify, name_key
 from concord.pipeline.names.language import ENGLISH, Language, language_of
 from concord.pipeline.names.values import VALUES, value_of
@@ -32,6 +32,7 @@ from concord.pipeline.output.schema import (
 )
 from concord.pipeline.parsing.stanza_packages import MULTILINGUAL_PACKAGE
 
+_NUMBERED = (PAGE, "chapter")
 _FOR_MANY_LANGUAGES = f"stanza/{MULTILINGUAL_PACKAGE}@"
 
 
@@ -77,26 +78,14 @@ def error_table(dead_letters: Sequence[DeadLetter], signature: Signature) -> pa.
 
 def lost_pages(documents: pa.Table, signature: Signature) -> pa.Table:
     """Return the rows of the table of errors for the pages that the rows of documents have lost."""
-    documents = documents.filter(pc.is_valid(documents["lost"]))
-    rows = [
-        {
-            **{name: document[name] for name in ("doc_id", "source_uri")},
-            "position": document["source_position"],
-            "stage": "read",
-            "error": lost["error"],
-            "attempts": 0,
-            "message": f"{document['source_uri']}, {_kind(document['parts'])} {lost['number']}: {lost['message']}",
-            "page": lost["number"],
-        }
-        for document in documents.select(["doc_id", "source_uri", "source_position", "parts", "lost"]).to_pylist()
-        for lost in document["lost"]
-        if lost["number"]
-    ]
-    return pa.Table.from_pylist(rows, signed_schema("errors", signature))
-
-
-def _kind(parts: Sequence[Mapping[str, Any]] | None) -> str:
-    return str(parts[0]["kind"]) if parts else PAGE
+    columns = ["doc_id", "source_uri", "source_position", "parts", "lost"]
+    rows = []
+    for doc_id, uri, position, parts, losses in zip(*(documents[name].to_pylist() for name in columns), strict=True):
+        kind = next((part["kind"] for part in parts or () if part["kind"] in _NUMBERED), "part")
+        for number, error, message in (lost.values() for lost in losses or () if lost["number"]):
+            rows.append((doc_id, uri, position, "read", error, f"{uri}, {kind} {number}: {message}", 0, number))
+    schema = signed_schema("errors", signature)
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
 def without_lost_pages(errors: pa.Table) -> pa.Table:
@@ -137,11 +126,6 @@ def title_of(meta: str | None) -> str | None:
 def without_candidates(entities: pa.Table) -> pa.Table:
     """Return rows of the table of entities, with their ``source``, without candidates."""
     return entities.filter(pc.not_equal(entities["source"], CANDIDATE))
-
-
-def part_rows(parts: Sequence[Part] | None) -> list[dict[str, Any]] | None:
-    """Return the parts of a document as the table of documents holds them."""
-    return None if parts is None else [part._asdict() for part in parts]
 
 
 def _encodable(value: Any) -> Any:
@@ -239,8 +223,8 @@ def _document_columns(flat: Sequence[_FlatDocument], signature: Signature, *, ke
         "encoding": [document.encoding for document in documents],
         "encoding_confidence": [document.encoding_confidence for document in documents],
         "replaced": [document.replaced for document in documents],
-        "parts": [part_rows(document.parts) for document in documents],
-        "lost": [[lost._asdict() for lost in document.lost] or None for document in documents],
+        "parts": [None if document.parts is None else [*map(Part._asdict, document.parts)] for document in documents],
+        "lost": [[*map(Lost._asdict, document.lost)] or None for document in documents],
         "source_sha256": [document.source_sha256 for document in documents],
         "raw_text": [document.text if keep_text or document.parts is not None else None for document in documents],
     }

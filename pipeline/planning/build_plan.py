@@ -427,11 +427,7 @@ class _InputScan:
             if limit == 0:
                 return
             self.look_at([file])
-            self.counts[file.path] = 0
-            scanned = scan_file(file.path, format=file.format, name=file.name, config=self._config, fault=file.fault)
-            for number, record in enumerate(islice(scanned, limit)):
-                self._count(file, record, number)
-                yield file, record, number
+            yield from self._scan(file, most=limit)
             limit = _less(limit, self.counts[file.path])
 
     def read_all(self, files: Iterable[InputFile], *, limit: int | None) -> Iterator[InputRecord]:
@@ -442,13 +438,11 @@ class _InputScan:
 
     def read(self, file: InputFile, *, most: int | None) -> Iterator[InputRecord]:
         """Count the records of a file, up to ``most``, and read those whose texts are compared; after ``hash``."""
-        self.counts[file.path] = 0
         if is_extracted(file.format):
-            scanned = scan_file(file.path, format=file.format, name=file.name, config=self._config, fault=file.fault)
-            for number, record in enumerate(islice(scanned, most)):
-                self._count(file, record, number)
+            for _, record, number in self._scan(file, most=most):
                 yield InputRecord(file, number, record, record.doc_id, self._source_content(file, record))
             return
+        self.counts[file.path] = 0
         records = read_records(
             file.path, format=file.format, name=file.name, config=self._config, limit=most, fault=file.fault
         )
@@ -459,6 +453,13 @@ class _InputScan:
                 yield InputRecord(file, number, record, outcome.doc_id, Content(fingerprint(outcome.text)), *described)
             else:
                 yield InputRecord(file, number, record, outcome.doc_id)
+
+    def _scan(self, file: InputFile, *, most: int | None) -> Iterator[tuple[InputFile, ScannedRecord, int]]:
+        self.counts[file.path] = 0
+        scanned = scan_file(file.path, format=file.format, name=file.name, config=self._config, fault=file.fault)
+        for number, record in enumerate(islice(scanned, most)):
+            self._count(file, record, number)
+            yield file, record, number
 
     def _source_content(self, file: InputFile, record: ScannedRecord) -> Content | None:
         """Return the digest of the bytes that a text is extracted from; None for a record that cannot be read."""

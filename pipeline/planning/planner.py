@@ -223,12 +223,12 @@ class Planner:
             {**config.reader.deciding_values(), "attachments": None, "format": None}
             for config in (plan.config, self._config)
         )
-        extracted = (source for source in plan.sources if is_extracted(source.format))
         return {
             source.uri: source.format
             if then == here and plan.libraries.get(source.format) == now.get(source.format)
             else ""
-            for source in extracted
+            for source in plan.sources
+            if is_extracted(source.format)
         }
 
     def _corrections_digests(self) -> dict[str, str]:

@@ -115,11 +115,6 @@ def libraries_of(formats: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def is_one_document(format: str) -> bool:
-    """Tell whether the files of a format are one document each."""
-    return isinstance(readers().get(format), FileReader)
-
-
 def has_fields(format: str) -> bool:
     """Tell whether the text of a record is one of its fields, whose name may be wrong."""
     return isinstance(readers().get(format), StreamReader)

@@ -182,11 +182,10 @@ def _copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
     new_ids = {rename.was: rename.doc_id for rename in rows.renames if rename.was != rename.doc_id}
     for name in _OWNED:
         tables[name] = _replace(_drop(tables[name], "doc_id", rows.without), "doc_id", new_ids)
-    described = [rename for rename in rows.renames if not rename.is_extracted]
-    columns = dict.fromkeys(("source_uri", "source_position"), rows.renames)
-    columns |= dict.fromkeys(("meta", "meta_nulls", "encoding", "encoding_confidence"), tuple(described))
-    for column, renames in columns.items():
-        values = {rename.doc_id: getattr(rename, column) for rename in renames}
+    for column in ("source_uri", "source_position", "meta", "meta_nulls", "encoding", "encoding_confidence"):
+        # What an extracted text says of itself is known only when it is extracted.
+        changed = (name for name in rows.renames if column.startswith("source_") or not name.is_extracted)
+        values = {rename.doc_id: getattr(rename, column) for rename in changed}
         tables["documents"] = _replace(tables["documents"], column, values)
     if "errors" in tables:
         tables["errors"] = without_lost_pages(tables["errors"])

@@ -15,7 +15,7 @@ from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.output.collection import DocumentRow
 from concord.pipeline.plan import Plan
-from concord.pipeline.readers.read_file import format_of, is_one_document, read_text_at, scan_file
+from concord.pipeline.readers.read_file import format_of, read_text_at, scan_file
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.storage.files import is_url
 
@@ -58,7 +58,7 @@ class SourceTexts:
             text = self._find(row)
         except InputError:
             # Without a text file one document is missing; without a file of many records the input itself is.
-            if not is_one_document(self._format(row.source_uri)):
+            if self._format(row.source_uri) != "text":
                 raise
             text = None
         if text is not None:

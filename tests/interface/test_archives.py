@@ -83,7 +83,7 @@ def test_the_summary_says_that_texts_are_stored_and_a_second_run_finds_nothing_t
     annotated: tuple[list[str], str],
 ) -> None:
     command, printed = annotated
-    assert "texts were extracted and stored" in printed
+    assert "texts extracted and stored" in printed
     assert "1 docx" in CliRunner().invoke(main, [*command, "--dry-run"]).output
     before = runs.committed_bytes(Path(command[3]))
 

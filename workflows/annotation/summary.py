@@ -35,6 +35,13 @@ DEAD_LETTER_WIDTH = 160
 SHOWN_NAMES = 5
 MOST_ENTITIES = 1_000_000
 """Larger collections list their names only in the report."""
+_REMARKS = {
+    GUESSED_ENCODINGS: ("text", "not in UTF-8; encodings guessed (encoding_confidence); reader.encoding sets one"),
+    REPLACED: ("character", "U+FFFD in place of bytes that are not of the encoding (column replaced)"),
+    EXTRACTED: ("text", "extracted and stored, since offsets count in them (columns raw_text and parts of documents)"),
+    LOST_PAGES: ("page", "lost of documents that were annotated (documents.lost, and rows of errors with a page)"),
+}
+"""What is said of some counts, after the noun that they count."""
 _CAUSES = {"worker_died": "died", "time_limit": "took too long", "memory": "used too much memory"}
 
 
@@ -53,10 +60,7 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, collection: Colle
         equation(report, read=report.read),
         "\n".join(describe_changes(report)) if plan.generation else "",
         _dead_letters(report, config, collection),
-        _guessed(manifest),
-        _replaced_characters(manifest),
-        _extracted(manifest),
-        _lost_pages(manifest),
+        *_remarks(manifest),
         _meta_nulls(manifest),
         _backed_off(manifest),
         _work_done(report),
@@ -117,38 +121,9 @@ def _dead_letters(report: RunReport, config: AnnotateConfig, collection: Collect
     return f"{counted(report.dead_letters, 'dead letter')}{where}\n" + indented("\n".join(lines))
 
 
-def _texts_were(number: int) -> str:
-    return f"{number:,} {'text was' if number == 1 else 'texts were'}"
-
-
-def _guessed(manifest: Manifest) -> str:
-    guessed = total_counts(manifest.shards).get(GUESSED_ENCODINGS, 0)
-    if not guessed:
-        return ""
-    return (
-        f"{_texts_were(guessed)} not UTF-8; encodings guessed (columns encoding and encoding_confidence of documents); "
-        "reader.encoding sets one"
-    )
-
-
-def _replaced_characters(manifest: Manifest) -> str:
-    replaced = total_counts(manifest.shards).get(REPLACED, 0)
-    return f"{replaced:,} U+FFFD stand for bytes that are not of the encoding (column replaced)" if replaced else ""
-
-
-def _extracted(manifest: Manifest) -> str:
-    extracted = total_counts(manifest.shards).get(EXTRACTED, 0)
-    if not extracted:
-        return ""
-    return (
-        f"{_texts_were(extracted)} extracted and stored, since offsets count in them (column raw_text of documents; "
-        "parts says where pages begin)"
-    )
-
-
-def _lost_pages(manifest: Manifest) -> str:
-    lost = total_counts(manifest.shards).get(LOST_PAGES, 0)
-    return f"{counted(lost, 'page')} lost of documents that were annotated (rows of errors with a page)" if lost else ""
+def _remarks(manifest: Manifest) -> list[str]:
+    counts = total_counts(manifest.shards)
+    return [f"{counted(counts[key], noun)} {rest}" for key, (noun, rest) in _REMARKS.items() if counts.get(key)]
 
 
 def _meta_nulls(manifest: Manifest) -> str:

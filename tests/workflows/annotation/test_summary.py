@@ -117,7 +117,7 @@ def test_the_summary_counts_guessed_encodings_and_the_rows_name_them(tmp_path: P
 
     report = runs.run_job(config)
 
-    assert "2 texts were not UTF-8; encodings guessed" in summary_of(report, config)
+    assert "2 texts not in UTF-8; encodings guessed" in summary_of(report, config)
     rows = (
         concord.open(str(report.output)).to_arrow("documents").select(["encoding", "encoding_confidence"]).to_pylist()
     )
@@ -138,7 +138,7 @@ def test_what_reading_lost_is_counted_also_where_a_file_is_renamed(tmp_path: Pat
         assert report.dead_letters == 0
         summary = summary_of(report, config)
         assert "3 values could not be stored in meta and became null, by field: too 2, when 1" in summary
-        assert "2 U+FFFD stand for bytes that are not of the encoding" in summary
+        assert "2 characters U+FFFD in place of bytes that are not" in summary
         rows = concord.open(str(report.output)).to_arrow("documents").to_pylist()
         assert {row["doc_id"]: (row["meta_nulls"], row["replaced"]) for row in rows} == {
             f"{name}.parquet:0": ('["too","when"]', 0),
