@@ -85,10 +85,7 @@ def test_character_network_is_chosen_by_kind_and_defaults_to_cnn(
             {"kind": "lstm", "filters": 3},
             "representation.characters.filters: unknown key; known keys: dropout, embedding_dimension, hidden, kind",
         ),
-        (
-            {"kind": "gru"},
-            "representation.characters: expected the kind cnn, lstm or fixed_cnn, got {'kind': 'gru'}",
-        ),
+        ({"kind": "gru"}, "representation.characters: expected the kind cnn, lstm or fixed_cnn, got {'kind': 'gru'}"),
         (3, "representation.characters: input should be an object, got 3"),
         (
             {"kind": "lstm", "hidden": 0},

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 
 from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log, log_path, read_log
 from concord.pipeline.output.collection import open_collection
-from concord.workflows.corrections import (
-    Agreement,
-    agreements,
-    krippendorff_alpha,
-    open_differences,
-    shared_sentences,
-)
+from concord.workflows.corrections import Agreement, agreements, krippendorff_alpha, open_differences, shared_sentences
 
 pytestmark = pytest.mark.slow
 
@@ -68,10 +62,7 @@ def answers(output: Path, *lines: Correction) -> list[list[tuple[list[str], list
 
 def test_what_somebody_left_of_another_is_agreed_to(output: Path) -> None:
     zorba = said("bob", None, mark("Zorba Quux", "PER"))
-    assert left(output, ADA, zorba) == {
-        "ada": [("Geneva", "LOC")],
-        "bob": [("Zorba Quux", "PER"), ("Geneva", "LOC")],
-    }
+    assert left(output, ADA, zorba) == {"ada": [("Geneva", "LOC")], "bob": [("Zorba Quux", "PER"), ("Geneva", "LOC")]}
     assert answers(output, ADA, zorba) == [[([], ["ada"]), (["Zorba Quux PER"], ["bob"])]]
     # In the other order bob had seen what the tagger found.
     assert left(output, zorba, ADA)["bob"] == [("Zorba Quux", "PER"), ("Geneva", "PER")]
@@ -110,9 +101,7 @@ def test_entities_that_overlap_are_one_difference_and_equal_answers_one(output: 
     first = said("ada", None, mark("Zorba", "PER"))
     second = said("bob", mark("Zorba", "PER"), mark("Zorba Quux", "PER"))
     third = said("cleo", mark("Zorba Quux", "PER"), mark("Zorba Quux", "PER"))
-    assert answers(output, first, second, third) == [
-        [(["Zorba PER"], ["ada"]), (["Zorba Quux PER"], ["bob", "cleo"])],
-    ]
+    assert answers(output, first, second, third) == [[(["Zorba PER"], ["ada"]), (["Zorba Quux PER"], ["bob", "cleo"])]]
     found = agreements(shared_sentences(open_collection(output), [first, second, third]))
     assert [(one.first, one.second, one.f1) for one in found] == [
         ("ada", "bob", 50.0),

@@ -151,11 +151,7 @@ def test_profile_lists_only_what_differs_from_the_one_it_extends(tmp_path: Path)
     )
     small, large, largest = (read_train_job(path, profile=name) for name in ("small", "large", "largest"))
     assert small.model == {"lstm": {"hidden": 32, "layers": 1}, "characters": {"widths": [2, 3]}, "encoder": None}
-    assert large.model == {
-        "lstm": {"hidden": 64, "layers": 1},
-        "characters": {"widths": [4]},
-        "encoder": {"layers": 4},
-    }
+    assert large.model == {"lstm": {"hidden": 64, "layers": 1}, "characters": {"widths": [4]}, "encoder": {"layers": 4}}
     assert large.fit == small.fit == {"epochs": 3, "optimizers": {"tagger": {"kind": "sgd", "rate": 0.2}}}
     assert largest.model == large.model
     assert largest.fit == {"epochs": 3, "optimizers": {"tagger": {"kind": "sgd", "rate": 0.1}}}

@@ -10,13 +10,7 @@ import pytest
 import torch
 
 from concord.models.bundles.checkpoint import load_tagger, pick_device, save_tagger
-from concord.models.bundles.manifest import (
-    CONFIG_NAME,
-    WEIGHTS_NAME,
-    needed_encoders,
-    read_saved,
-    tagger_digest,
-)
+from concord.models.bundles.manifest import CONFIG_NAME, WEIGHTS_NAME, needed_encoders, read_saved, tagger_digest
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError, ModelError
 from concord.models.taggers.base import Tagger

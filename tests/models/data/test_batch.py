@@ -117,10 +117,7 @@ def test_batch_has_numbers_mask_and_labels(sentence: Tagged) -> None:
     vocabulary = Vocabulary.from_sentences(sentences[:1])
     batch = BatchEncoder(vocabulary).encode_batch(sentences)
     numbers = {word: number for number, word in enumerate(vocabulary.words, start=2)}
-    assert batch.words.tolist() == [
-        [numbers["in"], numbers["Paris"], numbers["0000"]],
-        [UNKNOWN, PADDING, PADDING],
-    ]
+    assert batch.words.tolist() == [[numbers["in"], numbers["Paris"], numbers["0000"]], [UNKNOWN, PADDING, PADDING]]
     assert batch.mask.tolist() == [[True] * 3, [True, False, False]]
     assert batch.lengths.tolist() == [3, 1]
     single = vocabulary.labels.index("S-LOC")
@@ -312,8 +309,7 @@ def step_by_step(name: str, done: list[str], *, stops: int) -> Work[None]:
 
 
 @pytest.mark.parametrize(
-    ("device", "expected"),
-    [("cpu", "a0 a1 a. b0 b. c0 c1 c."), ("cuda", "a0 b0 a1 c0 a. b. c1 c.")],
+    ("device", "expected"), [("cpu", "a0 a1 a. b0 b. c0 c1 c."), ("cuda", "a0 b0 a1 c0 a. b. c1 c.")]
 )
 def test_work_on_a_gpu_begins_before_other_work_goes_on(device: str, expected: str) -> None:
     done: list[str] = []

@@ -72,11 +72,7 @@ def weights(tagger: Tagger) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", available())
 def test_every_tagger_tunes_all_layers_as_a_separate_group_and_predicts_alone_as_in_a_batch(
-    name: str,
-    build: Build,
-    documents: Documents,
-    tuned: Mapping[str, Any],
-    random_documents: Callable[..., Documents],
+    name: str, build: Build, documents: Documents, tuned: Mapping[str, Any], random_documents: Callable[..., Documents]
 ) -> None:
     tagger = build(name, encoder=tuned)
     tagger.train().loss(encode(tagger, documents)).backward()

@@ -142,10 +142,7 @@ def test_folder_without_a_tokenizer_file_is_left_to_transformers(folder: Path) -
 CAPACITY = 510
 
 
-@given(
-    st.lists(st.integers(1, 500) | st.integers(1, 3), max_size=200),
-    st.sampled_from([0, 1, 32, 500]),
-)
+@given(st.lists(st.integers(1, 500) | st.integers(1, 3), max_size=200), st.sampled_from([0, 1, 32, 500]))
 @example([31] * 24, 32)
 @example([64] * 16, 32)
 @example([127, 383] * 9, 32)

@@ -79,9 +79,7 @@ def test_conll_has_documents_and_columns_separated_by_tabs_or_spaces(tmp_path: P
     assert read_gold(path, GoldFormat(label_scheme="TOKENS"))[0][0].labels == ("PRP", "I-VBD")
     path = write(tmp_path / "a.txt", "1 I-PER NNP Ada\n2 O VBD slept\n")
     form = GoldFormat(format="conll", word_column=4, tag_column=3, label_column=2, label_scheme="IOB1")
-    assert read_gold(path, form) == [
-        [Sentence(words=("Ada", "slept"), labels=("B-PER", "O"), tags=("NNP", "VBD"))],
-    ]
+    assert read_gold(path, form) == [[Sentence(words=("Ada", "slept"), labels=("B-PER", "O"), tags=("NNP", "VBD"))]]
 
 
 @pytest.mark.parametrize(
@@ -305,14 +303,7 @@ def test_token_labels_of_any_form_are_no_stray_entities(tmp_path: Path) -> None:
     assert faults_of(path, label_column="upos", label_scheme="TOKENS") == []
 
 
-@pytest.mark.parametrize(
-    ("name", "after"),
-    [
-        ("1-2", "O"),
-        ("1-2", "B-PER"),
-        ("1.1", "O"),
-    ],
-)
+@pytest.mark.parametrize(("name", "after"), [("1-2", "O"), ("1-2", "B-PER"), ("1.1", "O")])
 def test_label_of_what_is_no_word_is_a_fault(tmp_path: Path, name: str, after: str) -> None:
     rows = word(1, "a", f"NER={after}") + word(2, "el", "_") + word(3, "mar", "_")
     empty = rows.split("\n", 1)[0] + "\n" + word(name, "x", "NER=B-LOC") + rows.split("\n", 1)[1]

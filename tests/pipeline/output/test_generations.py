@@ -226,12 +226,7 @@ def run_until_stopped(archive: Path, step: str) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     with ExitStack() as patches:
-        for module in (
-            "storage.atomic_writes",
-            "output.parquet_parts",
-            "output.output_folder",
-            "output.generations",
-        ):
+        for module in ("storage.atomic_writes", "output.parquet_parts", "output.output_folder", "output.generations"):
             patches.enter_context(mock.patch(f"concord.pipeline.{module}.crash_point", stop_at))
         run(archive)
 

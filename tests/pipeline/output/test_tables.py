@@ -74,14 +74,9 @@ def test_annotated_tables_contain_the_values_of_the_documents() -> None:
     text = "Ann Lee met.  Bob\U0001f600"
     annotated = AnnotatedDocument(
         parsed=parsed(
-            text,
-            (word(0, "Ann", head=2), word(4, "Lee"), word(8, "met.", head=2)),
-            (word(14, "Bob\U0001f600"),),
+            text, (word(0, "Ann", head=2), word(4, "Lee"), word(8, "met.", head=2)), (word(14, "Bob\U0001f600"),)
         ),
-        predictions=(
-            prediction("B-PER", "I-PER", "O", spans=(Span(0, 2, "PER"),), confidence=0.375),
-            prediction("O"),
-        ),
+        predictions=(prediction("B-PER", "I-PER", "O", spans=(Span(0, 2, "PER"),), confidence=0.375), prediction("O")),
     )
     tables = tables_of(annotated)
     assert tables["documents"].to_pylist() == [

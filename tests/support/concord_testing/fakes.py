@@ -23,13 +23,7 @@ from typing import Any
 from concord.models.data.outputs import DEFAULT_OPTIONS, AttentionMap, OnBatch, Prediction, PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.labels import decode_spans
-from concord.pipeline.documents import (
-    DeadLetter,
-    Document,
-    ParsedDocument,
-    ParsedSentence,
-    ParsedWord,
-)
+from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.errors import StoreError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.manifest import CommitRecord

@@ -10,13 +10,7 @@ from typing import Any, NamedTuple
 from concord.models.data.outputs import Prediction, known_numbers
 from concord.models.labels import decode_spans
 from concord.pipeline.config import AnnotateConfig, OutputConfig, ParserConfig
-from concord.pipeline.documents import (
-    AnnotatedDocument,
-    DeadLetter,
-    Document,
-    ParsedDocument,
-    ParsedSentence,
-)
+from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument, ParsedSentence
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMA_VERSION, Signature

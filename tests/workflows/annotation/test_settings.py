@@ -17,12 +17,7 @@ from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.run_report import RunReport
-from concord.workflows.annotation.job import (
-    job_values,
-    read_annotate_job,
-    resolve_job,
-    with_settings_of_collection,
-)
+from concord.workflows.annotation.job import job_values, read_annotate_job, resolve_job, with_settings_of_collection
 
 pytestmark = pytest.mark.slow
 

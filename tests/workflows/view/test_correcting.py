@@ -526,11 +526,7 @@ def test_a_flag_keeps_the_labels_and_says_why(client: TestClient, output: Path) 
     for _ in range(2):
         window.send("/flag", start=24, end=48, comment=" a person or a firm? ")
     [line] = read_log(log_path(output))
-    assert (line.action, line.comment, line.result.text) == (
-        "flag",
-        "a person or a firm?",
-        "Alan Baxter runs Baxter.",
-    )
+    assert (line.action, line.comment, line.result.text) == ("flag", "a person or a firm?", "Alan Baxter runs Baxter.")
     assert current_corrections([line]) == {}
     assert [status.state for status in list_statuses(output)] == ["flagged"]
     assert "flagged Alan Baxter runs Baxter." in card_of(client, "1").words
@@ -658,10 +654,7 @@ def test_markup_in_words_ids_and_labels_is_corrected_like_any_other(tmp_path: Pa
         window.open(f"/document?id={doc_id}&at={start}-{end}")
         assert not re.search(r"<(img|marquee|script)\b", window.page)
     assert actions(output)[:count].count("accept") >= count - 1
-    for path in (
-        "/corrections",
-        f"/everywhere?text={urllib.parse.quote(viewing.SCRIPT)}&label=LOC",
-    ):
+    for path in ("/corrections", f"/everywhere?text={urllib.parse.quote(viewing.SCRIPT)}&label=LOC"):
         assert not re.search(r"<(img|marquee|script)\b", Window(client, path).page)
 
 

@@ -173,11 +173,7 @@ def test_words_and_labels_are_updated_in_every_layer_as_in_equation_9() -> None:
 @pytest.mark.parametrize(("contexts", "labels"), [(True, True), (True, False), (False, True)])
 @torch.inference_mode()
 def test_memory_streams_join_those_of_the_sentence_before_every_layer(
-    build: Callable[..., Any],
-    documents: list[list[Sentence]],
-    contexts: bool,
-    labels: bool,
-    sentence_labels: bool,
+    build: Callable[..., Any], documents: list[list[Sentence]], contexts: bool, labels: bool, sentence_labels: bool
 ) -> None:
     memory = {"contexts": contexts, "labels": labels}
     sizes = {"two_stream": CONFIG.model_dump(), "sentence_labels": sentence_labels, "memory": memory}
