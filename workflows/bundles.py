@@ -36,9 +36,7 @@ def pack_bundle(bundle: Path, folder: Path) -> None:
     """
     files = copy_bundle(bundle, folder)
     manifest = BundleManifest(
-        format_version=1,
-        digest=tagger_digest(folder),
-        files={name: file_sha256(folder / name) for name in files},
+        format_version=1, digest=tagger_digest(folder), files={name: file_sha256(folder / name) for name in files}
     )
     (folder / MANIFEST_NAME).write_text(json.dumps(manifest.model_dump(), indent=2) + "\n", encoding="utf-8")
 

@@ -33,14 +33,7 @@ from concord.pipeline.names.language import language_of
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows import corpora
 from concord.workflows.console import INLINE, Answer, counted, table
-from concord.workflows.corpora import (
-    Documents,
-    gold_format,
-    read_corpora,
-    read_gold_for,
-    rename,
-    without_labels,
-)
+from concord.workflows.corpora import Documents, gold_format, read_corpora, read_gold_for, rename, without_labels
 
 WARM_UP_DOCUMENTS = 3
 SHOWN_LABELS = 60
@@ -391,12 +384,7 @@ def compare(job: CompareJob) -> Comparison:
         left_out=sorted({further[kind] for kind in left_out}),
         unit="sentence" if all(document.name is None for document in documents) else "document",
         lines=compare_labels(
-            documents,
-            first,
-            second,
-            procedure=job.procedure,
-            find_groups=group_finder(sentences, known),
-            scheme=scheme,
+            documents, first, second, procedure=job.procedure, find_groups=group_finder(sentences, known), scheme=scheme
         ),
     )
 

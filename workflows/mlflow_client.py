@@ -134,12 +134,7 @@ def has_store() -> bool:
 
 
 def open_run(
-    *,
-    experiment: str,
-    name: str,
-    parameters: Mapping[str, object],
-    tags: Mapping[str, str],
-    key: str | None = None,
+    *, experiment: str, name: str, parameters: Mapping[str, object], tags: Mapping[str, str], key: str | None = None
 ) -> Run:
     """Open a new run, or an earlier one that was not finished.
 

@@ -33,14 +33,7 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import REFUSED, Answer, counted, plain, table
-from concord.workflows.corpora import (
-    Documents,
-    Overlap,
-    find_overlap,
-    read_gold_for,
-    read_provenance,
-    without_labels,
-)
+from concord.workflows.corpora import Documents, Overlap, find_overlap, read_gold_for, read_provenance, without_labels
 from concord.workflows.evaluation import CompareJob, EvaluateJob, Line, Procedure, compare, evidence, score_tagger
 from concord.workflows.job_files import corpus_paths, read_yaml
 from concord.workflows.mlflow_client import (
@@ -294,11 +287,7 @@ def _examine_against(
     comparison = compare(job)
     documents = [list(document.sentences) for document in comparison.documents]
     overlap = _overlap(candidate, documents)
-    conditions = [
-        *conditions,
-        provenance_condition(gate, overlap),
-        *comparison_conditions(gate, comparison.lines),
-    ]
+    conditions = [*conditions, provenance_condition(gate, overlap), *comparison_conditions(gate, comparison.lines)]
     if gate.throughput_ratio:
         conditions.append(throughput_condition(gate, relative_speed(*comparison.taggers, documents)))
     return Findings(

@@ -19,13 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from concord.models.bundles.manifest import (
-    BUNDLE_NAME,
-    CONFIG_NAME,
-    needed_encoders,
-    read_saved,
-    tagger_digest,
-)
+from concord.models.bundles.manifest import BUNDLE_NAME, CONFIG_NAME, needed_encoders, read_saved, tagger_digest
 from concord.models.errors import ConfigError, EncoderMissingError, ModelError
 from concord.models.labels import TOKENS
 from concord.models.words.encoder_config import find_encoder

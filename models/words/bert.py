@@ -272,12 +272,7 @@ def _look_up(rows: Tensor, numbers: Tensor) -> Tensor:
 
 
 def read_bert(
-    folder: Path,
-    *,
-    weights_name: str,
-    precision: Precision,
-    device: str,
-    replaced: Mapping[str, Tensor] | None = None,
+    folder: Path, *, weights_name: str, precision: Precision, device: str, replaced: Mapping[str, Tensor] | None = None
 ) -> tuple[Bert, SubwordTokenizer] | None:
     """Read a Hugging Face folder; None if it has another network or tokenizer, which transformers has to read.
 

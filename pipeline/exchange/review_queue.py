@@ -288,10 +288,7 @@ def _sort_key(candidate: QueuedSentence, seed: int) -> tuple[float, float, bytes
 
 
 def _score(
-    doc_id: str,
-    pieces: Sequence[CollectedSentence],
-    entities: Sequence[EntityRow],
-    candidates: Sequence[EntityRow],
+    doc_id: str, pieces: Sequence[CollectedSentence], entities: Sequence[EntityRow], candidates: Sequence[EntityRow]
 ) -> QueuedSentence:
     """Return a sentence with its least confident decision, without a rank."""
     words = [word for piece in pieces for word in piece.tokens]

@@ -37,11 +37,7 @@ class Executor(Protocol):
     """Runs shards on workers."""
 
     def __call__(
-        self,
-        plan: Plan,
-        shards: Sequence[Shard],
-        on_report: OnReport,
-        on_progress: OnShardProgress | None = None,
+        self, plan: Plan, shards: Sequence[Shard], on_report: OnReport, on_progress: OnShardProgress | None = None
     ) -> Mapping[str, int]:
         """Annotate and commit every shard.
 

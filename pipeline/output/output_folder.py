@@ -39,14 +39,7 @@ from concord.pipeline.output.tables import NAMED_COLUMNS, tabulate_names, withou
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.atomic_writes import crash_point, retry_on, store_errors, write_once
 from concord.pipeline.storage.folders import ABSENT
-from concord.pipeline.storage.output_paths import (
-    OutputPath,
-    list_files,
-    list_folder,
-    output_path,
-    read_bytes,
-    remove,
-)
+from concord.pipeline.storage.output_paths import OutputPath, list_files, list_folder, output_path, read_bytes, remove
 
 STATS_NAME = "stats.json"
 SETTINGS_NAME = "settings.yaml"

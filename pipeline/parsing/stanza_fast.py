@@ -223,11 +223,7 @@ class FastStanza(FastTokenizer):
         return [word.lemma or "_" for found in processor.process(document).sentences for word in found.words]
 
     def _attach(
-        self,
-        rows: NDArray[np.int64],
-        tags: Sequence[_Tag],
-        lemmas: Sequence[str],
-        sentences: Sequence[Sequence[str]],
+        self, rows: NDArray[np.int64], tags: Sequence[_Tag], lemmas: Sequence[str], sentences: Sequence[Sequence[str]]
     ) -> list[tuple[int | None, str | None]]:
         """Return head and relation of each word, if the parser is loaded."""
         if self._parser is None:

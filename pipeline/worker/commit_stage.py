@@ -63,11 +63,7 @@ class CommitStage:
         return self._folder.find_commit(shard.index, generation=self._generation)
 
     def run(
-        self,
-        shard: Shard,
-        outcomes: Sequence[Outcome],
-        *,
-        step: BackOffStep = BackOffStep.AS_PLANNED,
+        self, shard: Shard, outcomes: Sequence[Outcome], *, step: BackOffStep = BackOffStep.AS_PLANNED
     ) -> CommitRecord:
         """Write and commit a shard; the rows that it copies come before those of its outcomes.
 

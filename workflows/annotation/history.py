@@ -15,14 +15,7 @@ from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS
-from concord.pipeline.output.shard_stats import (
-    CONFIDENT,
-    LETTERS,
-    OF_WORDS,
-    PastGeneration,
-    Share,
-    past_generations,
-)
+from concord.pipeline.output.shard_stats import CONFIDENT, LETTERS, OF_WORDS, PastGeneration, Share, past_generations
 from concord.pipeline.output.tables import without_candidates, without_lost_pages
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, counted, printable, table

@@ -44,9 +44,7 @@ def init(folder: Path, *, types: str) -> Answer:
 @click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--output", "-o", type=FOLDER, help="Folder for the clean corpora; without it (or with -), only check.")
 @click.option(
-    "--format",
-    type=click.Choice(["conll", "conllu", "conll2012"]),
-    help="Of the input.  [default: by file name]",
+    "--format", type=click.Choice(["conll", "conllu", "conll2012"]), help="Of the input.  [default: by file name]"
 )
 @click.option("--word-column", type=POSITIVE, default=1, show_default=True, help="Column of words (conll).")
 @click.option("--tag-column", type=POSITIVE, help="Column of parts of speech (conll), from 1.")
@@ -166,15 +164,7 @@ def evaluate(model: str, *, samples: int | None, threshold: float | None, **opti
 @click.option("--rounds", type=POSITIVE, default=10_000, show_default=True, help="Number of randomisation rounds.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the randomisation and the bootstrap.")
 @compute_options
-def compare(
-    first: str,
-    second: str,
-    *,
-    alpha: float,
-    rounds: int,
-    seed: int,
-    **options: Any,
-) -> Answer:
+def compare(first: str, second: str, *, alpha: float, rounds: int, seed: int, **options: Any) -> Answer:
     """Test whether tagger B is better than tagger A.
 
     A and B are folders, bundled taggers, models:/NAME@ALIAS, spacy:NAME or hf:FOLDER. Both label the corpora, and their

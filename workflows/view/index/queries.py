@@ -146,12 +146,7 @@ class Totals(NamedTuple):
 
 
 def find_documents(
-    index: sqlite3.Connection,
-    document_filter: DocumentFilter,
-    *,
-    order: str,
-    reverse: bool,
-    window: Window,
+    index: sqlite3.Connection, document_filter: DocumentFilter, *, order: str, reverse: bool, window: Window
 ) -> tuple[list[IndexedDocument], Totals]:
     """Return some documents, and what all of them add up to.
 

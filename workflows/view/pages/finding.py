@@ -63,11 +63,7 @@ def documents(viewer: Viewer, query: Query) -> Page:
         orders = [*DOCUMENT_ORDERS, *(META + entry.field for entry in fields)]
         order = query.one_of("order", dict.fromkeys(orders))
         rows, totals = find_documents(
-            index,
-            chosen,
-            order=order,
-            reverse=query.text("reverse") == "1",
-            window=query.window(PAGE_ROWS),
+            index, chosen, order=order, reverse=query.text("reverse") == "1", window=query.window(PAGE_ROWS)
         )
         recurring, dated = meta_facets(index, chosen)
         columns = dict.fromkeys([*dated, *recurring, *([] if order in DOCUMENT_ORDERS else [order.removeprefix(META)])])
