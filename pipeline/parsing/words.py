@@ -1,14 +1,12 @@
 """Where words and sentences never end, and where they always do, whatever a tokenizer's network has said.
 
-A network learns the letters of some languages, and cuts words of others anywhere: these rules need no training. Like
-``tokens``, they read one document at a time.
+A network learns the letters of some languages, and cuts words of others anywhere: these rules need no training.
 """
 
 import re
 from itertools import pairwise
 from unicodedata import category
 
-from concord.pipeline.names.language import language_of
 from concord.pipeline.parsing.tokens import Token, make_token
 
 # Digits of any script, with the comma and the point of Latin or Arabic script between them.
@@ -36,44 +34,31 @@ _UNFINISHED = re.compile("(?=[^\\W\\d_])[\u0370-\u0dff\u10a0-\u10ff\u1f00-\u1fff
 _SIGN = re.compile(r"[^\w\s\x00-\x7f‘’‛°]|‘(?!\w)|[][(){}]")
 _CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)
 _BRACKETS = {"(": ")", "[": "]", "{": "}", ")": "(", "]": "[", "}": "{"}
-_SKIN_TONES = "\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
-
-_ARTICLES = "[Aa]m|[Bb]eim|[Dd](?:as|e[mnrs]|ie)|[Ii]m|[Vv]om|[Zz]u[mr]"
-_MONTHS = "Januar|Jänner|Februar|März|Mai|Juni|Juli|Oktober|Dezember"  # those that English has not
-_CLUBS = "FC|FFC|FSV|BC|SC|SV|VC"
-_OPENERS = (
-    "Aber|Als|Am|An|Auch|Auf|Aus|Bei|Da|Damit|Danach|Dann|Das|Dem|Den|Der|Deshalb|Die|Dies|Diese|Dieser|Dieses|Doch|"
-    "Dort|Ein|Eine|Einen|Einem|Einer|Er|Es|Für|Hier|Ich|Ihr|Ihre|Im|In|Man|Mit|Nach|Nun|Nur|Ob|Seit|Sein|Seine|Sie|So|"
-    "Und|Unter|Vom|Von|Vor|Was|Weil|Wenn|Wer|Wie|Wir|Zu|Zum|Zur"
-)
-# An ordinal number of German: a month follows it, the name of a club, or, if an article is before it, a word in a
-# capital that does not only begin sentences.
+# An ordinal number of German: before a month, if a preposition is before it also one that English has, or in a club.
 _ORDINAL = re.compile(
-    rf"(?<![\w.,])(?:({_ARTICLES}) )?\d{{1,2}}(\.) "
-    rf"(?:(?:{_MONTHS})\b|(?<=\b1\. )(?:{_CLUBS})\b ?|(?(1)(?!(?:{_OPENERS})\b)[A-ZÄÖÜ]|(?!)))"
+    r"(?<![\w.,])(?:([Aa]m|[Bb]is|[Vv]om|[Zz]um) )?\d{1,2}(\.) "
+    r"(?:(?:Januar|Jänner|Februar|März|Mai|Juni|Juli|Oktober|Dezember)\b|(?<=\b1\. )(?:FC|FFC|FSV|BC|SC|SV|VC)\b ?"
+    r"|(?(1)(?:April|August|September|November)\b|(?!)))"
 )
 
 
 def mend_words(view: str, sentences: list[list[Token]], *, letters: bool) -> list[list[Token]]:
     """Return the tokens of a text, with words that end where they should.
 
-    No word, and so no sentence, ends within a number (digits with commas or points between them; a list without spaces,
-    ``1990,1991``, is then one word too), before a combining mark, or between two symbols. Symbols are words of their
-    own, as are the quotation marks and brackets at the edges of a word.
+    No word, and so no sentence, ends within a number or a list of them without spaces (``1990,1991``), before a mark of
+    a letter, or between two symbols. Symbols are words of their own, as are quotation marks and brackets around words.
 
     Args:
-        letters: whether no word ends between two letters either, and no sentence after an ordinal number of German: not
-            for a package that has learned one language, whose words may end there.
+        letters: whether no word ends between two letters either, and no sentence after a German ordinal number: not for
+            a package that has learned one language, whose words may end there.
     """
     whole = _places_within(_NUMBER, view)
-    goes_on: set[int] = set()
+    mended, goes_on = list[list[Token]](), set[int]()
     if letters:
         whole |= _places_within(_UNSPACED, view)
         for match in _ORDINAL.finditer(view):
-            if (language := language_of(view)) is not None and language.code == "de":
-                whole.add(match.start(2))
-                goes_on.update((match.end(2) + 1, match.end()))
-    mended: list[list[Token]] = []
+            whole.add(match.start(2))
+            goes_on.update((match.end(2) + 1, match.end()))
     for sentence in sentences:
         before, first = mended[-1][-1] if mended else None, sentence[0]
         goes_on_here = before and (first.start in goes_on or _is_one_word(view, before, first, whole, letters))
@@ -94,8 +79,7 @@ def mend_words(view: str, sentences: list[list[Token]], *, letters: bool) -> lis
 
 def is_unspaced(view: str) -> bool:
     """Return whether more than half of a text's letters are of scripts that write no spaces between words."""
-    unspaced = sum(len(match[0]) for match in _UNSPACED.finditer(view))
-    return bool(unspaced) and 2 * unspaced > sum(map(str.isalpha, view))
+    return 2 * sum(map(len, _UNSPACED.findall(view))) > sum(map(str.isalpha, view))
 
 
 def _places_within(pattern: re.Pattern[str], view: str) -> set[int]:
@@ -116,14 +100,13 @@ def _is_one_word(view: str, before: Token, token: Token, whole: set[int], letter
     if left.isalpha() and right.isalpha():
         is_split = _UNSPACED.match(left) or _UNSPACED.match(right)
         return letters and not (is_split or _CONTRACTION.fullmatch(view, before.start, token.end))
-    if left.isascii() and right.isascii():
-        return False
     is_within = letters and any(_MARK_WITHIN.match(view, at) for at in (place - 1, place))
     return is_within or (_is_symbol(left) and _is_symbol(right))
 
 
 def _is_symbol(character: str) -> bool:
-    return character in _SKIN_TONES or (category(character) == "So" and character != "°")
+    is_skin_tone = "\U0001f3fb" <= character <= "\U0001f3ff"
+    return is_skin_tone or (category(character) == "So" and character != "°")
 
 
 def _joined(view: str, before: Token, token: Token) -> Token:
@@ -133,47 +116,34 @@ def _joined(view: str, before: Token, token: Token) -> Token:
 
 
 def _split(view: str, token: Token) -> list[Token]:
-    """Split a token before and after symbols, and quotation marks and brackets at its edges."""
+    """Split a token before and after symbols, and quotation marks and brackets at its edges, unless it has a space."""
     text = view[token.start : token.end]
-    if len(text) == 1 or text.isalnum() or any(word.end - word.start == len(text) for word in token.words[1:]):
+    if len(text.split()) > 1 or any(word.end - word.start == len(text) for word in token.words[1:]):
         return [token]
     tokens, cuts = [], _cuts(view, token.start, token.end)
     for start, end in pairwise([token.start, *cuts, token.end]):
         words = [(max(start, word.start), min(end, word.end)) for word in token.words]
         tokens.append(make_token(view, start, end, [view[slice(*word)] for word in words if word[0] < word[1]]))
-    return tokens if cuts else [token]
+    return tokens
 
 
 def _cuts(view: str, start: int, end: int) -> list[int]:
-    """Return the places within a token where a word ends; none if it has white space."""
-    core = _CORE.search(view, start, end)
-    cuts: set[int] = set()
-    after = start
-    for match in _SIGN.finditer(view, start):
-        first = match.start()
-        if first >= end:
-            break
-        is_symbol = _is_symbol(match[0])
-        if first >= after and (is_symbol or _is_outer(view, first, core)):
-            after = first + 1
+    """Return the places within a token where a word ends."""
+    core = _CORE.search(view, start, end)  # from its first letter or digit to its last
+    cuts, after = set[int](), start
+    for match in _SIGN.finditer(view, start, end):
+        first, is_symbol = match.start(), _is_symbol(match[0])
+        if first >= after and (is_symbol or _is_outer(match, core)):
+            after = match.end()
             while after < end and (category(view[after])[0] == "M" or (is_symbol and _is_symbol(view[after]))):
                 after += 1
             cuts.update((first, after))
-    return sorted(cuts - {start, end}) if len(view[start:end].split()) == 1 else []
+    return sorted(cuts - {start, end})
 
 
-def _is_outer(view: str, place: int, core: re.Match[str] | None) -> bool:
-    """Return whether a quotation mark or bracket is at an edge of a word; those of ":)" and "(s)he" are not.
-
-    Args:
-        core: the token from its first letter or digit to its last.
-    """
-    mark = view[place]
-    if category(mark) not in {"Pi", "Pf", "Ps", "Pe"} or (core and core.start() < place < core.end()):
+def _is_outer(sign: re.Match[str], core: re.Match[str] | None) -> bool:
+    """Return whether a quotation mark or bracket is at an edge of a word's core; those of ":)" and "(s)he" are not."""
+    mark, other = sign[0], _BRACKETS.get(sign[0], "")
+    if category(mark) not in {"Pi", "Pf", "Ps", "Pe"} or (core and core.start() < sign.start() < core.end()):
         return False
-    if mark not in _BRACKETS:
-        return True
-    if core is None or _BRACKETS[mark] in core[0]:
-        return False
-    neighbour = view[place + 1] if place < core.start() else view[place - 1]
-    return neighbour not in ":;=-*^'"
+    return not other or (core is not None and other not in core[0])

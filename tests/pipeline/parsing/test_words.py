@@ -74,7 +74,7 @@ def test_the_words_of_another_package_may_end_between_letters() -> None:
         ("‹Split›|. ›Aarhus‹.«", "‹|Split|›|. ›|Aarhus|‹|.|«"),
         ("‚Ulm‘ und „Köln“ l’air ‘tis d‘État", "‚|Ulm|‘ und „|Köln|“ l’air ‘tis d‘État"),
         ("(Riga) [4] a) “(Bonn).” 「Nara」", "(|Riga|) [|4|] a|) “|(|Bonn|)|.|” 「|Nara|」"),
-        (":-) (s)he word(s) f(x) lol:) l» a»b", ":-) (s)he word(s) f(x) lol:) l|» a»b"),
+        (":-) (s)he word(s) f(x) l» a»b", ":-) (s)he word(s) f(x) l|» a»b"),
     ],
 )
 def test_symbols_and_quotation_marks_are_words_of_their_own(marked: str, expected: str) -> None:
@@ -91,29 +91,16 @@ def test_the_words_of_a_token_are_divided_with_it() -> None:
     assert mend_words("a del\u2665", [[whole]], letters=True) == [[whole]]
 
 
-GERMAN = "Die Zeitung schrieb über das Spiel der beiden Mannschaften. "
-
-
 @pytest.mark.parametrize(
     ("marked", "expected"),
     [
-        ("bis 31|./ Mai blieb er", "bis 31. Mai blieb er"),
+        ("bis 31|./ Mai, vom 2|./ April an", "bis 31. Mai, vom 2. April an"),
         ("Der 1|./ FC/ Ulm siegt beim 1. FSV/ Trier", "Der 1. FC Ulm siegt beim 1. FSV Trier"),
-        ("auf der 35./ Messe|./ Am 2|./ Tag kam er", "auf der 35. Messe|./ Am 2. Tag kam er"),
-        ("Sie trägt die 10|./ Er die 9|./ Tim", "Sie trägt die 10|./ Er die 9. Tim"),  # the price of it
-        (
-            "Tim wird 8|./ Ulla auch|./ Ada wohnt in der 7|./ Dann",
-            "Tim wird 8|./ Ulla auch|./ Ada wohnt in der 7|./ Dann",
-        ),
+        ("Ada is 7|./ May is 8|./ April is 9|./ Er", "Ada is 7|./ May is 8|./ April is 9|./ Er"),
     ],
 )
 def test_no_sentence_ends_after_an_ordinal_number_of_german(marked: str, expected: str) -> None:
-    assert mended(GERMAN + marked) == GERMAN + expected
-
-
-def test_other_languages_have_no_ordinal_numbers_of_german() -> None:
-    danish = "Borgmesteren skrev først et langt brev den 20|./ Nina læste det ikke før hun blev 30|./ Juli var varm|."
-    assert mended(danish) == danish
+    assert mended(marked) == expected
 
 
 @pytest.mark.parametrize(
