@@ -46,6 +46,9 @@ def text_term(pattern: str, label: str = "DRUG", **more: str) -> dict[str, Any]:
     return {"label": label, "pattern": pattern, **more}
 
 
+OVERLAPPING = [text_term("b c", "SHORT"), text_term("a b", "FIRST"), text_term("c d e", "LONG")]
+
+
 def found(terms: TermMatcher, words: str) -> list[tuple[str, str]]:
     sentence = Sentence(words=tuple(words.split()))
     return [(" ".join(sentence.words[span.start : span.end]), span.label) for span in terms.spans(sentence)]
@@ -73,36 +76,40 @@ def test_a_text_matches_in_either_form_of_unicode(
     assert found(terms, f"in {words}x now") == []
 
 
-def test_a_text_matches_whole_words_in_its_case() -> None:
-    terms = matcher(text_term("aspirin"), text_term("Vitamin C"))
-    assert found(terms, "aspirin and Vitamin C , not Aspirin , aspirins or Vitamin Cx") == [
-        ("aspirin", "DRUG"),
-        ("Vitamin C", "DRUG"),
-    ]
-
-
-def test_a_text_ignores_case_where_its_line_says_so() -> None:
-    terms = matcher(text_term("aspirin", phrase_matcher_attr="LOWER"), text_term("Zinc", phrase_matcher_attr="ORTH"))
-    assert found(terms, "ASPIRIN Aspirin zinc Zinc") == [("ASPIRIN", "DRUG"), ("Aspirin", "DRUG"), ("Zinc", "DRUG")]
+@pytest.mark.parametrize(
+    ("lines", "words", "matches"),
+    [
+        (
+            [text_term("aspirin"), text_term("Vitamin C")],
+            "aspirin and Vitamin C , not Aspirin , aspirins or Vitamin Cx",
+            [("aspirin", "DRUG"), ("Vitamin C", "DRUG")],
+        ),
+        (
+            [text_term("aspirin", phrase_matcher_attr="LOWER"), text_term("Zinc", phrase_matcher_attr="ORTH")],
+            "ASPIRIN Aspirin zinc Zinc",
+            [("ASPIRIN", "DRUG"), ("Aspirin", "DRUG"), ("Zinc", "DRUG")],
+        ),
+        ([text_term("information"), text_term("New York")], "in formation NewYork", []),
+        (OVERLAPPING, "a b c d e", [("a b", "FIRST"), ("c d e", "LONG")]),
+        (OVERLAPPING, "a b c d", [("a b", "FIRST")]),
+        ([text_term("iron", "METAL"), text_term("iron", "DRUG")], "iron", [("iron", "METAL")]),
+    ],
+    ids=[
+        "whole words in their case",
+        "case ignored",
+        "no words joined",
+        "longest",
+        "then first",
+        "first of equal ones",
+    ],
+)
+def test_a_text_matches(lines: list[dict[str, Any]], words: str, matches: list[tuple[str, str]]) -> None:
+    assert found(matcher(*lines), words) == matches
 
 
 @pytest.mark.parametrize("words", ["beta-blocker", "beta - blocker", "beta- blocker"])
 def test_a_text_matches_however_the_words_are_cut(words: str) -> None:
     assert found(matcher(text_term("beta-blocker")), f"a {words} helps") == [(words, "DRUG")]
-
-
-def test_a_text_does_not_join_words() -> None:
-    assert found(matcher(text_term("information"), text_term("New York")), "in formation NewYork") == []
-
-
-def test_the_longest_match_counts_then_the_first() -> None:
-    terms = matcher(text_term("b c", "SHORT"), text_term("a b", "FIRST"), text_term("c d e", "LONG"))
-    assert found(terms, "a b c d e") == [("a b", "FIRST"), ("c d e", "LONG")]
-    assert found(terms, "a b c d") == [("a b", "FIRST")]
-
-
-def test_the_first_of_equal_terms_counts() -> None:
-    assert found(matcher(text_term("iron", "METAL"), text_term("iron", "DRUG")), "iron") == [("iron", "METAL")]
 
 
 def test_sentences_are_marked_with_labels() -> None:

@@ -10,10 +10,11 @@ from typing import cast
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from concord_testing import runs
+from concord_testing import runs, viewing
 from concord_testing.documents import BROKEN_PAGE, lines, pdf, warc_page
 
 from concord.pipeline.errors import InputError, PlanError
+from concord.pipeline.exchange.export import export_collection
 from concord.pipeline.output.collection import DeadLetterFilter, open_collection, read_dead_letters
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.shard_stats import collection_counts
@@ -70,6 +71,10 @@ def test_a_broken_page_costs_that_page_alone_and_two_runs_write_equal_bytes(arch
     collection = open_collection(runs.folder_of(report))
     assert collection_counts(collection.manifest)["lost_pages"] == 1
     assert list(read_dead_letters(collection.folder, collection.manifest.shards)) == []
+    export_collection(runs.folder_of(report), tmp_path / "a.jsonl", to="jsonl")
+    assert orjson.loads((tmp_path / "a.jsonl").read_bytes().splitlines()[0])["lost"] == document["lost"]
+    client = viewing.open_client(runs.folder_of(report), tmp_path / "cache")
+    assert "Lost: page or chapter 2: " in viewing.read(client, "/document?id=a.pdf")
 
 
 def test_only_new_bytes_are_annotated(archive: Path) -> None:

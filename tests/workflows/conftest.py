@@ -15,9 +15,11 @@ from concord_testing.tiny_taggers import tiny_bundle, token_bundle, two_stage_co
 
 from concord.models.bundles.checkpoint import save_tagger
 from concord.models.bundles.manifest import BUNDLE_NAME
+from concord.models.evaluation.significance import Difference
 from concord.models.taggers.base import Tagger
 from concord.models.training.fit import STATE_NAME, EpochResult, FitConfig, FitResult
 from concord.workflows import mlflow_client, progress
+from concord.workflows.evaluation import Line
 
 # Named as exported, since a linter sees no use of fixtures.
 __all__ = ["tiny_bundle", "token_bundle", "two_stage_config", "write_corpus"]
@@ -162,6 +164,14 @@ def fake_fit(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
     monkeypatch.setattr("concord.workflows.training.train.fit", fit)
     return choose
+
+
+@pytest.fixture
+def line() -> Line:
+    """Return the line of a comparison that finds its second tagger better."""
+    measured = {"first": 80, "second": 81.2, "p": 0.003, "corrected": 0.003, "detectable": 0.9}
+    difference = Difference(mean=1.2, low=0.4, high=2.0)
+    return Line(kind="all", name="all", difference=difference, differing=50, verdict="better", **measured)
 
 
 @pytest.fixture

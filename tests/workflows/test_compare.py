@@ -103,19 +103,7 @@ def test_lines_are_overall_by_type_by_novelty_and_by_language() -> None:
     assert all(line.p <= line.corrected <= 6 * line.p for line in lines)
 
 
-def test_describe_line_is_one_sentence() -> None:
-    line = Line(
-        kind="all",
-        name="all",
-        first=80,
-        second=81.2,
-        difference=Difference(mean=1.2, low=0.4, high=2.0),
-        p=0.003,
-        corrected=0.003,
-        detectable=0.9,
-        differing=50,
-        verdict="better",
-    )
+def test_describe_line_is_one_sentence(line: Line) -> None:
     assert describe_line(line, unit="F1") == "B is better by 1.2 F1 (0.4 to 2.0), p = 0.003; this data can detect 0.9."
     worse = replace(line, difference=Difference(mean=-1.2, low=-2.0, high=0.1), corrected=0.012, verdict="worse")
     assert describe_line(worse, unit="F1").startswith("B is worse by 1.2 F1 (-0.1 to 2.0), p = 0.003 (0.012 by Holm); ")

@@ -29,22 +29,10 @@ from concord.workflows.promotion import (
 GATE = GateConfig(
     data=["gold.conll"], alpha=0.05, minimum_gain=0.5, no_worse=["long"], tolerance=2.0, throughput_ratio=0.8
 )
-OVERALL = Line(
-    kind="all",
-    name="all",
-    first=80,
-    second=81.2,
-    difference=Difference(mean=1.2, low=0.4, high=2.0),
-    p=0.003,
-    corrected=0.003,
-    detectable=0.9,
-    differing=50,
-    verdict="better",
-)
 
 
-def part(name: str, *, low: float) -> Line:
-    return replace(OVERALL, kind="language", name=name, difference=Difference(mean=low + 3, low=low, high=low + 6))
+def part(line: Line, name: str, *, low: float) -> Line:
+    return replace(line, kind="language", name=name, difference=Difference(mean=low + 3, low=low, high=low + 6))
 
 
 def test_the_gate_file_lists_every_key_with_its_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -60,9 +48,9 @@ def test_the_gate_file_lists_every_key_with_its_default(monkeypatch: pytest.Monk
         read_gate(tmp_path / "gate.yaml")
 
 
-def test_a_better_candidate_passes() -> None:
-    lines = [OVERALL, replace(OVERALL, kind="type", name="PER", difference=Difference(mean=-9, low=-12, high=-6))]
-    conditions = [*comparison_conditions(GATE, [*lines, part("long", low=-1.9)]), throughput_condition(GATE, 0.8)]
+def test_a_better_candidate_passes(line: Line) -> None:
+    lines = [line, replace(line, kind="type", name="PER", difference=Difference(mean=-9, low=-12, high=-6))]
+    conditions = [*comparison_conditions(GATE, [*lines, part(line, "long", low=-1.9)]), throughput_condition(GATE, 0.8)]
     assert [(condition.name, condition.holds) for condition in conditions] == [
         ("p", True),
         ("gain", True),
@@ -72,10 +60,10 @@ def test_a_better_candidate_passes() -> None:
     assert all(condition.short_by == 0 for condition in conditions)
 
 
-def test_a_failing_condition_says_how_much_is_missing() -> None:
-    worse = replace(OVERALL, difference=Difference(mean=-0.25, low=-1.0, high=0.5), p=0.3)
+def test_a_failing_condition_says_how_much_is_missing(line: Line) -> None:
+    worse = replace(line, difference=Difference(mean=-0.25, low=-1.0, high=0.5), p=0.3)
     conditions = [
-        *comparison_conditions(GATE, [worse, part("long", low=-2.5), part("short", low=-1.0)]),
+        *comparison_conditions(GATE, [worse, part(line, "long", low=-2.5), part(line, "short", low=-1.0)]),
         throughput_condition(GATE, 0.6),
         first_condition(GATE, 41.5),
     ]
@@ -86,16 +74,16 @@ def test_a_failing_condition_says_how_much_is_missing() -> None:
     assert "8.5" in text.splitlines()[-1]
 
 
-def test_a_gain_of_zero_and_a_p_equal_to_alpha_fail() -> None:
+def test_a_gain_of_zero_and_a_p_equal_to_alpha_fail(line: Line) -> None:
     gate = GATE.model_copy(update={"minimum_gain": 0.0, "no_worse": []})
-    nothing = replace(OVERALL, difference=Difference(mean=0.0, low=-1.0, high=1.0), p=0.05)
+    nothing = replace(line, difference=Difference(mean=0.0, low=-1.0, high=1.0), p=0.05)
     p, gain = comparison_conditions(gate, [nothing])
     assert (p.holds, gain.holds, gain.wanted) == (False, False, "above 0")
 
 
-def test_a_line_that_the_comparison_lacks_is_named_with_those_there_are() -> None:
+def test_a_line_that_the_comparison_lacks_is_named_with_those_there_are(line: Line) -> None:
     with pytest.raises(ConfigError, match="lines of the comparison, which are PER, unseen, got long"):
-        comparison_conditions(GATE, [OVERALL, part("PER", low=0.0), part("unseen", low=0.0)])
+        comparison_conditions(GATE, [line, part(line, "PER", low=0.0), part(line, "unseen", low=0.0)])
 
 
 def test_seen_documents_unknown_provenance_and_changed_files_fail() -> None:

@@ -14,7 +14,6 @@ from concord.models.bundles.manifest import CONFIG_NAME, WEIGHTS_NAME, needed_en
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ConfigError, ModelError
 from concord.models.taggers.base import Tagger
-from concord.models.taggers.two_stage import TwoStageTagger
 
 pytestmark = pytest.mark.slow
 
@@ -33,12 +32,16 @@ def change_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> N
     (folder / CONFIG_NAME).write_text(json.dumps(values))
 
 
-def test_saved_tagger_records_the_source_of_its_trees(build: Build, tmp_path: Path) -> None:
-    tagger = build("dependency_aware")
-    assert tagger.trees == "unknown"
-    tagger.trees = "a_parser@1234"
-    save_tagger(tagger, tmp_path)
-    assert load_tagger(tmp_path).trees == "a_parser@1234"
+def test_saved_tagger_keeps_the_source_of_its_trees_and_a_changed_threshold(build: Build, tmp_path: Path) -> None:
+    reader: Any = build("dependency_aware")
+    tagger: Any = build("uanet")
+    assert reader.trees == "unknown"
+    reader.trees = "a_parser@1234"
+    save_tagger(reader, tmp_path / "reader")
+    assert load_tagger(tmp_path / "reader").trees == "a_parser@1234"
+    tagger.set_threshold(0.123)
+    save_tagger(tagger, tmp_path / "tagger")
+    assert load_tagger(tmp_path / "tagger").threshold == 0.123
 
 
 def test_saved_folder_has_two_files_and_no_class_path(saved: Path) -> None:
@@ -60,14 +63,6 @@ def test_loading_draws_no_weights_that_the_saved_ones_replace(build: Build, tmp_
     loaded = load_tagger(tmp_path)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in tagger.state_dict().items())
-
-
-def test_save_tagger_saves_a_changed_threshold(build: Build, tmp_path: Path) -> None:
-    tagger = build("uanet")
-    assert isinstance(tagger, TwoStageTagger)
-    tagger.set_threshold(0.123)
-    save_tagger(tagger, tmp_path)
-    assert load_tagger(tmp_path).threshold == 0.123
 
 
 def test_configuration_is_parsed_once_until_it_changes(saved: Path) -> None:

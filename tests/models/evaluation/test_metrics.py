@@ -114,35 +114,24 @@ def labelled(*sentences: str) -> list[tuple[list[str], list[str]]]:
     return [([word for word, _ in row], [label for _, label in row]) for row in rows]
 
 
-def test_name_labels_counts_entities_and_other_occurrences_in_any_case() -> None:
-    document = labelled("Baxter|B-PER left", "BAXTER closes", "Baxter|B-ORG said so")
-    assert name_labels(document) == {"baxter": Counter({"PER": 1, "O": 1, "ORG": 1})}
-
-
-def test_name_labels_ignores_words_inside_a_longer_entity() -> None:
-    document = labelled("Lincoln|B-LOC sleeps", "Lincoln|B-ORG Freight|I-ORG grows")
-    assert name_labels(document) == {"lincoln": Counter({"LOC": 1}), "lincoln freight": Counter({"ORG": 1})}
-
-
-def test_name_labels_counts_a_partly_labelled_name() -> None:
-    document = labelled("Alan|B-PER Baxter|I-PER left", "Alan Baxter|B-ORG left")
-    assert name_labels(document)["alan baxter"] == Counter({"PER": 1, "O": 1})
-
-
-def test_name_labels_ignores_lower_case_words_unless_an_entity_is_in_lower_case() -> None:
-    assert name_labels(labelled("Rose|B-PER sings", "a rose grows")) == {"rose": Counter({"PER": 1})}
-    in_lower_case = name_labels(labelled("rose|B-PER sings", "a rose grows"))
-    assert in_lower_case == {"rose": Counter({"PER": 1, "O": 1})}
-
-
-def test_name_labels_counts_words_in_a_script_without_case() -> None:
-    document = labelled("\u6771\u4eac|B-LOC \u306f", "\u6771\u4eac \u306e")
-    assert name_labels(document) == {"\u6771\u4eac": Counter({"LOC": 1, "O": 1})}
-
-
-def test_name_labels_continues_an_entity_in_the_next_sentence() -> None:
-    document = labelled("the Bank|B-ORG of|I-ORG", "Tamar|I-ORG lent", "Bank of Tamar", "Bank of", "Tamar ran")
-    assert name_labels(document) == {"bank of tamar": Counter({"ORG": 1, "O": 1})}
+@pytest.mark.parametrize(
+    ("document", "names"),
+    [
+        (("Baxter|B-PER left", "BAXTER closes", "Baxter|B-ORG said so"), {"baxter": "PER O ORG"}),
+        (("Lincoln|B-LOC sleeps", "Lincoln|B-ORG Freight|I-ORG grows"), {"lincoln": "LOC", "lincoln freight": "ORG"}),
+        (("Alan|B-PER Baxter|I-PER left", "Alan Baxter|B-ORG left"), {"alan baxter": "PER O", "baxter": "ORG"}),
+        (("Rose|B-PER sings", "a rose grows"), {"rose": "PER"}),
+        (("rose|B-PER sings", "a rose grows"), {"rose": "PER O"}),
+        (("\u6771\u4eac|B-LOC \u306f", "\u6771\u4eac \u306e"), {"\u6771\u4eac": "LOC O"}),
+        (
+            ("the Bank|B-ORG of|I-ORG", "Tamar|I-ORG lent", "Bank of Tamar", "Bank of", "Tamar ran"),
+            {"bank of tamar": "ORG O"},
+        ),
+    ],
+    ids=["case", "longer", "part", "lower case", "name in lower case", "no case", "next sentence"],
+)
+def test_name_labels_counts_entities_and_other_occurrences(document: tuple[str, ...], names: dict[str, str]) -> None:
+    assert name_labels(labelled(*document)) == {name: Counter(labels.split()) for name, labels in names.items()}
 
 
 def test_count_unlabelled_counts_recurring_names_of_two_words_and_more() -> None:

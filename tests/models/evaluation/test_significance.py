@@ -89,11 +89,13 @@ def test_same_seed_yields_the_same_interval() -> None:
     assert paired_bootstrap(first, second, seed=9) == paired_bootstrap(first, second, seed=9)
 
 
-def test_bootstrap_rejects_counts_over_other_units() -> None:
+def test_counts_over_other_units_are_rejected() -> None:
     with pytest.raises(ValueError, match="expected as many units on both sides"):
         paired_bootstrap(counts([[1, 2]]), counts([[1, 2, 3]]))
     with pytest.raises(ValueError, match="expected at least one unit and one seed"):
         paired_bootstrap(counts([[]]), counts([[]]))
+    with pytest.raises(ValueError, match="expected the same units"):
+        randomisation_test(np.zeros((2, 3), dtype=int), np.zeros((3, 3), dtype=int))
 
 
 def outputs(units: int, *, right: tuple[float, float], seed: int, names: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -164,11 +166,6 @@ def test_p_value_is_uniform_under_the_null_hypothesis() -> None:
     assert kstest(p_values, "uniform").pvalue > 0.01
     low, high = binom.interval(0.99, 300, 0.05)
     assert low <= sum(p <= 0.05 for p in p_values) <= high
-
-
-def test_randomisation_test_rejects_counts_over_other_units() -> None:
-    with pytest.raises(ValueError, match="expected the same units"):
-        randomisation_test(np.zeros((2, 3), dtype=int), np.zeros((3, 3), dtype=int))
 
 
 def test_holm_corrects_p_values_stepwise() -> None:
