@@ -25,8 +25,8 @@ from pydantic import TypeAdapter, ValidationError
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
-from concord.pipeline.readers.base import names_wrong_field
-from concord.pipeline.readers.read_file import format_of, has_fields, read_records, reader_for
+from concord.pipeline.readers.base import MISSING_TEXT, TEXT_NOT_STRING, StreamReader
+from concord.pipeline.readers.read_file import format_of, read_records, reader_for, readers
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.files import FileState, file_sha256, file_state, is_url, stat_url, walk_url
 from concord.pipeline.storage.output_paths import OutputPath, read_bytes
@@ -369,7 +369,7 @@ def check_text_field(files: Sequence[InputFile], config: ReaderConfig) -> None:
     """
     by_format: defaultdict[str, list[InputFile]] = defaultdict(list)
     for file in files:
-        if file.fault is None and has_fields(file.format):
+        if file.fault is None and isinstance(readers().get(file.format), StreamReader):
             by_format[file.format].append(file)
     for format, group in by_format.items():
         most = max(1, FIRST_RECORDS // len(group))
@@ -380,7 +380,7 @@ def check_text_field(files: Sequence[InputFile], config: ReaderConfig) -> None:
         for _, record in islice(chain.from_iterable(files_of_records), FIRST_RECORDS):
             if isinstance(record, Document):
                 break
-            if names_wrong_field(record):
+            if record.error in (MISSING_TEXT, TEXT_NOT_STRING):
                 faults.append(record)
         else:
             if faults:

@@ -7,14 +7,13 @@ are extracted, a ``StreamReader`` for tables, and a ``RecordReader`` for files t
 import errno
 from abc import abstractmethod
 from base64 import b64encode
-from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from pathlib import Path, PurePath
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from pathlib import PurePath
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import orjson
 from typing_extensions import override
@@ -22,30 +21,22 @@ from typing_extensions import override
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import NO_TEXT, DeadLetter, Document, Lost
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.extraction import is_short_of_memory, isolated
+from concord.pipeline.readers.extraction import is_short_of_memory, isolated, isolated_each, outcome
 from concord.pipeline.readers.files import Decoded, Encoding, read_whole
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, reason_of, too_large
 from concord.pipeline.storage.atomic_writes import CODECS
-from concord.pipeline.storage.files import file_state, is_url
+from concord.pipeline.storage.files import FileState, file_state
 
 DUPLICATE_ID = "duplicate_id"
 MISSING_TEXT = "missing_text"
 TEXT_NOT_STRING = "text_not_string"
 
-_SHOWN_NAMES = 20
-_NULL = "got null;"
-_TYPE_NAMES = {
-    "bool": "true or false",
-    "int": "an integer",
-    "float": "a number",
-    "Number": "a number",
-    "str": "a string",
-    "NoneType": "null",
-    "list": "a list",
-    "dict": "an object",
-}
+_SHOWN = 100
+_BATCH_RECORDS = 64
+_BATCH_BYTES = 1 << 18
 
 Fields = Mapping[str, Any]
+Content = TypeVar("Content")
 
 
 class Reader(Protocol):
@@ -100,10 +91,6 @@ class FileReader(Reader):
         Whatever it raises becomes a dead letter; RecordError says best what is wrong with the file.
         """
 
-    def extract_checked(self, content: bytes, config: ReaderConfig) -> Decoded:
-        """Return the text in the content of a file if it can be stored; RecordError for everything else."""
-        return _checked(self.extract, content, config, f"{self.suffixes[0]} file")
-
     @override
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
         size = file_state(path).size
@@ -115,11 +102,10 @@ class FileReader(Reader):
             if piece.duplicates:
                 raise _duplicate_id(piece.name)
             content = read_whole(piece.uri, expected_size=piece.end, config=config)
+            extract, digest = partial(extract_checked, self.extract, content, config, f"{self.suffixes[0]} file"), None
             if self.extracts:
-                found = isolated(self.extract_checked, content, config, config=config)
-                document = _document(found, piece, piece.name, 0, sha256(content).hexdigest())
-            else:
-                document = _document(self.extract_checked(content, config), piece, piece.name, 0)
+                extract, digest = partial(isolated, extract, config=config), sha256(content).hexdigest()
+            document = _document(extract(), piece, piece.name, 0, digest)
             if self.needs_text and any(lost.error == NO_TEXT for lost in document.lost):
                 raise RecordError(NO_TEXT, "; ".join(lost.message for lost in reversed(document.lost)))
             yield document
@@ -129,62 +115,44 @@ class FileReader(Reader):
 
 
 class Record(NamedTuple):
-    """One record of a table.
+    """A record of a file of many, before it becomes a document.
 
     Attributes:
         start, end: half-open, in the reader's unit.
-        fields: by name, or why it cannot be read; a RecordError stands for a value that cannot be.
-        size: bytes of input, for cutting shards; None stands for the bytes of its text.
+        content: of a table, its fields, a RecordError in place of a value that cannot be read; of an archive, its
+            bytes, or what its reader has made of them. A RecordError says why there is none.
         encoding: of its bytes, where its format leaves that open.
         replaced: see Document.
-    """
-
-    start: int
-    end: int
-    fields: Fields | RecordError
-    size: int | None = None
-    encoding: Encoding | None = None
-    replaced: int = 0
-
-    def readable_fields(self) -> Fields:
-        """Return the fields; raise the RecordError where there are none."""
-        if isinstance(self.fields, RecordError):
-            # One error may stand for many records; its traceback would grow with each.
-            raise self.fields.with_traceback(None)
-        return self.fields
-
-
-class RawRecord(NamedTuple):
-    """A record of an archive, before its text is extracted.
-
-    Attributes:
-        start, end: half-open, in the reader's unit.
-        content: its bytes, or what its reader has made of them, or why it cannot be read.
-        doc_id: None where it has none; its place then names it.
+        doc_id: None where its fields hold it, or it has none and its place names it.
         attachment: its number in the message that has this id, or starts so many bytes before; else 0.
-        digest: the SHA-256 in hex of what its text comes from; None stands for that of its content.
+        digest: the SHA-256 in hex of what its text is extracted from; None stands for that of its content.
     """
 
     start: int
     end: int
     content: Any
+    encoding: Encoding | None = None
+    replaced: int = 0
     doc_id: str | None = None
     attachment: int = 0
     digest: str | None = None
 
+    def checked_content(self) -> Any:
+        """Return the content; raise the RecordError where there is none."""
+        if isinstance(self.content, RecordError):
+            # One error may stand for many records; its traceback would grow with each.
+            raise self.content.with_traceback(None)
+        return self.content
+
     @property
     def source_sha256(self) -> str | None:
-        """See Document."""
+        """See Document; of a record whose text is extracted."""
         if isinstance(self.content, RecordError):
             return None
         return self.digest or sha256(self.content).hexdigest()
 
 
-AnyRecord = TypeVar("AnyRecord", Record, RawRecord)
-AnyRecord_co = TypeVar("AnyRecord_co", Record, RawRecord, covariant=True)
-
-
-class RecordStream(Protocol[AnyRecord_co]):
+class RecordStream(Protocol):
     """An open file whose records are read forward.
 
     Attributes:
@@ -193,7 +161,7 @@ class RecordStream(Protocol[AnyRecord_co]):
 
     position: int
 
-    def read(self) -> AnyRecord_co | None:
+    def read(self) -> Record | None:
         """Read the next record; None at the end of the file."""
 
     def skip_to(self, position: int) -> None:
@@ -203,13 +171,13 @@ class RecordStream(Protocol[AnyRecord_co]):
         """Close the file."""
 
 
-class CollectionReader(Reader, Generic[AnyRecord]):
+class CollectionReader(Reader):
     """Reads files of many records, each of which can be reached by its position."""
 
     unit = "record"
 
     @abstractmethod
-    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream[AnyRecord]:
+    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream:
         """Open a file at its first record.
 
         Args:
@@ -221,54 +189,78 @@ class CollectionReader(Reader, Generic[AnyRecord]):
         """
 
     @abstractmethod
-    def scanned(self, record: AnyRecord, name: str, config: ReaderConfig) -> ScannedRecord:
-        """Return what a plan has to know of a record in the file of a name."""
-
-    @abstractmethod
-    def id_of(self, record: AnyRecord, name: str, config: ReaderConfig) -> str:
+    def id_of(self, record: Record, name: str, config: ReaderConfig) -> str:
         """Return the id of the document that a record in the file of a name becomes; raise RecordError if none."""
 
     @abstractmethod
-    def document(self, record: AnyRecord, doc_id: str, piece: Piece, config: ReaderConfig) -> Document:
-        """Return the document that a record becomes; raise RecordError where it cannot."""
+    def size_of(self, record: Record, config: ReaderConfig) -> int:
+        """Return about how many bytes of input a record has, for cutting shards; may raise RecordError."""
+
+    @abstractmethod
+    def extract(self, record: Record, config: ReaderConfig) -> Decoded:
+        """Return the text of a record with content; as ``FileReader.extract``."""
 
     @override
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
         with closing(self.open(path, config, columns=(config.id_field, config.text_field))) as stream:
             stream.skip_to(0)
-            while (record := stream.read()) is not None:
-                yield self.scanned(record, name, config)
+            for record in iter(stream.read, None):
+                doc_id, size = None, 1
+                with suppress(RecordError):  # it becomes a dead letter when it is read
+                    size, doc_id = self.size_of(record, config), self.id_of(record, name, config)
+                yield ScannedRecord(
+                    position=record.start,
+                    end=record.end,
+                    size=size,
+                    doc_id=doc_id,
+                    loses_file=isinstance(record.content, RecordError) and record.content.loses_file,
+                    source_sha256=record.source_sha256 if self.extracts else None,
+                )
 
     @override
     def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
         duplicates = frozenset(piece.duplicates)
-        with self.open_at(piece.uri, piece.start, config) as stream:
-            while stream.position < piece.end:
-                record = stream.read()
-                if record is None or record.end > piece.end:
-                    return
+        with self._open_at(piece.uri, piece.start, config) as stream:
+            for record, found in self._extracted(_batches(stream, piece.end), config):
                 doc_id: str | None = None
                 try:
                     doc_id = self.id_of(record, piece.name, config)
                     if record.start in duplicates:
                         raise _duplicate_id(doc_id)
-                    yield self.document(record, doc_id, piece, config)
+                    if isinstance(found, RecordError):
+                        raise found
+                    digest = record.source_sha256 if self.extracts else None
+                    yield _document(found, piece, doc_id, record.start, digest)
                 except RecordError as error:
                     error.doc_id = doc_id
                     yield dead_letter(error, piece, record.start, self.unit)
 
+    def _extracted(
+        self, batches: Iterator[list[Record]], config: ReaderConfig
+    ) -> Iterator[tuple[Record, Decoded | RecordError]]:
+        """Yield records with their texts, or why there is none."""
+        extract = partial(extract_checked, self.extract, config=config, kind="record")
+        for batch in batches:
+            found = (
+                isolated_each(extract, [(record,) for record in batch], config=config)
+                if self.extracts
+                else [outcome(extract, record) for record in batch]
+            )
+            yield from zip(batch, found, strict=True)
+
     @contextmanager
-    def open_at(self, path: str, position: int, config: ReaderConfig) -> Iterator[RecordStream[AnyRecord]]:
+    def _open_at(self, path: str, position: int, config: ReaderConfig) -> Iterator[RecordStream]:
         """Open a file at a position, going on with the stream of the last piece if possible."""
-        key = (self, config, path, *file_version(path))
-        parked = _parked.pop(key, None)
-        if parked is not None and parked.position > position:
-            parked.close()
-            parked = None
-        stream = self.open(path, config) if parked is None else cast(RecordStream[AnyRecord], parked)
+        key = self, config, path, file_state(path)
+        stream = _parked.pop(key, None)
+        if stream is not None and stream.position > position:
+            stream.close()
+            stream = None
+        stream = stream or self.open(path, config)
         try:
             stream.skip_to(position)
-            yield stream
+            with suppress(GeneratorExit):  # of a reader of one record; the next one may follow
+                yield stream
         except BaseException:
             stream.close()
             raise
@@ -277,119 +269,90 @@ class CollectionReader(Reader, Generic[AnyRecord]):
         _parked[key] = stream
 
 
-_parked: dict[tuple[object, ...], RecordStream[Any]] = {}
-"""The stream of the last piece that was read to its end, which the next piece usually continues.
+_parked: dict[tuple[Reader, ReaderConfig, str, FileState], RecordStream] = {}
+"""The stream of the last piece that was read, which the next piece usually continues.
 
 If a compressed file (or a large Parquet row group) were opened again for each piece, reading it would take time that
 grows with the square of its size.
 """
 
 
-class ArchiveReader(CollectionReader[RawRecord]):
+def _batches(stream: RecordStream, end: int) -> Iterator[list[Record]]:
+    """Yield the next records of a stream up to a position, small ones of bytes together."""
+    batch, size = list[Record](), 0
+    while stream.position < end and (record := stream.read()) is not None and record.end <= end:
+        batch.append(record)
+        size += len(record.content) if isinstance(record.content, bytes) else _BATCH_BYTES
+        if size >= _BATCH_BYTES or len(batch) == _BATCH_RECORDS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class ArchiveReader(CollectionReader):
     """Reads files of many records whose texts are extracted, each from its own bytes."""
 
     extracts = True
     unit = "byte"
 
     @abstractmethod
-    def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[RawRecord]:
+    def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[Record]:
         """Find the records of a file from the one on that begins at ``start``, the same ones wherever it starts.
 
         It runs in the process that asks, and so must not call code that a file may break, except by ``isolated``.
         """
-
-    @abstractmethod
-    def extract(self, raw: RawRecord, config: ReaderConfig) -> Decoded:
-        """Return the text of a record with content; as ``FileReader.extract``."""
 
     def finds(self, path: str, config: ReaderConfig) -> bool:
         """Tell whether ``split`` begins anywhere in a file without reading what is before."""
         return PurePath(path).suffix.lower() not in CODECS
 
     @override
-    def id_of(self, record: RawRecord, name: str, config: ReaderConfig) -> str:
-        if isinstance(record.content, RecordError):
-            raise record.content.with_traceback(None)
+    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream:
+        return _ForwardStream(partial(self.split, path, config), finds=self.finds(path, config))
+
+    @override
+    def id_of(self, record: Record, name: str, config: ReaderConfig) -> str:
+        record.checked_content()
         named = record.doc_id or f"{name}:{record.start - record.attachment}"
         return f"{named}#{record.attachment}" if record.attachment else named
 
     @override
-    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream[RawRecord]:
-        return _ForwardStream(partial(self.split, path, config), finds=self.finds(path, config))
-
-    @override
-    def scanned(self, record: RawRecord, name: str, config: ReaderConfig) -> ScannedRecord:
-        fault = record.content if isinstance(record.content, RecordError) else None
-        return ScannedRecord(
-            position=record.start,
-            end=record.end,
-            size=1 if record.attachment or fault else len(record.content),
-            doc_id=None if fault else self.id_of(record, name, config),
-            loses_file=fault is not None and fault.loses_file,
-            source_sha256=record.source_sha256,
-        )
-
-    @override
-    def document(self, record: RawRecord, doc_id: str, piece: Piece, config: ReaderConfig) -> Document:
-        found = isolated(_checked, self.extract, record, config, "record", config=config)
-        return _document(found, piece, doc_id, record.start, record.source_sha256)
+    def size_of(self, record: Record, config: ReaderConfig) -> int:
+        return len(record.content) if isinstance(record.content, bytes) else 1
 
 
-class StreamReader(CollectionReader[Record]):
+class StreamReader(CollectionReader):
     """Reads tables: files of records with fields, one of which is the text."""
 
     extracts = False
 
     @override
-    def scanned(self, record: Record, name: str, config: ReaderConfig) -> ScannedRecord:
-        doc_id, size = None, 1
-        with suppress(RecordError):  # it becomes a dead letter when it is read
-            text = record_text(record, config)
-            doc_id, size = self.id_of(record, name, config), len(text.encode(errors="replace"))
-        return ScannedRecord(
-            position=record.start,
-            end=record.end,
-            size=size if record.size is None else record.size,
-            doc_id=doc_id,
-            loses_file=isinstance(record.fields, RecordError) and record.fields.loses_file,
-        )
-
-    @override
     def id_of(self, record: Record, name: str, config: ReaderConfig) -> str:
-        value = _value(record.readable_fields(), config.id_field)
+        value = _value(record.checked_content(), config.id_field)
         if value is None:
             return f"{name}:{record.start}"
         if isinstance(value, str):
             return value
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        if isinstance(value, Number) and value.digits.removeprefix("-").isdigit():
-            return value.digits
+        if _json(value).removeprefix("-").isdigit():
+            return _json(value)
         raise RecordError(
             "id_not_string",
-            f"field {config.id_field!r}: expected a string or an integer, got {type_name(value)};"
-            " set reader.id_field or fix the record",
+            f"field {config.id_field!r}: expected a string or an integer, got {shown_value(value)}; "
+            "set reader.id_field or fix the record",
         )
 
     @override
-    def document(self, record: Record, doc_id: str, piece: Piece, config: ReaderConfig) -> Document:
-        text = record_text(record, config)
-        meta, nulls = meta_of(record.readable_fields(), config=config)
+    def size_of(self, record: Record, config: ReaderConfig) -> int:
+        size = len(_text(record, config).encode(errors="replace"))
+        return record.end - record.start if self.unit == "byte" else size
+
+    @override
+    def extract(self, record: Record, config: ReaderConfig) -> Decoded:
         encoding, confidence = record.encoding or (None, None)
-        found = Decoded(text, encoding, confidence, meta=meta, replaced=record.replaced)
-        return replace(_document(found, piece, doc_id, record.start), meta_nulls=nulls)
-
-    def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
-        """Read the text of the record that starts at a position (see Document.source_position).
-
-        Raises:
-            RecordError: when no text starts there.
-        """
-        with self.open_at(path, position, config) as stream:
-            record = stream.read()
-        if record is None:
-            raise RecordError("no_such_record", f"expected a record at {self.unit} {position}, got the end of the file")
-        return record_text(record, config)
+        meta, nulls = meta_of(record.checked_content(), config=config)
+        found = Decoded(_text(record, config), encoding, confidence, meta=meta, replaced=record.replaced)
+        return found._replace(meta_nulls=nulls)
 
 
 @dataclass(eq=False)
@@ -397,11 +360,11 @@ class FunctionReader(StreamReader):
     """Reads files by the stream that a function opens, given what ``open`` is given."""
 
     suffixes: Sequence[str]
-    open_stream: Callable[[str, ReaderConfig, Sequence[str] | None], RecordStream[Record]]
+    open_stream: Callable[[str, ReaderConfig, Sequence[str] | None], RecordStream]
     unit: str = "byte"
 
     @override
-    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream[Record]:
+    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream:
         return self.open_stream(path, config, columns)
 
 
@@ -423,15 +386,15 @@ class RecordReader(StreamReader):
         """
 
     @override
-    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream[Record]:
-        return _ForwardStream(partial(self._numbered, path, config), finds=False)
+    def open(self, path: str, config: ReaderConfig, *, columns: Sequence[str] | None = None) -> RecordStream:
+        def numbered(start: int) -> Iterator[Record]:
+            for number, fields in enumerate(self.records(path, config)):
+                yield Record(number, number + 1, fields)
 
-    def _numbered(self, path: str, config: ReaderConfig, start: int) -> Iterator[Record]:
-        for number, fields in enumerate(self.records(path, config)):
-            yield Record(number, number + 1, fields)
+        return _ForwardStream(numbered, finds=False)
 
 
-class _ForwardStream(Generic[AnyRecord]):
+class _ForwardStream:
     """Records that are read forward.
 
     Args:
@@ -439,14 +402,14 @@ class _ForwardStream(Generic[AnyRecord]):
         finds: whether it passes over those before it.
     """
 
-    def __init__(self, split: Callable[[int], Iterator[AnyRecord]], *, finds: bool) -> None:
+    def __init__(self, split: Callable[[int], Iterator[Record]], *, finds: bool) -> None:
         self.position = 0
-        self._split: Callable[[int], Iterator[AnyRecord]] = split
+        self._split = split
         self._finds = finds
-        self._records: Iterator[AnyRecord] | None = None
+        self._records: Iterator[Record] | None = None
         self._start = 0
 
-    def read(self) -> AnyRecord | None:
+    def read(self) -> Record | None:
         for record in self._records or ():
             self.position = record.end
             if record.start >= self._start:
@@ -464,7 +427,7 @@ class _ForwardStream(Generic[AnyRecord]):
             self._records.close()
 
 
-def _document(found: Decoded, piece: Piece, doc_id: str, position: int, digest: str | None = None) -> Document:
+def _document(found: Decoded, piece: Piece, doc_id: str, position: int, digest: str | None) -> Document:
     """Return a document; ``digest`` is that of the bytes that its text was extracted from, if it was."""
     lost = found.lost
     if not found.text or found.text.isspace():
@@ -475,6 +438,7 @@ def _document(found: Decoded, piece: Piece, doc_id: str, position: int, digest: 
         source_uri=piece.uri,
         source_position=position,
         meta=found.meta,
+        meta_nulls=found.meta_nulls,
         encoding=found.encoding,
         encoding_confidence=found.confidence,
         replaced=found.replaced,
@@ -484,10 +448,7 @@ def _document(found: Decoded, piece: Piece, doc_id: str, position: int, digest: 
     )
 
 
-Content = TypeVar("Content", bytes, RawRecord)
-
-
-def _checked(
+def extract_checked(
     extract: Callable[[Content, ReaderConfig], Decoded], content: Content, config: ReaderConfig, kind: str
 ) -> Decoded:
     """Return a text that can be stored; RecordError for everything else."""
@@ -516,58 +477,17 @@ def as_record_errors(kind: str) -> Iterator[None]:
         ) from None
 
 
-class Number(NamedTuple):
-    """A number of JSON as it is written, with all its digits."""
-
-    digits: str
-
-
-def check_names(names: Sequence[str], *, error: str = "invalid_header") -> None:
-    """Check that no two columns of a table, or keys of an object, have one name: one value would hide the other.
-
-    Raises:
-        RecordError: with the code ``error``, naming one that comes twice.
-    """
-    twice = [name for name, count in Counter(names).items() if count > 1] if len(set(names)) < len(names) else []
-    if twice:
-        raise RecordError(
-            error, f"expected different names, got {twice[0]!r} twice among {_names(names)}; rename or drop one of them"
-        )
-
-
-def by_name(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object of names and values; raise RecordError (``duplicate_key``) as ``check_names``."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        check_names([name for name, _ in pairs], error="duplicate_key")
-    return fields
-
-
-def record_text(record: Record, config: ReaderConfig) -> str:
-    """Return a record's text; RecordError if it is missing, too long or not a string."""
-    fields = record.readable_fields()
+def _text(record: Record, config: ReaderConfig) -> str:
+    """Return the text of a record of a table; RecordError if it is missing or not a string."""
+    fields = record.checked_content()
     value = _value(fields, config.text_field)
     if isinstance(value, str):
-        if len(value) > config.max_record_bytes:
-            raise too_large(config.max_record_bytes)
         return value
-    if value is None:
-        got = _NULL if config.text_field in fields else f"got only {_names(fields)};"
-        raise RecordError(
-            MISSING_TEXT,
-            f"expected a field {config.text_field!r}, {got} set reader.text_field or fix the record",
-        )
-    raise RecordError(
-        TEXT_NOT_STRING,
-        f"field {config.text_field!r}: expected a string, got {type_name(value)}; set reader.text_field",
-    )
-
-
-def names_wrong_field(dead_letter: DeadLetter) -> bool:
-    """Tell whether a dead letter suggests that reader.text_field is wrong: no such field, or one that is no string."""
-    if dead_letter.error == MISSING_TEXT:
-        return _NULL not in dead_letter.message
-    return dead_letter.error == TEXT_NOT_STRING
+    if config.text_field not in fields:
+        got = f"expected a field {config.text_field!r}, got only {shown_value(list(fields))}"
+        raise RecordError(MISSING_TEXT, f"{got}; set reader.text_field or fix the record")
+    got = f"field {config.text_field!r}: expected a string, got {shown_value(value)}"
+    raise RecordError(NO_TEXT if value is None else TEXT_NOT_STRING, f"{got}; set reader.text_field or fix the record")
 
 
 def _duplicate_id(doc_id: str) -> RecordError:
@@ -617,22 +537,21 @@ def meta_of(fields: Fields, *, config: ReaderConfig) -> tuple[str | None, str | 
     return meta, orjson.dumps(nulls).decode() if nulls else None
 
 
+def shown_value(value: object) -> str:
+    """Return the beginning of a value as JSON has it, for a message."""
+    return _json(value)[:_SHOWN]
+
+
+def _json(value: object) -> str:
+    with suppress(TypeError):
+        return orjson.dumps(value, default=_json_value).decode()
+    return str(value)
+
+
 def _json_value(value: object) -> object:
     if isinstance(value, RecordError):
         raise value
-    if isinstance(value, Number):
-        return orjson.Fragment(value.digits)
     return b64encode(value).decode() if isinstance(value, bytes) else str(value)
-
-
-def type_name(value: object) -> str:
-    """Return what a value of a field is, in words."""
-    return _TYPE_NAMES.get(type(value).__name__, type(value).__name__)
-
-
-def _names(fields: Collection[str]) -> str:
-    names = [repr(name) for name in list(fields)[:_SHOWN_NAMES]]
-    return ", ".join(names) + (", ..." if len(fields) > len(names) else "") if names else "no field"
 
 
 def stored_meta(fields: Mapping[str, Any]) -> str | None:
@@ -643,27 +562,3 @@ def stored_meta(fields: Mapping[str, Any]) -> str | None:
         if value
     }
     return orjson.dumps(said, option=orjson.OPT_SORT_KEYS).decode() if said else None
-
-
-class Formats(NamedTuple):
-    """What is known of all formats, for files within files.
-
-    Attributes:
-        of: returns the format that a file's name states, None if there is none.
-        reader: returns the reader of a format; raises InputError where its library is missing.
-    """
-
-    of: Callable[[str], str | None]
-    reader: Callable[[str], Reader]
-
-
-FORMATS: list[Formats] = []
-"""One item, which ``read_file`` adds, since the formats of mail are among those that mail attaches."""
-
-
-def file_version(path: str) -> tuple[object, ...]:
-    """Return what distinguishes a file from an earlier one of the same name."""
-    if is_url(path):
-        return file_state(path)
-    status = Path(path).stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns

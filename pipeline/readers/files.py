@@ -383,7 +383,7 @@ class Decoded(NamedTuple):
 
     Attributes:
         confidence: 0..1, how sure a guessed encoding is; None where it was not guessed.
-        meta: what else the file says, see Document.meta.
+        meta, meta_nulls: what else the file says, see Document.
         parts: see Document.parts.
         lost: see Document.lost.
         replaced: how many characters U+FFFD stand for bytes that are not of the encoding.
@@ -393,6 +393,7 @@ class Decoded(NamedTuple):
     encoding: str | None
     confidence: float | None = None
     meta: str | None = None
+    meta_nulls: str | None = None
     parts: tuple[Part, ...] | None = None
     lost: tuple[Lost, ...] = ()
     replaced: int = 0

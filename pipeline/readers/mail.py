@@ -5,7 +5,7 @@ Attachments are named in ``meta``, and are records of their own if ``reader.atta
 
 import re
 from binascii import Error, a2b_base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from email.errors import HeaderParseError
 from email.header import decode_header
@@ -24,14 +24,7 @@ from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.errors import InputError
-from concord.pipeline.readers.base import (
-    FORMATS,
-    ArchiveReader,
-    FileReader,
-    RawRecord,
-    as_record_errors,
-    meta_of,
-)
+from concord.pipeline.readers.base import ArchiveReader, FileReader, Reader, Record, as_record_errors, meta_of
 from concord.pipeline.readers.extraction import isolated
 from concord.pipeline.readers.files import Decoded, LineStream, decode, encoding_of, read_whole, with_codecs
 from concord.pipeline.readers.records import RecordError, ScannedRecord, too_large
@@ -67,6 +60,7 @@ _OF_GIT = re.compile(rb"From [0-9a-f]{40,64} Mon Sep 17 00:00:00 2001\s*\Z")
 _AFTER_FROM = re.compile(rb">?From |[!-9;-~]+:")
 _QUOTED_FROM = re.compile(rb"(?m)^>(>*From )")
 _Content = bytes | RecordError
+_FormatOf = Callable[[str], str | None]
 
 
 class Attachment(NamedTuple):
@@ -84,13 +78,18 @@ class _MessageReader(ArchiveReader):
     used_if_there = ("lxml", "pypdfium2")
     """The packages for what may be attached: mail is read without them, but another release may find another text."""
 
+    def __init__(self, format_of: _FormatOf, reader_for: Callable[[str], Reader]) -> None:
+        """Prepare to read attachments, whose formats and readers two functions know."""
+        self._format_of = format_of
+        self._reader_for = reader_for
+
     @override
-    def extract(self, raw: RawRecord, config: ReaderConfig) -> Decoded:
+    def extract(self, raw: Record, config: ReaderConfig) -> Decoded:
         if raw.attachment:
-            return read_attachment(raw.attachment, raw.content, config)
+            return self._read_attachment(raw.attachment, raw.content, config)
         return read_message(raw.content, config)
 
-    def records(self, message: RawRecord, config: ReaderConfig) -> Iterator[RawRecord]:
+    def records(self, message: Record, config: ReaderConfig) -> Iterator[Record]:
         """Yield a message, and what it attaches if that is wanted, the n-th of which is said to start n bytes later."""
         attached: list[Attachment] = []
         if config.attachments and isinstance(message.content, bytes):
@@ -108,6 +107,33 @@ class _MessageReader(ArchiveReader):
                 digest=sha256(f"{digest}#{number}".encode()).hexdigest() if number else digest,
             )
 
+    def _read_attachment(self, number: int, attachment: Attachment, config: ReaderConfig) -> Decoded:
+        """Return the text of an attachment; its meta is what its file says, and which message it is from."""
+        try:
+            with as_record_errors("attachment"):
+                found = self._read_file(attachment, config)
+        except RecordError as error:
+            raise RecordError(error.code, f"attachment {number} ({attachment.name!r}): {error}") from None
+        meta = orjson.loads(found.meta or "{}") | {"file": attachment.name, "message": attachment.message}
+        return found._replace(meta=meta_of(meta, config=config)[0])
+
+    def _read_file(self, attachment: Attachment, config: ReaderConfig) -> Decoded:
+        content, format = attachment.content, _format_of(attachment, self._format_of)
+        if isinstance(content, RecordError):
+            raise content
+        if format == "eml":
+            return read_message(content, config)
+        if format in ("text", "html") and attachment.kind in (_TEXT, "text/html"):
+            return _decoded(content, attachment.kind, attachment.charset, config)
+        try:
+            reader = self._reader_for(format) if format else None
+        except InputError as error:
+            raise RecordError("missing_library", f"{error}, and retry it") from None
+        if not isinstance(reader, FileReader):
+            reason = f"expected a file of a format that holds one document, got {attachment.kind}; save it as a file"
+            raise RecordError("unknown_format", reason)
+        return reader.extract(content, config)
+
 
 class MailReader(_MessageReader):
     """Reads files of one message each, and maybe what it attaches."""
@@ -116,7 +142,7 @@ class MailReader(_MessageReader):
     unit = ""
 
     @override
-    def id_of(self, record: RawRecord, name: str, config: ReaderConfig) -> str:
+    def id_of(self, record: Record, name: str, config: ReaderConfig) -> str:
         return super().id_of(record._replace(doc_id=name), name, config)
 
     @override
@@ -127,12 +153,12 @@ class MailReader(_MessageReader):
             yield ScannedRecord(position=0, end=1, size=file_state(path).size, doc_id=name)
 
     @override
-    def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[RawRecord]:
+    def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[Record]:
         try:
             content: bytes | RecordError = read_whole(path, config=config)
         except RecordError as error:
             content = error
-        for raw in self.records(RawRecord(0, 1, content), config):
+        for raw in self.records(Record(0, 1, content), config):
             if raw.start >= start:
                 yield raw._replace(end=raw.start + 1)
 
@@ -147,14 +173,14 @@ class MailboxReader(_MessageReader):
         return super().finds(path, config) and not config.attachments
 
     @override
-    def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[RawRecord]:
+    def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[Record]:
         with closing(LineStream(path, config.model_copy(update={"encoding": "utf-8"}))) as lines:
             for begin, end, content in split_mailbox(lines, 0 if config.attachments else start, config):
                 doc_id = None
                 if isinstance(content, bytes) and config.id_field in HEADERS:
                     headers = BytesHeaderParser(_Part, policy=_POLICY).parsebytes(content)
                     doc_id = headers_of(headers, config).get(config.id_field)
-                message = RawRecord(begin, end, content, doc_id)
+                message = Record(begin, end, content, doc_id=doc_id)
                 yield from (raw for raw in self.records(message, config) if raw.start >= start)
 
 
@@ -219,17 +245,6 @@ def take_apart(content: bytes, config: ReaderConfig) -> list[Attachment]:
     with suppress(RecordError), as_record_errors("message"):  # the message itself is then the dead letter
         return list(_attached(_parse(content), config))
     return []
-
-
-def read_attachment(number: int, attachment: Attachment, config: ReaderConfig) -> Decoded:
-    """Return the text of an attachment; its meta is what its file says, and which message it is from."""
-    try:
-        with as_record_errors("attachment"):
-            found = _read_file(attachment, config)
-    except RecordError as error:
-        raise RecordError(error.code, f"attachment {number} ({attachment.name!r}): {error}") from None
-    meta = orjson.loads(found.meta or "{}") | {"file": attachment.name, "message": attachment.message}
-    return found._replace(meta=meta_of(meta, config=config)[0])
 
 
 def _whole(lines: Sequence[_Content]) -> _Content:
@@ -398,9 +413,9 @@ def _attached(message: _Part, config: ReaderConfig) -> Iterator[Attachment]:
         yield from (found, *inner)
 
 
-def _format_of(attachment: Attachment) -> str | None:
+def _format_of(attachment: Attachment, of: _FormatOf) -> str | None:
     """Return the format that the name of an attachment states, or else its type."""
-    kind, of = attachment.kind, FORMATS[-1].of
+    kind = attachment.kind
     if kind in _MESSAGES:  # which is no file: "RE: report.pdf" is only what somebody calls it
         return "eml"
     if PurePath(attachment.name).suffix.lower() in CODECS:
@@ -408,24 +423,6 @@ def _format_of(attachment: Attachment) -> str | None:
     by_type = of(f"a.{kind.partition('/')[2].partition('+')[0]}")
     is_text = kind.startswith(("text/", "message/")) and not _FILES.match(kind)
     return of(attachment.name) or by_type or ("text" if is_text else None)
-
-
-def _read_file(attachment: Attachment, config: ReaderConfig) -> Decoded:
-    content, format = attachment.content, _format_of(attachment)
-    if isinstance(content, RecordError):
-        raise content
-    if format == "eml":
-        return read_message(content, config)
-    if format in ("text", "html") and attachment.kind in (_TEXT, "text/html"):
-        return _decoded(content, attachment.kind, attachment.charset, config)
-    try:
-        reader = FORMATS[-1].reader(format) if format else None
-    except InputError as error:
-        raise RecordError("missing_library", f"{error}, and retry it") from None
-    if not isinstance(reader, FileReader):
-        reason = f"expected a file of a format that holds one document, got {attachment.kind}; save it as a file"
-        raise RecordError("unknown_format", reason)
-    return reader.extract_checked(content, config)
 
 
 def _codec(label: str) -> str | None:

@@ -5,13 +5,14 @@ raises one. A file that cannot be opened raises an InputError, one whose disk or
 """
 
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, entry_points, version
-from itertools import chain, islice
+from itertools import islice
 from pathlib import PurePath
 
 from concord.models.errors import ConcordError
@@ -19,7 +20,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.base import FORMATS, CollectionReader, FileReader, Formats, Reader, StreamReader
+from concord.pipeline.readers.base import CollectionReader, FileReader, Reader
 from concord.pipeline.readers.files import read_whole
 from concord.pipeline.readers.mail import MailboxReader, MailReader
 from concord.pipeline.readers.markup import MarkupReader
@@ -29,24 +30,12 @@ from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_le
 from concord.pipeline.readers.tables import ARROW, CSV, JSONL, PARQUET, TSV, TextReader
 from concord.pipeline.readers.web import HtmlReader, WarcReader
 from concord.pipeline.storage.atomic_writes import CODECS
-from concord.pipeline.storage.files import read_error
+from concord.pipeline.storage.files import file_state, read_error
 
 logger = logging.getLogger(__name__)
 
 
 ENTRY_POINTS = "concord.readers"
-
-OPTIONAL: Mapping[str, Reader] = {
-    "html": HtmlReader(),
-    "pdf": PdfReader(),
-    "docx": DocxReader(),
-    "odt": OdtReader(),
-    "epub": EpubReader(),
-    "eml": MailReader(),
-    "mbox": MailboxReader(),
-    "warc": WarcReader(),
-}
-"""The bundled readers that need an extra, by format."""
 
 
 @cache
@@ -82,20 +71,19 @@ def readers() -> Mapping[str, Reader]:
     return by_format
 
 
-def reader_for(format: str, *, where: str = "reader.format", available: Mapping[str, Reader] | None = None) -> Reader:
-    """Return the reader of a format, out of ``readers()`` by default.
+def reader_for(format: str, *, where: str = "reader.format") -> Reader:
+    """Return the reader of a format.
 
     Raises:
         InputError: when there is none, naming what asks for it.
     """
-    available = readers() if available is None else available
-    reader = available.get(format)
+    reader = readers().get(format)
     if reader is None and format in OPTIONAL:
         missing = " and ".join(missing_libraries(OPTIONAL[format]))
         extra = "html" if format == "html" else "archives"
         raise InputError(f"{where}: reading {format} needs {missing}: pip install 'concord-annotate[{extra}]'")
     if reader is None:
-        raise InputError(f"{where}: expected one of the formats {', '.join(available)}, got {format!r}")
+        raise InputError(f"{where}: expected one of the formats {', '.join(readers())}, got {format!r}")
     return reader
 
 
@@ -113,11 +101,6 @@ def libraries_of(formats: Iterable[str]) -> dict[str, str]:
         if names:
             found[format] = ", ".join(f"{name} {_release(name)}" for name in names)
     return found
-
-
-def has_fields(format: str) -> bool:
-    """Tell whether the text of a record is one of its fields, whose name may be wrong."""
-    return isinstance(readers().get(format), StreamReader)
 
 
 def is_extracted(format: str) -> bool:
@@ -145,125 +128,106 @@ def _release(library: str) -> str:
         return ""
 
 
-def format_of(name: str, *, available: Mapping[str, Reader] | None = None) -> str | None:
-    """Return the format that a file's suffixes name, None if no reader knows them.
+def format_of(name: str, *, is_installed: bool = True) -> str | None:
+    """Return the format that a file's suffixes name, None if no reader, maybe one that is not installed, knows them.
 
     Of two readers of one suffix, such as ``.xml``, that of another package counts, which somebody has installed for it.
     """
     suffix = "".join(PurePath(name).suffixes[-2:]).lower()
-    available = readers() if available is None else available
+    available = readers() if is_installed else {**OPTIONAL, **readers()}
     known = [format for format, reader in available.items() if suffix.endswith(tuple(reader.suffixes))]
     return known[-1] if known else None
 
 
-FORMATS.append(
-    Formats(
-        of=lambda name: format_of(name) or format_of(name, available=OPTIONAL),
-        reader=lambda format: reader_for(format, where="reader.attachments"),
-    )
-)
+_FOR_MAIL = partial(format_of, is_installed=False), partial(reader_for, where="reader.attachments")
+OPTIONAL: Mapping[str, Reader] = {
+    "html": HtmlReader(),
+    "pdf": PdfReader(),
+    "docx": DocxReader(),
+    "odt": OdtReader(),
+    "epub": EpubReader(),
+    "eml": MailReader(*_FOR_MAIL),
+    "mbox": MailboxReader(*_FOR_MAIL),
+    "warc": WarcReader(),
+}
+"""The bundled readers that need an extra, by format."""
 
 
 def scan_file(
-    path: str,
-    *,
-    format: str,
-    name: str,
-    config: ReaderConfig,
-    fault: str | None = None,
-    available: Mapping[str, Reader] | None = None,
+    path: str, *, format: str, name: str, config: ReaderConfig, fault: str | None = None
 ) -> Iterator[ScannedRecord]:
-    """Find a file's records, for the planner; arguments as for ``Reader.scan`` and ``reader_for``.
+    """Find a file's records, for the planner; arguments as for ``Reader.scan``.
 
     Where the reader fails, the last record stands for the rest of the file, and becomes a dead letter.
 
     Args:
         fault: why the file cannot be opened; it is then one such record.
     """
-    if fault is not None:
-        yield _rest_of(0, "unreadable_file", fault)
-        return
-    reader, end = reader_for(format, where=path, available=available), 0
+    end = 0
     try:
+        if fault is not None:
+            raise RecordError("unreadable_file", fault)
         with _failures(path, format):
-            for record in reader.scan(path, name=name, config=config):
+            for record in reader_for(format, where=path).scan(path, name=name, config=config):
                 end = record.end
                 yield record
     except RecordError as failure:
-        yield _rest_of(end, failure.code, str(failure))
+        known = failure.code, str(failure)
+        yield ScannedRecord(position=end, end=end + 1, size=1, doc_id=None, loses_file=True, fault=known)
 
 
-def _rest_of(position: int, code: str, message: str) -> ScannedRecord:
-    return ScannedRecord(
-        position=position, end=position + 1, size=1, doc_id=None, loses_file=True, fault=(code, message)
-    )
-
-
-def read_piece(
-    piece: Piece, config: ReaderConfig, *, available: Mapping[str, Reader] | None = None
-) -> Iterator[Document | DeadLetter]:
+def read_piece(piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
     """Read a piece's records: one document or dead letter for each that the planner counted.
 
     Raises:
         InputError: when there are more or fewer: the file has changed since the plan was made.
     """
-    reader, count = reader_for(piece.format, where=piece.uri, available=available), 0
-    fault = [] if piece.fault is None else [dead_letter(RecordError(*piece.fault), piece, piece.end - 1, reader.unit)]
-    records = piece.records - len(fault)
-    known = replace(piece, end=piece.end - len(fault), records=records, fault=None)
-    for record in chain(_read_known(reader, known, config) if records else (), fault):
-        count += 1
-        yield record
-    if count != piece.records:
-        raise file_changed(piece.uri, f"{piece.records} records", count)
-
-
-def _read_known(reader: Reader, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-    """Read the records of a piece that the planner has found."""
-    count = 0
+    reader, count = reader_for(piece.format, where=piece.uri), 0
+    is_lost = piece.fault is not None
+    found = replace(piece, end=piece.end - is_lost, records=piece.records - is_lost, fault=None)
     try:
         with _failures(piece.uri, piece.format):
-            for record in reader.read(piece, config):
+            for record in reader.read(found, config) if found.records else ():
                 count += 1
                 yield record
     except RecordError as failure:
-        if count + 1 != piece.records:
-            raise InputError(f"{piece.uri}: cannot be read after {count} records ({failure})") from failure
-        yield dead_letter(failure, piece, piece.start if piece.records == 1 else piece.end - 1, reader.unit)
+        count += 1
+        if count != found.records:
+            raise InputError(f"{piece.uri}: cannot be read after {count - 1} records ({failure})") from failure
+        yield dead_letter(failure, piece, piece.start if count == 1 else found.end - 1, reader.unit)
+    if count != found.records:
+        raise file_changed(piece.uri, f"{found.records} records", count)
+    if piece.fault is not None:
+        yield dead_letter(RecordError(*piece.fault), piece, found.end, reader.unit)
 
 
 def read_records(
-    path: str,
-    *,
-    format: str,
-    name: str,
-    config: ReaderConfig,
-    limit: int | None = None,
-    fault: str | None = None,
-    available: Mapping[str, Reader] | None = None,
+    path: str, *, format: str, name: str, config: ReaderConfig, limit: int | None = None, fault: str | None = None
 ) -> Iterator[tuple[ScannedRecord, Document | DeadLetter]]:
     """Scan a file, or its first records, and then read it; arguments as for ``scan_file``."""
-    scanned = scan_file(path, format=format, name=name, config=config, fault=fault, available=available)
-    records = list(islice(scanned, limit))
+    records = list(islice(scan_file(path, format=format, name=name, config=config, fault=fault), limit))
     if records:
         end, known = records[-1].end, records[-1].fault
         piece = Piece(uri=path, format=format, start=0, end=end, records=len(records), name=name, fault=known)
-        yield from zip(records, read_piece(piece, config, available=available), strict=True)
+        yield from zip(records, read_piece(piece, config), strict=True)
 
 
-def read_text_at(
-    path: str, *, format: str, position: int, config: ReaderConfig, available: Mapping[str, Reader] | None = None
-) -> str:
-    """Read the text of one record, which was not extracted.
+def read_text_at(path: str, *, format: str, position: int, config: ReaderConfig) -> str:
+    """Read the text of the record that starts at a position (see Document.source_position).
 
     Raises:
-        RecordError: when there is none.
+        RecordError: when no text starts there.
     """
-    reader = reader_for(format, where=path, available=available)
-    if reader.extracts or not isinstance(reader, TextReader | StreamReader):
-        raise RecordError("not_stored", "expected the text in the collection, which stores those that are extracted")
+    reader = reader_for(format, where=path)
+    end = file_state(path).size if isinstance(reader, FileReader) else sys.maxsize
+    piece = Piece(uri=path, format=format, start=position, end=end, records=1)
     with _failures(path, format):
-        return reader.text_at(path, position, config)
+        record = next(reader.read(piece, config), None)
+    if record is None:
+        raise RecordError("no_such_record", f"expected a record at {position}, got the end of the file")
+    if isinstance(record, DeadLetter):
+        raise RecordError(record.error, record.message)
+    return record.text
 
 
 @contextmanager

@@ -11,13 +11,14 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -25,16 +26,7 @@ from typing_extensions import override
 
 from concord.models.errors import ConcordError
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.base import (
-    Fields,
-    FileReader,
-    FunctionReader,
-    Number,
-    Record,
-    by_name,
-    check_names,
-    type_name,
-)
+from concord.pipeline.readers.base import Fields, FileReader, FunctionReader, Record, shown_value
 from concord.pipeline.readers.files import (
     KEEP_INVALID,
     SAMPLE_BYTES,
@@ -45,18 +37,39 @@ from concord.pipeline.readers.files import (
     decode_as,
     guess,
     most_unpacked,
-    read_whole,
     unpacks_too_far,
     with_codecs,
 )
 from concord.pipeline.readers.records import RecordError, ScannedRecord, too_large
 from concord.pipeline.storage.files import open_for_arrow
 
+
+def check_names(names: Sequence[str], *, error: str = "invalid_header") -> None:
+    """Check that no two columns of a table, or keys of an object, have one name: one value would hide the other.
+
+    Raises:
+        RecordError: with the code ``error``, naming one that comes twice.
+    """
+    if len(set(names)) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise RecordError(
+            error,
+            f"expected different names, got {twice!r} twice among {shown_value(names)}; rename or drop one of them",
+        )
+
+
+def _by_name(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        check_names([name for name, _ in pairs], error="duplicate_key")
+    return fields
+
+
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=by_name,
+    object_pairs_hook=_by_name,
     # Numbers go into meta as they are written, with all their digits.
-    parse_int=Number,
-    parse_float=Number,
+    parse_int=orjson.Fragment,
+    parse_float=orjson.Fragment,
     parse_constant=lambda _: None,
 )
 
@@ -89,10 +102,6 @@ class TextReader(FileReader):
     def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
         return decode(content, encoding=config.encoding, errors=config.errors)
 
-    def text_at(self, path: str, position: int, config: ReaderConfig) -> str:
-        """Read the text of a file again; RecordError when there is none."""
-        return self.extract(read_whole(path, config=config), config).text
-
 
 class JsonLines(LineStream):
     """The records of a file: each non-blank line, and the position where a truncated stream breaks off."""
@@ -120,7 +129,7 @@ class JsonLines(LineStream):
                 fields = _fields(text)
             except RecordError as error:
                 fields = error.with_traceback(None)
-            return Record(start, self.position, fields, self.position - start, self._encoding, replaced)
+            return Record(start, self.position, fields, self._encoding, replaced)
 
 
 JSONL = FunctionReader(
@@ -138,7 +147,7 @@ def _fields(line: str) -> dict[str, Any]:
         is_table = isinstance(fields, list) and all(isinstance(item, dict) for item in fields)
         raise RecordError(
             "not_an_object",
-            f"expected a JSON object, got {type_name(fields)}; fix the line, or write one object a line",
+            f"expected a JSON object, got {shown_value(fields)}; fix the line, or write one object a line",
             loses_file=is_table and bool(fields),
         )
     return fields
@@ -190,7 +199,7 @@ class DelimitedStream:
         except RecordError as error:
             fields = error.with_traceback(None)
         encoding = self._encoding if self._stream.encoding is None else Encoding(self._stream.encoding)
-        return Record(self._start, self.position, fields, self.position - self._start, encoding, self._replaced)
+        return Record(self._start, self.position, fields, encoding, self._replaced)
 
     def skip_to(self, position: int) -> None:
         """Skip forward to the start of a record."""

@@ -22,7 +22,7 @@ from typing import Any
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig, codec_of
-from concord.pipeline.readers.base import ArchiveReader, FileReader, RawRecord, meta_of, stored_meta
+from concord.pipeline.readers.base import ArchiveReader, FileReader, Record, meta_of, stored_meta
 from concord.pipeline.readers.files import (
     Decoded,
     decode,
@@ -273,15 +273,15 @@ class WarcReader(ArchiveReader):
         return super().finds(path, config) or _has_members(path)
 
     @override
-    def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[RawRecord]:
+    def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[Record]:
         archive = (_Members if _has_members(path) else _Records)(path, config)
         with closing(archive.file):
             for begins, end, content in _pages(archive, start):
                 doc_id = _meta(content).get(config.id_field) if isinstance(content, bytes) else None
-                yield RawRecord(begins, end, content, doc_id)
+                yield Record(begins, end, content, doc_id=doc_id)
 
     @override
-    def extract(self, raw: RawRecord, config: ReaderConfig) -> Decoded:
+    def extract(self, raw: Record, config: ReaderConfig) -> Decoded:
         content: Any = raw.content
         media, (payload, charset) = _media_type(content), _payload(content, config)
         if media == _TEXT:

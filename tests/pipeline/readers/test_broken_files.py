@@ -12,6 +12,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
+from concord.pipeline.readers import read_file
 from concord.pipeline.readers.base import Fields, Reader, RecordReader
 from concord.pipeline.readers.read_file import read_piece, readers
 from concord.pipeline.readers.records import RecordError
@@ -69,17 +70,19 @@ class Failing(RecordReader):
         (RecordError("own_code", "expected x, got y"), "own_code"),
     ],
 )
-def test_reader_that_raises_costs_the_rest_of_its_file(tmp_path: Path, error: BaseException, code: str) -> None:
+def test_reader_that_raises_costs_the_rest_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: str
+) -> None:
     reader = Failing()
     reader.error = error
-    available = {"failing": reader}
     path = tmp_path / "a.failing"
     path.write_text("")
 
     assert outcomes(path, "failing", reader) == ["a", "b", code]
 
+    monkeypatch.setattr(read_file, "readers", lambda: {"failing": reader})
     last = Piece(uri=str(path), format="failing", start=2, end=3, records=1)
-    [dead_letter] = read_piece(last, ReaderConfig(), available=available)
+    [dead_letter] = read_piece(last, ReaderConfig())
     assert isinstance(dead_letter, DeadLetter)
     assert dead_letter.position == 2
 
@@ -98,11 +101,14 @@ class Forgetful(Failing):
         (Forgetful(), "expected 5 records, got 0"),
     ],
 )
-def test_reader_that_does_not_read_what_it_found_names_the_file(tmp_path: Path, reader: Reader, message: str) -> None:
+def test_reader_that_does_not_read_what_it_found_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Reader, message: str
+) -> None:
+    monkeypatch.setattr(read_file, "readers", lambda: {"failing": reader})
     (tmp_path / "a.failing").write_text("")
     piece = Piece(uri=str(tmp_path / "a.failing"), format="failing", start=0, end=5, records=5)
     with pytest.raises(InputError, match=message):
-        list(read_piece(piece, ReaderConfig(), available={"failing": reader}))
+        list(read_piece(piece, ReaderConfig()))
 
 
 def test_reader_that_yields_something_else_costs_its_file(tmp_path: Path) -> None:

@@ -10,17 +10,15 @@ from pathlib import Path
 
 import pytest
 from concord_testing import runs
-from concord_testing.broken_files import samples
+from concord_testing.broken_files import outcomes, read_all, samples
 from concord_testing.checkout import CHECKOUT
 from concord_testing.killing_readers import READERS
 from concord_testing.processes import command_of
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.collection import DeadLetterFilter, open_collection, read_dead_letters
 from concord.pipeline.readers import read_file
 from concord.pipeline.readers.extraction import close_idle
-from concord.pipeline.readers.read_file import read_records
 
 pytestmark = pytest.mark.slow(reason="starts a process for each death, up to twice")
 
@@ -36,13 +34,7 @@ def fresh() -> Iterator[None]:
 def read(path: Path, content: str, **settings: float) -> list[str]:
     """Return the texts of documents and the errors of dead letters, which name the file."""
     path.write_text(content)
-    config = ReaderConfig.from_mapping(LIMITS | settings)
-    pairs = read_records(
-        str(path), format=path.suffix[1:], name=path.name, config=config, available={**read_file.readers(), **READERS}
-    )
-    found = [record for _, record in pairs]
-    assert all(str(path) in record.message for record in found if isinstance(record, DeadLetter))
-    return [record.error if isinstance(record, DeadLetter) else record.text for record in found]
+    return outcomes(read_all(path, path.suffix[1:], ReaderConfig.from_mapping(LIMITS | settings), READERS))
 
 
 def test_each_record_that_ends_its_process_costs_itself_alone(tmp_path: Path) -> None:
@@ -110,9 +102,10 @@ def test_answers_depend_neither_on_the_hash_seed_nor_on_the_stack(tmp_path: Path
 STUCK = """
 import sys
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.read_file import read_records
+from concord.pipeline.readers import read_file
 from concord_testing.killing_readers import READERS
-list(read_records(sys.argv[1], format="deed", name="a", config=ReaderConfig(), available=READERS))
+read_file.readers = lambda: READERS
+list(read_file.read_records(sys.argv[1], format="deed", name="a", config=ReaderConfig()))
 """
 
 

@@ -234,7 +234,8 @@ def test_pages_without_a_word_say_so(tmp_path: Path, content: bytes) -> None:
 def test_without_the_extra_the_format_is_unknown_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_file, "_release", lambda name: "")
     available = readers.__wrapped__()
+    monkeypatch.setattr(read_file, "readers", lambda: available)
 
-    assert format_of("a.html", available=available) is None
+    assert (format_of("a.html"), format_of("a.html", is_installed=False)) == (None, "html")
     with pytest.raises(InputError, match=r"pip install 'concord-annotate\[html\]'"):
-        reader_for("html", available=available)
+        reader_for("html")

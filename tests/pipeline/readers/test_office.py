@@ -11,7 +11,7 @@ from concord_testing.documents import docx, epub, odt, unzipped, zipped
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.readers import files
-from concord.pipeline.readers.base import FileReader
+from concord.pipeline.readers.base import FileReader, extract_checked
 from concord.pipeline.readers.files import Decoded
 from concord.pipeline.readers.office import DocxReader, OdtReader, RtfReader
 from concord.pipeline.readers.records import RecordError
@@ -27,7 +27,7 @@ RTF = rb"{\rtf1\ansi Ada met Charles.}"
 
 
 def read(reader: FileReader, content: bytes, **settings: object) -> Decoded:
-    return reader.extract_checked(content, ReaderConfig.from_mapping(settings))
+    return extract_checked(reader.extract, content, ReaderConfig.from_mapping(settings), "file")
 
 
 def fault(reader: FileReader, content: bytes, **settings: object) -> RecordError:

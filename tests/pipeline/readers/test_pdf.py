@@ -7,6 +7,7 @@ import pytest
 from concord_testing.documents import BROKEN_PAGE, PICTURE, Line, lines, pdf
 
 from concord.pipeline.config import ReaderConfig
+from concord.pipeline.readers.base import extract_checked
 from concord.pipeline.readers.files import Decoded
 from concord.pipeline.readers.pdf import PdfReader
 from concord.pipeline.readers.records import RecordError
@@ -17,7 +18,7 @@ ENCRYPTED = f"/ID[<00><00>]/Encrypt<</Filter/Standard/V 1/R 2/P -4/O<{'41' * 32}
 
 
 def read(content: bytes, **settings: object) -> Decoded:
-    return PdfReader().extract_checked(content, ReaderConfig.from_mapping(settings))
+    return extract_checked(PdfReader().extract, content, ReaderConfig.from_mapping(settings), "file")
 
 
 def fault(content: bytes, **settings: object) -> RecordError:

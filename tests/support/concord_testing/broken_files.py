@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ from concord.pipeline.config import AnnotateConfig, ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece, Plan
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
+from concord.pipeline.readers import read_file
 from concord.pipeline.readers.base import Reader
 from concord.pipeline.readers.read_file import format_of, read_piece, read_records, scan_file
 from concord_testing import documents, runs
@@ -168,8 +170,10 @@ def read_all(
 ) -> list[Document | DeadLetter]:
     """Scan and read a file as a run does; an AssertionError where the two disagree, or the file seems endless."""
     limit = _MOST_RECORDS + 1
-    pairs = read_records(str(path), format=format, name=path.name, config=config, limit=limit, available=available)
-    found = [record for _, record in pairs]
+    available = read_file.readers() if available is None else available
+    with patch.object(read_file, "readers", lambda: available):
+        pairs = read_records(str(path), format=format, name=path.name, config=config, limit=limit)
+        found = [record for _, record in pairs]
     assert len(found) <= _MOST_RECORDS, "the file seems endless"
     assert all(
         record.stage == "read" and str(path) in record.message for record in found if isinstance(record, DeadLetter)

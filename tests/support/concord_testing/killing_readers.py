@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing_extensions import override
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.base import ArchiveReader, FileReader, RawRecord
+from concord.pipeline.readers.base import ArchiveReader, FileReader, Record
 from concord.pipeline.readers.files import Decoded, read_whole
 
 _kept: list[object] = []
@@ -52,15 +52,15 @@ class LinesReader(ArchiveReader):
     suffixes = (".deeds",)
 
     @override
-    def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[RawRecord]:
+    def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[Record]:
         position = 0
         for line in read_whole(path, config=config).splitlines(keepends=True):
             if position >= start:
-                yield RawRecord(position, position + len(line), line.strip())
+                yield Record(position, position + len(line), line.strip())
             position += len(line)
 
     @override
-    def extract(self, raw: RawRecord, config: ReaderConfig) -> Decoded:
+    def extract(self, raw: Record, config: ReaderConfig) -> Decoded:
         return Decoded(_do(raw.content), None)
 
 
