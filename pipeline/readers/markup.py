@@ -25,8 +25,6 @@ from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.text import Gap, TextBuilder
 from concord.pipeline.readers.web import encoding_of_xml
 
-_DECLARATION = re.compile(r"\s*<\?xml\b[^>]*\?>")
-
 
 def _set(names: str) -> frozenset[str]:
     return frozenset(names.split())
@@ -51,7 +49,7 @@ _CHOSEN = {"choice": ("corr", "reg", "expan"), "app": ("lem",)}
 """Elements with several readings, and those that are preferred to the first one."""
 _UNPRINTED = _set("teiHeader facsimile sourceDoc standOff fw del surplus index interp interpGrp spanGrp linkGrp fs")
 _RAISED = re.compile(r"\bsup(er(script)?)?\b")
-
+_NO_LETTER = re.compile(r"[\W_]")
 _RUNNING = _set("header footer page-number catch-word signature-mark")
 """The types of PAGE's regions that are no part of the text."""
 _CUSTOM_TYPE = re.compile(r"\bstructure\s*\{[^{}]*?\btype:\s*([\w-]+)")
@@ -67,8 +65,7 @@ class MarkupReader(FileReader):
         encoding = encoding_of(content, config.encoding, lambda: encoding_of_xml(content))
         decoded = decode(content, encoding=encoding, errors=config.errors)
         root = _tree(decoded.text)
-        name, builder = _name(root), TextBuilder()
-        meta: Mapping[str, str] = {}
+        name, builder, meta = _name(root), TextBuilder(), dict[str, str]()
         if name in ("TEI", "TEI.2", "teiCorpus", "teiCorpus.2"):
             _Tei(builder).read(root)
             meta = _tei_meta(root)
@@ -93,21 +90,17 @@ def _tree(text: str) -> Element:
         # Entities of HTML, which TEI's and XHTML's files of entities have as well.
         if other.startswith("&"):
             if other[1:] not in html5:
-                raise _invalid(f"an entity {other} that it does not define")
+                raise expat.ExpatError(f"the entity {other} is not defined in it")
             builder.data(html5[other[1:]])
 
     parser.buffer_text = parser.specified_attributes = True
     parser.StartElementHandler, parser.EndElementHandler = builder.start, builder.end
     parser.CharacterDataHandler, parser.DefaultHandlerExpand = builder.data, resolve
     try:
-        parser.Parse(_DECLARATION.sub("", text, count=1), True)
+        parser.Parse(text.lstrip(), True)
     except expat.ExpatError as error:
-        raise _invalid(f"a fault ({error})") from None
+        raise RecordError("invalid_xml", f"expected XML that is whole by itself ({error}); repair the file") from None
     return builder.close()
-
-
-def _invalid(what: str) -> RecordError:
-    return RecordError("invalid_xml", f"expected XML that stands alone, got {what}; repair the file")
 
 
 def _name(element: Element) -> str:
@@ -116,7 +109,6 @@ def _name(element: Element) -> str:
 
 
 def _named(element: Iterable[Element], *names: str) -> list[Element]:
-    """Return the children of these names."""
     return [child for child in element if _name(child) in names]
 
 
@@ -135,17 +127,11 @@ def _flat(element: Element) -> str:
 
 
 class _Open(NamedTuple):
-    """An element that has begun.
-
-    Attributes:
-        children: those that are to be read, the next one last.
-        gap: what separates it from its neighbours.
-        start: where it begins in the text.
-    """
+    """An element that has begun, with what separates it from its neighbours and where it begins in the text."""
 
     element: Element
     name: str
-    children: list[Element]
+    children: list[Element]  # those still to be read, the next one last
     gap: Gap
     start: int
     is_of_blocks: bool
@@ -159,18 +145,15 @@ class _Tei:
         self._text = text
         self._open: list[_Open] = []
         self._pages = 0
-        self._paragraphs = 0
-        """How many are open."""
-        self._notes: list[Element] = []
-        """Those of the open paragraphs."""
-        self._after_field = False
-        """Whether a field has just ended, with nothing behind it."""
+        self._paragraphs = 0  # that are open
+        self._notes: list[Element] = []  # of these
+        self._after_field = False  # whether one has just ended, with nothing behind it
         self._in_word = False
 
     def read(self, root: Element) -> None:
         """Write an element; without recursion, since how deep that may go depends on the process."""
-        self._begin(root, _name(root))
-        while self._open:
+        self._open.append(_Open(Element(""), "", [root], Gap.NONE, 0, is_of_blocks=False, is_raised=False))
+        while len(self._open) > 1 or self._open[0].children:
             if not self._open[-1].children:
                 self._end(self._open.pop())
                 continue
@@ -178,8 +161,10 @@ class _Tei:
             name = _name(child)
             if name in _BREAKS or name in _UNPRINTED:
                 self._turn_pages(child)
-                if name in _BREAKS:
-                    self._break_line(child)
+                if name in _BREAKS and (child.get("break") == "no" or self._in_word):
+                    self._text.go_on()
+                elif name in _BREAKS:
+                    self._text.separate(Gap.LINE)
             elif name == "note":
                 self._notes.append(child)
                 self._end_paragraph()
@@ -189,11 +174,13 @@ class _Tei:
             self._write(child.tail)
 
     def _begin(self, element: Element, name: str) -> None:
-        parent = self._open[-1] if self._open else None
-        is_block = parent is not None and (parent.is_of_blocks or (name == "seg" and parent.name == "u"))
+        parent = self._open[-1]
+        is_block = parent.is_of_blocks or (name == "seg" and parent.name == "u")
         gap = _GAPS.get(name, Gap.BLOCK if is_block else Gap.NONE)
-        is_raised = name == "ref" or (name == "hi" and _is_raised(element)) or (parent is not None and parent.is_raised)
-        is_of_blocks = name in _OF_BLOCKS and _has_no_text(element)
+        is_raised = parent.is_raised or name == "ref" or (name == "hi" and bool(_RAISED.search(str(element.attrib))))
+        is_of_blocks = name in _OF_BLOCKS and not any(
+            (text or "").strip() for text in (element.text, *(child.tail for child in element))
+        )
         start = self._text.length
         self._open.append(_Open(element, name, self._chosen(element, name), gap, start, is_of_blocks, is_raised))
         self._separate(gap, name, 1)
@@ -215,9 +202,8 @@ class _Tei:
             self._text.glue()
         elif self._text.length > opened.start and opened.name not in _PARTS_OF_WORDS:
             self._after_field = True
-        if self._open:
-            self._end_paragraph()
-            self._write(opened.element.tail)
+        self._end_paragraph()
+        self._write(opened.element.tail)
 
     def _chosen(self, element: Element, name: str) -> list[Element]:
         """Return the children of an element, or the one of them that is to be read."""
@@ -246,12 +232,6 @@ class _Tei:
         if gap == Gap.BLOCK:
             self._in_word = False
 
-    def _break_line(self, element: Element) -> None:
-        if element.get("break") == "no" or self._in_word:
-            self._text.go_on()
-        else:
-            self._text.separate(Gap.LINE)
-
     def _write(self, content: str | None) -> None:
         if content:
             (self._text.write_raised if self._open[-1].is_raised else self._text.write)(content)
@@ -262,14 +242,6 @@ class _Tei:
             if _name(page) == "pb":
                 self._pages += 1
                 self._text.begin_part(PAGE, page.get("n", "").removeprefix("p.").strip() or str(self._pages))
-
-
-def _is_raised(element: Element) -> bool:
-    return any(_RAISED.search(element.get(name, "")) for name in ("rend", "rendition", "style"))
-
-
-def _has_no_text(element: Element) -> bool:
-    return not any((text or "").strip() for text in (element.text, *(child.tail for child in element)))
 
 
 def _write_pages(pages: Iterable[tuple[str, Iterable[Sequence[str]]]], text: TextBuilder) -> None:
@@ -317,40 +289,42 @@ def _alto_pages(root: Element, *, join: bool) -> Iterator[tuple[str, list[list[s
 
 
 def _join_halves(items: Sequence[Element]) -> None:
-    """Make the first half of each broken word the whole of it; the second may be on a later page, behind other text."""
+    """Make the first half of each broken word the whole of it.
+
+    Its second half may be on a later page, behind other text; one that is not marked is the next string.
+    """
     seconds: dict[str, Element] = {}
-    for item, following in zip(reversed(items), (None, *reversed(items)), strict=False):
-        kind, whole = item.get("SUBS_TYPE"), item.get("SUBS_CONTENT", "")
-        word = "".join(filter(str.isalnum, whole))
-        if kind == "HypPart2":
-            seconds[word] = item
-        elif kind == "HypPart1" and word:
-            half = item.get("CONTENT", "").rstrip(HYPHENS)
-            if (second := seconds.pop(word, None)) is not None:
-                is_composed = f"{half.lstrip(punctuation)}-" in whole
-                # As it is printed, with what surrounds it there.
-                whole = f"{half}{'-' if is_composed else ''}{second.get('CONTENT', '')}"
-                second.set("CONTENT", "")
-            item.set("CONTENT", whole)
-            if following is not None and _name(following) == "HYP":
-                following.set("CONTENT", "")
+    following = hyphen = Element("")
+    for item in reversed(items):
+        if _name(item) == "HYP":
+            hyphen = item
+        elif _name(item) == "String":
+            kind, whole, half = item.get("SUBS_TYPE"), item.get("SUBS_CONTENT", ""), item.get("CONTENT", "")
+            half, word = half.rstrip(HYPHENS), _NO_LETTER.sub("", whole)
+            if kind == "HypPart2":
+                seconds[word] = item
+            elif kind == "HypPart1" and word:
+                second = seconds.pop(word, None)
+                if _NO_LETTER.sub("", half + following.get("CONTENT", "")) == word:
+                    second = following
+                if second is not None:
+                    is_composed = f"{half.lstrip(punctuation)}-" in whole
+                    # As it is printed, with what surrounds it there.
+                    whole = f"{half}{'-' if is_composed else ''}{second.get('CONTENT', '')}"
+                    second.set("CONTENT", "")
+                item.set("CONTENT", whole)
+                hyphen.set("CONTENT", "")
+            following, hyphen = item, Element("")
 
 
 def _alto_line(line: Element) -> str:
+    """Return the text of a line; where nothing says that it has spaces, each string is a word."""
     items = _named(line, "String", "SP", "HYP")
-    has_spaces = any(_name(item) == "SP" for item in items)
-    pieces: list[str] = []
-    for item in items:
-        name = _name(item)
-        if name == "SP" or (name == "String" and not has_spaces):
-            pieces.append(" ")
-        if name != "SP":
-            pieces.append(item.get("CONTENT", "-" if name == "HYP" else ""))
-    return "".join(pieces)
+    spaces = {"SP": " ", "HYP": "", "String": "" if any(_name(item) == "SP" for item in items) else " "}
+    return "".join(spaces[_name(item)] + item.get("CONTENT", "-" if _name(item) == "HYP" else "") for item in items)
 
 
 def _page_pages(root: Element) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield the pages of PAGE XML."""
     for number, page in enumerate(_named(root, "Page"), 1):
         ranks = _ranks(name for group in _named(page, "ReadingOrder") for name in _references(group))
         yield str(number), list(map(_region_lines, _in_order(page, ranks, _is_region)))
@@ -365,13 +339,9 @@ def _is_region(element: Element) -> bool:
 def _region_lines(region: Element) -> list[str]:
     """Return the lines of a region; its own text counts where neither they nor regions within it have any."""
     lines = list(filter(None, map(_page_line, _named(region, "TextLine"))))
-    if lines or any(_is_region(child) and _has_words(child) for child in region):
-        return lines
-    return _equivalent(region).splitlines()
-
-
-def _has_words(region: Element) -> bool:
-    return any(element.text and _name(element) == "Unicode" for element in region.iter())
+    within = (element for child in region if _is_region(child) for element in child.iter() if element.text)
+    has_words = lines or any(_name(element) == "Unicode" for element in within)
+    return lines if has_words else _equivalent(region).splitlines()
 
 
 def _page_line(line: Element) -> str:

@@ -153,6 +153,8 @@ def half(content: str, part: int, whole: str = "Philadelphia", *, hyphen: bool =
         (half("Phila-", 1, hyphen=False) + half("delphia", 2), "Philadelphia", "Phila-\ndelphia"),
         (half("Jean", 1, "Jean-Luc") + half("Luc", 2, "Jean-Luc"), "Jean-Luc", "Jean-\nLuc"),
         (half("Phila", 1) + half("delphia!", 2, "Philadelphia!"), "Philadelphia!", "Phila-\ndelphia!"),
+        (half("(Phila", 1) + line("delphia),") + line("so"), "(Philadelphia), so", "(Phila-\ndelphia),\nso"),
+        (half("Phila", 1) + line("delpha"), "Philadelphia delpha", "Phila-\ndelpha"),
         (half("Phila", 1) + half("don", 2, "London"), "Philadelphia don", "Phila-\ndon"),
         (half("Phila", 1) + line("so") + line("Bos-") + line("ton"), "Philadelphia so Boston", "Phila-\nso\nBos-\nton"),
         ('<TextLine><String CONTENT="a"/><String CONTENT="b"/></TextLine>', "a b", "a b"),
