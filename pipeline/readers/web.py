@@ -415,6 +415,8 @@ class _Members:
 
     def _unpacked(self) -> tuple[bytes, int]:
         """Read a member; return its content, only the first bytes if it is too large or no page, and its length."""
+        while (ahead := self.file.peek()).startswith(b"\0"):  # which pad files, as of tapes
+            self.file.seek(len(ahead) - len(ahead.lstrip(b"\0")), io.SEEK_CUR)
         start, decoder = self.file.tell(), zlib.decompressobj(wbits=31)
         content, length, taken = bytearray(), 0, 0
         while not decoder.eof:

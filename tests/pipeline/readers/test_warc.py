@@ -182,6 +182,12 @@ def test_corrupt_member_costs_no_other(tmp_path: Path) -> None:
     assert not any(record.loses_file for record in scan_file(str(path), format="warc", name="a", config=ReaderConfig()))
 
 
+@pytest.mark.parametrize("name", ["a.warc.gz", "whole.warc.gz"])
+@pytest.mark.parametrize("zeros", [1, 100_000])
+def test_zeros_that_pad_a_file_are_passed_over(tmp_path: Path, name: str, zeros: int) -> None:
+    assert outcomes(read(tmp_path / name, WAYS[name](RECORDS) + bytes(zeros))) == ["Anna met Bob.", "Zoë", "Eve left."]
+
+
 @pytest.mark.parametrize("noise", [b"\x1f\x8b\x08\x00" * 20_000, b"x" * 65_530, bytes(65_537) + b"x"])
 def test_next_member_is_found_behind_any_noise(tmp_path: Path, noise: bytes) -> None:
     content = by_record([ANNA]) + b"x" + noise + by_record([EVE])
