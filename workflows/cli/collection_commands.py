@@ -300,9 +300,10 @@ def list_errors(output: "OutputPath", **fields: tuple[str, ...]) -> Answer:
 def retry(output: "OutputPath", *, overrides: tuple[str, ...], **fields: tuple[str, ...]) -> Answer:
     """Process dead letters again, and nothing else.
 
-    Uses the run's own configuration; --set may change only what does not affect labels, such as executor.kind. Output
-    files without a selected dead letter stay unchanged, byte for byte. An input file that has changed since is updated
-    as a whole; changes in other files wait for 'concord annotate'. If interrupted, run the same command again.
+    Uses the run's own configuration; --set may change only what does not affect labels, such as executor.kind or
+    reader.extraction_seconds. Output files without a selected dead letter stay unchanged, byte for byte. An input file
+    that has changed since is updated as a whole; changes in other files wait for 'concord annotate'. If interrupted,
+    run the same command again.
 
     A dead letter that fails again is kept with one more attempt.
     """
