@@ -20,7 +20,9 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.shard_stats import collection_counts
 from concord.pipeline.output.verify import verify
 from concord.pipeline.readers import read_file
+from concord.pipeline.report.html import write_report
 from concord.pipeline.run_report import RunReport
+from concord.pipeline.storage.output_paths import read_bytes
 from concord.pipeline.worker.stages import ReadStage
 
 pytestmark = pytest.mark.slow
@@ -64,15 +66,17 @@ def test_a_broken_page_costs_that_page_alone_and_two_runs_write_equal_bytes(arch
     (lost,) = cast(list[dict[str, object]], document["lost"])
     assert (lost["number"], lost["error"]) == (2, "unreadable_page")
     assert [other[name] for name in ("raw_text", "parts", "lost", "source_sha256")] == [None] * 4
-    (page,) = rows(report, "errors")
-    assert (page["doc_id"], page["position"], page["error"], page["page"]) == ("a.pdf", 0, "unreadable_page", 2)
-    assert page["message"] == f"{archive / 'a.pdf'}, page 2: {lost['message']}"
+    (row,) = rows(report, "errors")
+    assert (row["doc_id"], row["position"], row["error"], row["page"]) == ("a.pdf", 0, "unreadable_page", 2)
+    assert row["message"] == f"{archive / 'a.pdf'}, page 2: {lost['message']}"
     assert verify(runs.folder_of(report)) == []
     collection = open_collection(runs.folder_of(report))
     assert collection_counts(collection.manifest)["lost_pages"] == 1
     assert list(read_dead_letters(collection.folder, collection.manifest.shards)) == []
     export_collection(runs.folder_of(report), tmp_path / "a.jsonl", to="jsonl")
     assert orjson.loads((tmp_path / "a.jsonl").read_bytes().splitlines()[0])["lost"] == document["lost"]
+    page = read_bytes(write_report(collection.folder)).decode()
+    assert "1 page of documents that were annotated could not be read" in page
     client = viewing.open_client(runs.folder_of(report), tmp_path / "cache")
     assert "Lost: page or chapter 2: " in viewing.read(client, "/document?id=a.pdf")
 
