@@ -4,16 +4,15 @@ Attachments are named in ``meta``, and are records of their own if ``reader.atta
 """
 
 import re
-from binascii import Error, a2b_base64
+from binascii import a2b_base64, a2b_qp
+from codecs import decode as decode_by
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from email.errors import HeaderParseError
 from email.header import decode_header
 from email.message import Message
-from email.parser import BytesFeedParser, BytesHeaderParser
-from email.policy import Compat32
 from email.utils import parsedate_to_datetime
-from functools import cached_property, partial
+from functools import partial
 from hashlib import sha256
 from itertools import chain, pairwise
 from pathlib import PurePath
@@ -25,17 +24,14 @@ from typing_extensions import override
 from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.errors import InputError
 from concord.pipeline.readers.base import ArchiveReader, FileReader, Reader, Record, as_record_errors, meta_of
-from concord.pipeline.readers.extraction import isolated
+from concord.pipeline.readers.extraction import isolated_each, outcome
 from concord.pipeline.readers.files import Decoded, LineStream, decode, encoding_of, read_whole, with_codecs
 from concord.pipeline.readers.records import RecordError, ScannedRecord, too_large
 from concord.pipeline.readers.web import read_page
-from concord.pipeline.storage.atomic_writes import CODECS
 from concord.pipeline.storage.files import file_state
 
 HEADERS = ("subject", "date", "from", "to", "cc", "message_id")
 _MOST_DEPTH = 20
-_MOST_PARTS = 10_000
-_TOO_COMPLEX = f"expected at most {_MOST_PARTS:,} parts that are nested at most {_MOST_DEPTH} deep, got more; remove it"
 _MOST_PARAMETERS = 100  # of a header, since Python takes time that grows with the square of them
 
 _TEXT = "text/plain"
@@ -47,8 +43,8 @@ _SEALED = "-----BEGIN PGP MESSAGE-----"
 _NOT_READ = re.compile(r"(?:image|audio|video)/|application/(?:pgp|(?:x-)?pkcs7)-signature|text/rfc822-headers")
 
 _ENVELOPE = re.compile(rb"\s*+(?:>?From [^\n]*+\n)*+")
-_BLANK = re.compile(rb"\n\r?\n")
-_SPACED = re.compile(rb"(?m)^([!-9;-~]++)[ \t]++:")
+_HEADER = re.compile(rb"([!-9;-~]*+)[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)\n?")
+_MARK = re.compile(rb"\n--([^\n]*+)")
 _ENRICHED = re.compile(r"(?i)<param>[^<]*+</param>|</?[a-z-]++>|<(?=<)")
 _WORD = r"=\?[^?\s]+\?[bBqQ]\?[^?]*\?="
 _WORDS = re.compile(rf"{_WORD}(?:\s*{_WORD})*")
@@ -58,7 +54,7 @@ _ADDRESS = re.compile(rb"From <?[^\s@]+@\S+")
 _OF_GIT = re.compile(rb"From [0-9a-f]{40,64} Mon Sep 17 00:00:00 2001\s*\Z")
 """The line above a patch, which nobody has sent; it begins a message in files of patches alone."""
 _AFTER_FROM = re.compile(rb">?From |[!-9;-~]+:")
-_QUOTED_FROM = re.compile(rb"(?m)^>(>*From )")
+_QUOTED_FROM = re.compile(rb"\n>(>*From )")
 _Content = bytes | RecordError
 _FormatOf = Callable[[str], str | None]
 
@@ -84,28 +80,28 @@ class _MessageReader(ArchiveReader):
         self._reader_for = reader_for
 
     @override
-    def extract(self, raw: Record, config: ReaderConfig) -> Decoded:
-        if raw.attachment:
-            return self._read_attachment(raw.attachment, raw.content, config)
-        return read_message(raw.content, config)
+    def extract(self, record: Record, config: ReaderConfig) -> Decoded:
+        if record.attachment:
+            return self._read_attachment(record.attachment, record.content, config)
+        return read_message(record.content, config)
 
-    def records(self, message: Record, config: ReaderConfig) -> Iterator[Record]:
-        """Yield a message, and what it attaches if that is wanted, the n-th of which is said to start n bytes later."""
-        attached: list[Attachment] = []
+    def records(self, message: Record, config: ReaderConfig, first: int) -> Iterator[Record]:
+        """Yield what begins at ``first`` or later of a message and what it attaches, if that is wanted.
+
+        The n-th attachment is said to start n bytes after the message.
+        """
+        attached: list[Attachment] | RecordError = []
         if config.attachments and isinstance(message.content, bytes):
-            try:
-                attached = isolated(take_apart, message.content, config, config=config)
-            except RecordError as error:
-                message = message._replace(content=error)
+            (attached,) = isolated_each(take_apart, [(message.content, config)], config=config)
+        if isinstance(attached, RecordError):
+            message, attached = message._replace(content=attached), []
         digest = message.source_sha256
         for number, content in enumerate([message.content, *attached]):
-            yield message._replace(
-                start=message.start + number,
-                end=message.end if number == len(attached) else message.start + number + 1,
-                content=content,
-                attachment=number,
-                digest=sha256(f"{digest}#{number}".encode()).hexdigest() if number else digest,
-            )
+            start = message.start + number
+            end = start + 1 if number < len(attached) else max(message.end, start + 1)
+            source = sha256(f"{digest}#{number}".encode()).hexdigest() if number else digest
+            if start >= first:
+                yield message._replace(start=start, end=end, content=content, attachment=number, digest=source)
 
     def _read_attachment(self, number: int, attachment: Attachment, config: ReaderConfig) -> Decoded:
         """Return the text of an attachment; its meta is what its file says, and which message it is from."""
@@ -123,8 +119,8 @@ class _MessageReader(ArchiveReader):
             raise content
         if format == "eml":
             return read_message(content, config)
-        if format in ("text", "html") and attachment.kind in (_TEXT, "text/html"):
-            return _decoded(content, attachment.kind, attachment.charset, config)
+        if format in ("text", "html"):
+            return _decoded(content, f"text/{format}", attachment.charset, config)
         try:
             reader = self._reader_for(format) if format else None
         except InputError as error:
@@ -154,13 +150,8 @@ class MailReader(_MessageReader):
 
     @override
     def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[Record]:
-        try:
-            content: bytes | RecordError = read_whole(path, config=config)
-        except RecordError as error:
-            content = error
-        for raw in self.records(Record(0, 1, content), config):
-            if raw.start >= start:
-                yield raw._replace(end=raw.start + 1)
+        content = outcome(partial(read_whole, config=config), path)
+        yield from self.records(Record(0, 1, content), config, start)
 
 
 class MailboxReader(_MessageReader):
@@ -176,12 +167,10 @@ class MailboxReader(_MessageReader):
     def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[Record]:
         with closing(LineStream(path, config.model_copy(update={"encoding": "utf-8"}))) as lines:
             for begin, end, content in split_mailbox(lines, 0 if config.attachments else start, config):
-                doc_id = None
+                message = Record(begin, end, content)
                 if isinstance(content, bytes) and config.id_field in HEADERS:
-                    headers = BytesHeaderParser(_Part, policy=_POLICY).parsebytes(content)
-                    doc_id = headers_of(headers, config).get(config.id_field)
-                message = Record(begin, end, content, doc_id=doc_id)
-                yield from (raw for raw in self.records(message, config) if raw.start >= start)
+                    message = message._replace(doc_id=headers_of(_parse(content, config)).get(config.id_field))
+                yield from self.records(message, config, start)
 
 
 def split_mailbox(stream: LineStream, start: int, config: ReaderConfig) -> Iterator[tuple[int, int, _Content]]:
@@ -191,46 +180,42 @@ def split_mailbox(stream: LineStream, start: int, config: ReaderConfig) -> Itera
     has_patches = isinstance(first[0], bytes) and _OF_GIT.match(first[0]) is not None
     if start:
         stream.skip_to(start)
-    taken, position, is_apart = list[_Content](), start, True
+    taken, position = list[_Content](), start
     for (line, end), (after, _) in pairwise(chain(() if start else (first,), lines, [(b"", 0)])):
-        if position > start and _begins(line, after, is_apart=is_apart, has_patches=has_patches):
-            if taken:
-                yield start, position, _whole(taken)
+        if isinstance(line, bytes) and line.startswith(b"From ") and _begins(line, after, taken[-1:], has_patches):
+            yield from _whole(start, position, taken)
             taken, start = [], position
-        is_apart = isinstance(line, bytes) and not line.strip()
         if end - start > config.max_record_bytes:
             taken = [too_large(config.max_record_bytes)]
-        elif taken or not is_apart:
-            taken.append(line)
+        taken.append(line)
         position = end
-    if taken:
-        yield start, position, _whole(taken)
+    yield from _whole(start, position, taken)
 
 
 def read_message(content: bytes, config: ReaderConfig) -> Decoded:
     """Return the text of a message, with its headers and the names of its attachments as meta."""
-    message, attached = _parse(content), list[_Part]()
+    message, attached = _parse(content, config), list[_Part]()
     if not message.keys():
         raise RecordError("invalid_message", "expected an e-mail with headers, got none; fix the file or remove it")
-    texts = [_shown_text(part, config) for part in _shown(message, attached)]
+    texts = [_shown_text(part) for part in _shown(message, attached)]
     if any(text.text.lstrip().startswith(_SEALED) for text in texts) or (not texts and message.kind in _ENCRYPTED):
         raise RecordError("encrypted", "expected a message that can be read, got an encrypted one; decrypt it")
     first = max(texts, key=lambda text: not text.text.isascii(), default=Decoded("", None))
-    ended = [text.text if text.text.endswith("\n") else f"{text.text}\n" for text in texts[:-1]]
-    whole = "\n".join([*ended, *(text.text for text in texts[-1:])])
-    meta: dict[str, Any] = headers_of(message, config)
+    ended = [text.text.removesuffix("\n") + "\n\n" for text in texts[:-1]]
+    whole = "".join([*ended, *(text.text for text in texts[-1:])])
+    meta: dict[str, Any] = headers_of(message)
     if attached:
-        meta["attachments"] = [_name_of(part, config) for part in attached]
+        meta["attachments"] = [part.name for part in attached]
     replaced = sum(text.replaced for text in texts)
     return first._replace(text=whole, replaced=replaced, meta=meta_of(meta, config=config)[0])
 
 
-def headers_of(message: Message, config: ReaderConfig) -> dict[str, Any]:
-    """Return the headers that become meta, decoded; an undecodable byte of theirs does not cost the message."""
+def headers_of(message: Message) -> dict[str, Any]:
+    """Return the headers that become meta, decoded."""
     found: dict[str, list[str]] = {}
     for header, value in message.items():
         if (name := header.lower().replace("-", "_")) in HEADERS:
-            found.setdefault(name, []).append(_header(value, config))
+            found.setdefault(name, []).append(_on_one_line(value))
     meta = {name: ", ".join(values) for name, values in found.items()}
     with suppress(KeyError, ValueError, TypeError, IndexError, OverflowError):  # else it stays as it is written
         meta["date"] = parsedate_to_datetime(meta["date"]).isoformat()
@@ -243,107 +228,99 @@ def take_apart(content: bytes, config: ReaderConfig) -> list[Attachment]:
     Pictures, sounds, films and signatures are left out.
     """
     with suppress(RecordError), as_record_errors("message"):  # the message itself is then the dead letter
-        return list(_attached(_parse(content), config))
+        return list(_attached(_parse(content, config)))
     return []
 
 
-def _whole(lines: Sequence[_Content]) -> _Content:
-    for line in lines:
-        if isinstance(line, RecordError):
-            return line
-    content = b"".join(cast(Sequence[bytes], lines))
-    if not content.startswith(b"From "):
-        return RecordError("invalid_mbox", f"expected a line that begins with 'From ', got {content[:20]!r}")
-    return _QUOTED_FROM.sub(rb"\1", content[len(cast(bytes, lines[0])) :])
+def _whole(start: int, end: int, lines: Sequence[_Content]) -> Iterator[tuple[int, int, _Content]]:
+    """Yield a message of such lines, or why it cannot be read; nothing for blank lines."""
+    fault = next((line for line in lines if isinstance(line, RecordError)), None)
+    content = b"" if fault else b"".join(cast(Sequence[bytes], lines)).lstrip()
+    if fault is None and content and not content.startswith(b"From "):
+        fault = RecordError("invalid_mbox", f"expected a line that begins with 'From ', got {content[:20]!r}")
+    if fault or content:
+        yield start, end, fault or _QUOTED_FROM.sub(rb"\n\1", content)
 
 
-def _begins(line: _Content, after: _Content, *, is_apart: bool, has_patches: bool) -> bool:
+def _begins(line: bytes, after: _Content, before: Sequence[_Content], has_patches: bool) -> bool:
     """Tell whether a line begins a message: with a date, or an address after a blank line; a header follows."""
-    if not (isinstance(line, bytes) and line.startswith(b"From ") and isinstance(after, bytes)):
-        return False
+    is_apart = not any(isinstance(line, RecordError) or line.strip() for line in before)
     is_sent = _DATED.match(line) or (is_apart and _ADDRESS.match(line))
-    return bool(is_sent and _AFTER_FROM.match(after)) and (has_patches or not _OF_GIT.match(line))
-
-
-class _Policy(Compat32):
-    """Reads headers in one line, and only the name of an encoding. Python's own policies fail at some real headers."""
-
-    @override
-    def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
-        name, _, value = "".join(sourcelines).replace("\r", "").replace("\n", "").partition(":")
-        if name.lower() == "content-transfer-encoding":
-            word = re.search(r"[\w-]+", value)
-            value = word[0].lower() if word else ""
-        if name.lower() in ("content-type", "content-disposition"):
-            value = ";".join(value.split(";", _MOST_PARAMETERS)[:_MOST_PARAMETERS])
-        return name, value.strip()
-
-    @override
-    def header_fetch_parse(self, name: str, value: str) -> str:
-        return value
-
-
-_POLICY = _Policy()
+    is_followed = isinstance(after, bytes) and _AFTER_FROM.match(after)
+    return bool(is_sent and is_followed) and (has_patches or not _OF_GIT.match(line))
 
 
 class _Part(Message):
-    """A message or a part of one. Messages within it are not taken apart, since they may be encoded."""
+    """A message or a part of one.
 
-    def __init__(self, policy: Compat32 = _POLICY, depth: int = 0) -> None:
-        super().__init__(policy)
-        self.depth = depth
+    Attributes:
+        kind: the content type.
+        written: what follows the headers.
+        depth: in how many others it is.
+    """
 
-    @cached_property
-    def kind(self) -> str:
-        """The content type."""
-        return super().get_content_type().split()[0]
+    def __init__(self, content: bytes, config: ReaderConfig, depth: int, *, default_kind: str = _TEXT) -> None:
+        if depth > _MOST_DEPTH:
+            reason = f"expected parts that are nested at most {_MOST_DEPTH} deep, got deeper ones; remove the message"
+            raise RecordError("message_too_complex", reason)
+        super().__init__()
+        encoding = "utf-8" if config.encoding == "auto" else config.encoding
+        end = 0
+        while header := _HEADER.match(content, end):
+            end, name = header.end(), header[1].decode()
+            value = header[2].translate(None, b"\r\n").strip().decode(encoding, "replace")
+            if name.lower().startswith("content-"):
+                value = ";".join(value.split(";", _MOST_PARAMETERS)[:_MOST_PARAMETERS])
+            self[name] = value
+        self.set_default_type(default_kind)
+        self.kind = self.get_content_type().split()[0]
+        self.written = content[end:].removeprefix(b"\r").removeprefix(b"\n")
+        self.config, self.depth = config, depth
 
-    @override
-    def get_content_type(self) -> str:
-        return self.kind.replace("message/", "text/")
+    @property
+    def name(self) -> str:
+        """That of its file, or else its kind."""
+        return _on_one_line(self.get_filename() or self.kind)
 
-    @override
-    def attach(self, payload: Any) -> None:
-        super().attach(payload)
-        payload.depth = self.depth + 1
-        if payload.depth > _MOST_DEPTH or len(cast(list[_Part], self.get_payload())) > _MOST_PARTS:
-            raise RecordError("message_too_complex", _TOO_COMPLEX)
+    def parts(self) -> list["_Part"]:
+        """Return what is between the boundaries of a multipart, in which other parts may be."""
+        boundary, content = str(self.get_boundary()).encode(), b"\n" + self.written
+        marks = [mark for mark in _MARK.finditer(content) if mark[1].rstrip() in (boundary, boundary + b"--")]
+        ends = [*(mark.start() for mark in marks[1:]), len(content)]
+        default_kind = "message/rfc822" if self.kind == "multipart/digest" else _TEXT
+        found = []
+        for mark, end in zip(marks, ends, strict=False):
+            if mark[1].rstrip() != boundary:
+                break
+            part = content[mark.end() + 1 : end].removesuffix(b"\r")
+            found.append(_Part(part, self.config, self.depth + 1, default_kind=default_kind))
+        return found
+
+    def content(self) -> bytes:
+        """Return what it was before it was written; RecordError where that cannot be told."""
+        # Only the name of the encoding counts, whatever is before and behind it.
+        encoding = re.sub(r"^\W*([\w-]*).*", r"\1", self.get("content-transfer-encoding", "").lower())
+        if encoding == "quoted-printable":
+            return a2b_qp(self.written)
+        try:
+            if "uu" in encoding:
+                return decode_by(self.written, "uu")
+            if encoding == "base64":
+                # Python passes over what is no base64, and over all that is behind the first padding.
+                pieces = filter(None, b"".join(self.written.split()).split(b"="))
+                return b"".join(a2b_base64(piece + b"=" * (-len(piece) % 4), strict_mode=True) for piece in pieces)
+        except ValueError:
+            if self.kind not in _MESSAGES:  # which may not be encoded although they say so
+                reason = f"expected a part in {encoding}, got other characters; fix the message"
+                raise RecordError("invalid_base64", reason) from None
+        return self.written
 
 
-def _parse(content: bytes, depth: int = 0) -> _Part:
-    """Return a message; RecordError where it has too many parts."""
-    if depth > _MOST_DEPTH:
-        raise RecordError("message_too_complex", _TOO_COMPLEX)
-    content = _ENVELOPE.sub(b"", content.removeprefix(b"\xef\xbb\xbf"), count=1)
-    end = blank.end() if (blank := _BLANK.search(content)) else len(content)
-    head = _SPACED.sub(rb"\1:", content[:end])
-    message = _parsed(head, depth)
-    if message.get_payload() or message.kind.startswith("multipart/"):
-        return _parsed(head + content[end:], depth)
-    message.set_payload(content[end:].decode("ascii", "surrogateescape"))  # much faster than line by line
-    return message
-
-
-def _parsed(content: bytes, depth: int) -> _Part:
-    parser = BytesFeedParser(partial(_Part, depth=depth), policy=_POLICY)
-    parser.feed(content)
-    return cast(_Part, parser.close())
-
-
-def content_of(part: _Part) -> bytes:
-    """Return the content of a part as it was before it was written; RecordError where it cannot be."""
-    if part["content-transfer-encoding"] != "base64":
-        return cast(bytes, part.get_payload(decode=True))
-    # Python passes over what is no base64, and over all that is behind the first padding.
-    written = str(part.get_payload()).encode()
-    pieces = b"".join(written.split()).split(b"=")
-    try:
-        return b"".join(a2b_base64(piece + b"=" * (-len(piece) % 4), strict_mode=True) for piece in pieces if piece)
-    except Error:
-        if part.kind in _MESSAGES:  # which is not encoded although it says so
-            return written
-        reason = "expected a part in base64, got other characters; fix the message"
-        raise RecordError("invalid_base64", reason) from None
+def _parse(content: bytes, config: ReaderConfig, depth: int = 0) -> _Part:
+    """Return a message."""
+    if b"\n" not in content:
+        content = content.replace(b"\r", b"\n")
+    return _Part(_ENVELOPE.sub(b"", content.removeprefix(b"\xef\xbb\xbf"), count=1), config, depth)
 
 
 def _shown(part: _Part, attached: list[_Part]) -> list[_Part]:
@@ -351,27 +328,26 @@ def _shown(part: _Part, attached: list[_Part]) -> list[_Part]:
     is_shown = part.kind.startswith(("text/", "multipart/", *_MESSAGES)) and not _FILES.fullmatch(part.kind)
     if not is_shown or part.get_content_disposition() == "attachment":
         attached.append(part)
-    elif part.kind in _MESSAGES:
-        return _shown(_parse(content_of(part), part.depth + 1), attached)
-    elif not part.kind.startswith("multipart/"):
+        return []
+    if part.kind in _MESSAGES:
+        return _shown(_parse(part.content(), part.config, part.depth + 1), attached)
+    if not part.kind.startswith("multipart/"):
         return [part]
-    elif part.is_multipart():
-        choices = [_shown(child, attached) for child in cast(list[_Part], part.get_payload())]
-        return _best(choices) if part.kind == "multipart/alternative" else list(chain.from_iterable(choices))
-    elif content_of(part).strip():
+    choices = [_shown(child, attached) for child in part.parts()]
+    if not choices and part.written.strip():
         reason = f"expected the parts of a {part.kind}, found none; the message may be truncated"
         raise RecordError("invalid_message", reason)
-    return []
+    return _best(choices) if part.kind == "multipart/alternative" else list(chain.from_iterable(choices))
 
 
 def _best(choices: Sequence[list[_Part]]) -> list[_Part]:
     """Return the one of alternative texts that is plain and not blank, or else the last."""
-    plain = (choice for choice in choices if any(part.kind == _TEXT and content_of(part).strip() for part in choice))
+    plain = (choice for choice in choices if any(part.kind == _TEXT and part.content().strip() for part in choice))
     return next(plain, None) or next(filter(None, reversed(choices)), [])
 
 
-def _shown_text(part: _Part, config: ReaderConfig) -> Decoded:
-    decoded = _decoded(content_of(part), part.kind, part.get_content_charset(), config)
+def _shown_text(part: _Part) -> Decoded:
+    decoded = _decoded(part.content(), part.kind, part.get_content_charset(), part.config)
     if str(part.get_param("format", "")).lower() == "flowed":
         text = _unflowed(decoded.text, delete_space=str(part.get_param("delsp", "")).lower() == "yes")
         return decoded._replace(text=text)
@@ -390,24 +366,19 @@ def _decoded(content: bytes, kind: str, charset: str | None, config: ReaderConfi
     return decoded._replace(text=_ENRICHED.sub("", text) if kind in ("text/enriched", "text/richtext") else text)
 
 
-def _name_of(part: _Part, config: ReaderConfig) -> str:
-    return _header(part.get_filename() or part.kind, config)
-
-
-def _attached(message: _Part, config: ReaderConfig) -> Iterator[Attachment]:
+def _attached(message: _Part) -> Iterator[Attachment]:
     parts: list[_Part] = []
     _shown(message, parts)
-    headers = headers_of(message, config)
+    headers = headers_of(message)
     for part in parts:
         if _NOT_READ.match(part.kind):
             continue
-        found = Attachment(_name_of(part, config), part.kind, part.get_content_charset(), b"", headers)
+        found = Attachment(part.name, part.kind, part.get_content_charset(), b"", headers)
         inner: list[Attachment] = []
         try:
-            content = content_of(part)
-            found = found._replace(content=content)
+            found = found._replace(content=part.content())
             if part.kind in _MESSAGES:
-                inner = list(_attached(_parse(content, part.depth + 1), config))
+                inner = list(_attached(_parse(part.content(), part.config, part.depth + 1)))
         except RecordError as error:
             found = found._replace(content=error)
         yield from (found, *inner)
@@ -418,11 +389,10 @@ def _format_of(attachment: Attachment, of: _FormatOf) -> str | None:
     kind = attachment.kind
     if kind in _MESSAGES:  # which is no file: "RE: report.pdf" is only what somebody calls it
         return "eml"
-    if PurePath(attachment.name).suffix.lower() in CODECS:
-        return None
-    by_type = of(f"a.{kind.partition('/')[2].partition('+')[0]}")
     is_text = kind.startswith(("text/", "message/")) and not _FILES.match(kind)
-    return of(attachment.name) or by_type or ("text" if is_text else None)
+    by_type = of(f"a.{kind.partition('/')[2].partition('+')[0]}") or ("text" if is_text else None)
+    # Only the last suffix, since a compressed file is not read.
+    return of(f"a{PurePath(attachment.name).suffix}") or by_type
 
 
 def _codec(label: str) -> str | None:
@@ -446,11 +416,9 @@ def _unflowed(text: str, *, delete_space: bool) -> str:
     return "".join(pieces)[1:]
 
 
-def _header(value: str, config: ReaderConfig) -> str:
-    """Return the text of a header on one line, with its encoded words (RFC 2047) decoded."""
-    encoding = "utf-8" if config.encoding == "auto" else config.encoding
-    text = value.encode("utf-8", "surrogateescape").decode(encoding, "replace")
-    return " ".join(_WORDS.sub(_decoded_words, text).split())
+def _on_one_line(value: str) -> str:
+    """Return the text of a header, with its encoded words (RFC 2047) decoded."""
+    return " ".join(_WORDS.sub(_decoded_words, value).split())
 
 
 def _decoded_words(words: re.Match[str]) -> str:

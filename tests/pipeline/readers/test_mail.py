@@ -261,7 +261,6 @@ REFUSED = [
     (HEADERS + b"\n-----BEGIN PGP MESSAGE-----\n\nAAAA", "encrypted"),
     (nested(1500), "message_too_complex"),
     (b"Content-Type: message/rfc822\n\n" * 300, "message_too_complex"),
-    (HEADERS + b"Content-Type: multipart/mixed; boundary=b\n\n" + b"--b\n\n" * 20_000, "message_too_complex"),
 ]
 
 
@@ -437,7 +436,7 @@ def test_attachment_that_is_broken_costs_itself(tmp_path: Path) -> None:
     broken = b"Subject: Old\nContent-Type: multipart/mixed; boundary=x\n\nInner.\n"
     mail = message("Anna.\n")
     mail.add_attachment(broken, maintype="application", subtype="octet-stream", filename="a.eml")
-    mail.add_attachment(b"x", maintype="text", subtype="plain", filename="a.txt.gz")
+    mail.add_attachment(b"x", maintype="application", subtype="gzip", filename="a.txt.gz")
     mail.add_attachment("Bob.\n", filename="b.txt")
     found = read(tmp_path / "c.eml", mail.as_bytes(), attachments=True)
     assert outcomes(found) == ["Anna.\n", "invalid_message", "unknown_format", "Bob.\n"]
