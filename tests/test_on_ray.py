@@ -6,12 +6,11 @@ The cluster has three CPUs and a GPU that is declared to Ray but does not exist:
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from multiprocessing.process import BaseProcess
@@ -23,6 +22,7 @@ from urllib.request import urlopen
 import pyarrow.parquet as pq
 import pytest
 from concord_testing import fakes, runs
+from concord_testing.broken_files import hostile_files, samples
 from concord_testing.checkout import CHECKOUT
 from concord_testing.command_line import concord as concord_command
 from concord_testing.heads import Head, ray_head, ray_node
@@ -45,7 +45,12 @@ SUPPORT = str(CHECKOUT / "tests" / "support")
 OFTEN = {"RAY_metrics_report_interval_ms": "500"}
 # Ray ends a driver a minute after its cluster is gone, which is too long for a test.
 GONE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
-LITTLE_MEMORY = {"extraction_memory_bytes": 64 << 20}
+HOSTILE: dict[str, Any] = {
+    "reader": {"extraction_memory_bytes": 128 << 20, "extraction_seconds": 1, "id_field": "key"},
+    "planning": {"shard_bytes": 50_000},
+    "max_dead_letters": 1,
+    "max_lost_files": 99,
+}
 DRIVERS: list[BaseProcess] = []
 TEXTS = ["Ada met Charles in London.", "", "He left Paris for Boston."]
 
@@ -74,11 +79,9 @@ def source(tmp_path: Path) -> Path:
     return runs.write_collection(tmp_path / "in.jsonl")
 
 
-def ray_job(source: Path, output: Path, *, keep_text: bool = False, **executor: Any) -> AnnotateConfig:
+def ray_job(source: Path, output: Path, *, changes: Mapping[str, Any] | None = None, **executor: Any) -> AnnotateConfig:
     """Return a job for Ray with one worker of one thread."""
-    texts = {"output": {"path": str(output), "keep_text": True}} if keep_text else {}
-    ray = {"kind": "ray", "threads": 1, "actors": 1}
-    return runs.job(source, output, executor=ray | executor, reader=LITTLE_MEMORY, **texts)
+    return runs.job(source, output, executor={"kind": "ray", "threads": 1, "actors": 1} | executor, **changes or {})
 
 
 def start(work: Callable[[], object], address: str, **environment: str) -> BaseProcess:
@@ -136,37 +139,46 @@ def test_workers_of_two_kinds_write_the_bytes_of_a_local_run_and_store_its_texts
 ) -> None:
     folder = tmp_path / "archive"
     folder.mkdir()
-    shutil.copy(CHECKOUT / "examples" / "archives" / "telegram.rtf", folder)
-    # More than the process may take in which a worker extracts.
-    (folder / "large.html").write_text("<p>Ada" * 3_000_000)
+    for name, content in hostile_files().items():
+        (folder / name).write_bytes(content)
     source = runs.write_collection(folder / "in.jsonl", extra=("a PARSERFAULT", "", "Ann \t met Bob"))
-    text = json.loads(source.read_text().splitlines()[5])["text"]
+    lines = source.read_text().splitlines(keepends=True)
+    text, doc_id = json.loads(lines[5])["text"], f"in.jsonl:{len(''.join(lines[:5]))}"
     mark = Mark(start=0, end=len(text.split()[0]), type="ORG", text=text.split()[0])
-    corrected = Correction.of(None, mark, text=text, seen=Seen(doc_id="d5", tagger="t", generation=0), who="ada")
+    corrected = Correction.of(None, mark, text=text, seen=Seen(doc_id=doc_id, tagger="t", generation=0), who="ada")
     local, output = tmp_path / "local", tmp_path / "ray"
     for path in (local, output):
         path.mkdir()
         append_to_log(path / LOG_NAME, [corrected])
     copy = tmp_path / "copy"
 
+    def with_texts(path: Path) -> dict[str, Any]:
+        return {**HOSTILE, "output": {"path": str(path), "keep_text": True}}
+
     def work() -> None:
         roles: dict[str, Any] = {"actors": 2, "gpus": 0.5, "parse_actors": 1}
         # Its parser must not be called where others parse ahead.
-        report = runs.run_job(ray_job(folder, output, **roles), build=fakes.build_worker_that_only_tags)
+        config = ray_job(folder, output, changes=HOSTILE, **roles)
+        report = runs.run_job(config, build=fakes.build_worker_that_only_tags)
         assert report.seconds["parse"] > 0
         runs.copy_output(output, copy)
-        runs.run_job(ray_job(folder, output, keep_text=True, gpus=1, parse_actors=0))
+        runs.run_job(ray_job(folder, output, changes=with_texts(output), gpus=1, parse_actors=0))
 
     assert finish(start(work, head.address)) == 0
-    runs.run_job(runs.job(folder, local, reader=LITTLE_MEMORY))
+    runs.run_job(runs.job(folder, local, **HOSTILE))
     check_equal(copy, local)
-    runs.run_job(runs.job(folder, local, reader=LITTLE_MEMORY, output={"path": str(local), "keep_text": True}))
+    runs.run_job(runs.job(folder, local, **with_texts(local)))
     check_equal(output, local)
     entities = pq.read_table(output / "entities").to_pylist()
     assert [row["label"] for row in entities if row["source"] == "corrected"] == ["ORG"]
-    assert None not in pq.read_table(output / "documents")["raw_text"].to_pylist()
-    errors = pq.read_table(output / "errors").to_pylist()
-    assert [Path(row["source_uri"]).name for row in errors if row["error"] == "took_too_much_memory"] == ["large.html"]
+    documents = pq.read_table(output / "documents")
+    assert None not in documents["raw_text"].to_pylist()
+    found = {Path(uri).name for uri in documents["source_uri"].to_pylist()}
+    assert {sample.name for sample in samples().values() if sample.encoding == "utf-8"} <= found
+    errors = {Path(row["source_uri"]).name: row["error"] for row in pq.read_table(output / "errors").to_pylist()}
+    expected = {"abort.pdf": "extraction_died", "endless.html.gz": "took_too_long"}
+    assert errors.items() >= {**expected, "large.html": "took_too_much_memory"}.items()
+    assert len([name for name in errors if name not in found]) > 40
 
 
 def test_documents_that_kill_or_stall_their_workers_are_left_out_and_a_killed_worker_is_replaced(

@@ -39,6 +39,8 @@ _NO_MEMORY = 77
 """The exit code of a process that finds no memory."""
 _WALL_CLOCK = 10
 """A record may take so many times ``reader.extraction_seconds`` while the process waits or others use the cores."""
+_ATTEMPTS = 3
+"""A record has up to so many processes: one that was used before, one that is killed from outside, and one more."""
 _PR_SET_PDEATHSIG = 1
 _SAID_TO = 2
 """The file of what a library says."""
@@ -66,13 +68,13 @@ def isolated_each(
     They cross together, which saves time where they are short; when they end the process, one after the other.
     """
     request = pickle.dumps((function, calls, config.extraction_memory_bytes, config.extraction_seconds))
-    child = _take()
-    answer = child.ask(request)
-    if answer is None and len(calls) > 1:
-        return [found for call in calls for found in isolated_each(function, [call], config=config)]
-    if answer is None and not (child.is_fresh or child.is_out_of_time):
-        child = _Child()
+    for _ in range(_ATTEMPTS):
+        child = _take()
         answer = child.ask(request)
+        if answer is None and len(calls) > 1:
+            return [found for call in calls for found in isolated_each(function, [call], config=config)]
+        if answer is not None or not child.is_innocent:
+            break
     if answer is None:
         return [child.fault(config)]
     child.is_fresh = False
@@ -123,9 +125,10 @@ class _Child:
             raise _cannot_start(self._said.decode(errors="replace").strip() or str(error)) from error
 
     @property
-    def is_out_of_time(self) -> bool:
-        """Whether it has ended by its own processor time, which does not depend on what it did before."""
-        return self._process.returncode == -signal.SIGPROF
+    def is_innocent(self) -> bool:
+        """Whether its end may not be due to the record: it was killed from outside, or died of what it did before."""
+        status = self._process.returncode
+        return status == -signal.SIGKILL or not (self.is_fresh or status == -signal.SIGPROF)
 
     def ask(self, request: bytes) -> list[Any] | None:
         """Return its answer; None where it has ended or ends instead."""
@@ -153,10 +156,9 @@ class _Child:
         """Return why the process has ended."""
         status, seconds = self._process.returncode, config.extraction_seconds
         code, setting = "took_too_long", "seconds"
-        if self.is_out_of_time:
-            limit = f"{seconds:g} s"
-        elif status == -signal.SIGALRM:
-            limit = f"{_WALL_CLOCK * seconds:g} s by the clock"
+        if status in (-signal.SIGPROF, -signal.SIGALRM):
+            # The same whichever of them comes first, which other programs decide.
+            limit = f"{seconds:g} s of processor time, or {_WALL_CLOCK * seconds:g} s by the clock"
         elif status == _NO_MEMORY or any(words in self._said.lower() for words in _MEMORY_WORDS):
             code, setting, limit = (
                 "took_too_much_memory",

@@ -1,16 +1,18 @@
 """The process that extracts: what ends, stalls or fills it costs the record alone; no answer depends on a process."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 from concord_testing import runs
-from concord_testing.broken_files import outcomes, read_all, samples
+from concord_testing.broken_files import hostile_files, outcomes, read_all
 from concord_testing.checkout import CHECKOUT
 from concord_testing.killing_readers import READERS
 from concord_testing.processes import command_of
@@ -19,6 +21,7 @@ from concord.pipeline.config import ReaderConfig
 from concord.pipeline.output.collection import DeadLetterFilter, open_collection, read_dead_letters
 from concord.pipeline.readers import read_file
 from concord.pipeline.readers.extraction import close_idle
+from concord.pipeline.run_report import RunReport
 
 pytestmark = pytest.mark.slow(reason="starts a process for each death, up to twice")
 
@@ -59,6 +62,8 @@ def test_a_file_of_one_document_is_a_dead_letter(tmp_path: Path, deed: str, erro
 def test_what_a_process_did_before_does_not_decide(tmp_path: Path) -> None:
     texts = ["one", "two", "three"]
     assert read(tmp_path / "a.deeds", "\n".join(f"keep {text}" for text in texts), extraction_seconds=30) == texts
+    # Nor does who kills it from outside.
+    assert read(tmp_path / "a.deed", f"be_killed {tmp_path}/pid fine") == ["fine"]
 
 
 def test_a_long_text_crosses(tmp_path: Path) -> None:
@@ -84,9 +89,9 @@ print(deeper(int(sys.argv[2])))
 
 
 def test_answers_depend_neither_on_the_hash_seed_nor_on_the_stack(tmp_path: Path) -> None:
-    for sample in samples().values():
-        if sample.encoding == "utf-8":
-            (tmp_path / sample.name).write_bytes(sample.content)
+    for name, content in hostile_files().items():
+        if name not in ("abort.pdf", "endless.html.gz", "large.html"):
+            (tmp_path / name).write_bytes(content)
     deep = "<div>" * 495 + "<p>Ada.</p>" + "</div>" * 495
     (tmp_path / "deep.xml").write_text(f"<TEI><text><body>{deep}</body></text></TEI>")
     (tmp_path / "deep.html").write_text(deep)
@@ -99,63 +104,54 @@ def test_answers_depend_neither_on_the_hash_seed_nor_on_the_stack(tmp_path: Path
     assert len(answers) == 1
 
 
-STUCK = """
-import sys
-from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers import read_file
-from concord_testing.killing_readers import READERS
-read_file.readers = lambda: READERS
-list(read_file.read_records(sys.argv[1], format="deed", name="a", config=ReaderConfig()))
-"""
+def annotate(source: Path, output: Path, *, retry: DeadLetterFilter | None = None, **changes: Any) -> RunReport:
+    available = {**read_file.readers(), **READERS}
+    with mock.patch.object(read_file, "readers", return_value=available):
+        return runs.run_job(runs.job(source, output, max_dead_letters=1, **changes), retry=retry)
 
 
-def test_the_process_ends_with_the_one_that_asks_also_within_native_code(tmp_path: Path) -> None:
-    file, pids = tmp_path / "a.deed", tmp_path / "pids"
-    file.write_text(f"touch {pids}")
-    paths = os.pathsep.join((str(CHECKOUT), str(CHECKOUT / "tests" / "support")))
-    parent = subprocess.Popen([sys.executable, "-c", STUCK, str(file)], env={**os.environ, "PYTHONPATH": paths})
-    while not (pids.exists() and pids.read_text().endswith("\n")):
-        assert parent.poll() is None
+def test_a_run_that_is_killed_while_it_extracts_leaves_no_process_and_the_next_ends_with_its_bytes(
+    tmp_path: Path,
+) -> None:
+    source, pid = tmp_path / "in", tmp_path / "pid"
+    source.mkdir()
+    (source / "a.txt").write_text("Anna went.")
+    (source / "b.deed").write_text(f"pause {pid} Bob went.")
+    killed = runs.in_child(partial(annotate, source, tmp_path / "killed"))
+    while not (pid.exists() and pid.read_text().endswith("\n")):
+        assert killed.is_alive()
         time.sleep(0.02)
-    child = int(pids.read_text())
+    child = int(pid.read_text())
     assert b"extraction" in command_of(child)
 
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
+    killed.kill()
+    killed.join()
 
+    # It is within native code.
     while command_of(child):
         time.sleep(0.02)
+    found, whole = (
+        runs.committed_bytes(runs.folder_of(annotate(source, tmp_path / name))) for name in ("killed", "whole")
+    )
+    assert found == whole
+    assert any(name.startswith("documents/") for name in found)
 
 
-def test_a_folder_of_hostile_files_is_annotated_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "in"
+def test_a_run_over_records_that_end_their_process_is_repeated_and_retried(tmp_path: Path) -> None:
+    source, output = tmp_path / "in", tmp_path / "out"
+    settings: dict[str, Any] = {"reader": {**LIMITS, "extraction_seconds": 3}}
     source.mkdir()
-    for sample in samples().values():
-        if sample.encoding == "utf-8" and sample.format not in ("csv", "tsv", "jsonl", "parquet", "arrow"):
-            (source / sample.name).write_bytes(sample.content)
     for number, deed in enumerate(("abort", "loop", "map")):
         (source / f"{number}.deed").write_text(deed)
     (source / "b.deeds").write_text("say Anna went.\nabort\nsay Bob went.\n")
-    available = {**read_file.readers(), **READERS}
-    monkeypatch.setattr(read_file, "readers", lambda: available)
-    settings = {
-        "planning": {"shard_bytes": 100_000},
-        "reader": {**LIMITS, "extraction_seconds": 3},
-        "max_dead_letters": 1,
-    }
 
-    report, again = (runs.run_job(runs.job(source, tmp_path / name, **settings)) for name in ("one", "two"))
+    report = annotate(source, output, **settings)
 
-    bodies = [runs.committed_bytes(runs.folder_of(run)) for run in (report, again)]
-    assert {name: body for name, body in bodies[0].items() if "manifest" not in name} == {
-        name: body for name, body in bodies[1].items() if "manifest" not in name
-    }
     collection = open_collection(runs.folder_of(report))
     errors = sorted(dead.error for dead in read_dead_letters(collection.folder, collection.manifest.shards))
     assert errors == ["extraction_died", "extraction_died", "took_too_long", "took_too_much_memory"]
     assert (report.dead_letters, report.lost_files) == (4, ())
-    unchanged = runs.run_job(runs.job(source, tmp_path / "one", **settings))
-    assert unchanged.changes.description == "no changes"
+    assert annotate(source, output, **settings).changes.description == "no changes"
     (source / "0.deed").write_text("say Smith.")
     retry = DeadLetterFilter(errors=("extraction_died",))
-    assert runs.run_job(runs.job(source, tmp_path / "one", **settings), retry=retry).dead_letters == 3
+    assert annotate(source, output, retry=retry, **settings).dead_letters == 3

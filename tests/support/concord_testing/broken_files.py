@@ -79,6 +79,74 @@ def samples() -> Mapping[str, Sample]:
     return {sample.name: sample for sample in found}
 
 
+def hostile_files(scale: int = 1) -> Mapping[str, bytes]:
+    """Return files that end, stall or fill the process that reads them, are cut short, or have no word, by name.
+
+    Args:
+        scale: at 1 they break limits of 128 MiB and a second, at 10 those of the default settings.
+    """
+    many, text, huge = 10_000 * scale, "Anna went to Boston.", "A" * (80 << 20)
+    page = f"<p>{text}</p>"
+    record = documents.warc_page(page.encode())
+    links = "".join(f'<item id="n{n}" href="c1.xhtml" media-type="application/xhtml+xml"/>' for n in range(many))
+    spine = "".join(f'<itemref idref="n{n}"/>' for n in range(many))
+    again = (
+        f'<package xmlns="http://www.idpf.org/2007/opf"><manifest>{links}</manifest><spine>{spine}</spine></package>'
+    )
+    marks = "<w:footnoteReference w:id='1'/><w:endnoteReference w:id='1'/>"
+    parts = b"".join(b"Content-Type: multipart/mixed; Boundary=b%d\n\n--b%d\n" % (n, n) for n in range(100))
+    block = "<TextBlock><TextLine><String CONTENT='Anna'/></TextLine></TextBlock>"
+    alto = f"<alto>{'<ElementRef/>' * many}<Layout>{'<Page/>' * many}<Page>{block}</Page></Layout></alto>"
+    tei, paragraph = "{}<TEI><text><body>{}</body></text></TEI>", "<w:p><w:r><w:t>{}</w:t>{}</w:r></w:p>"
+    ocr = "<PcGts><Page><TextRegion><TextEquiv><Unicode>Anna went.</Unicode></TextEquiv></TextRegion></Page></PcGts>"
+    whole = [sample for sample in samples().values() if sample.encoding == "utf-8"]
+    return {
+        **{sample.name: sample.content for sample in whole},
+        **{f"cut-{sample.name}": sample.content[:-30] for sample in whole if sample.shows_truncation},
+        **{f"empty-{sample.name}": b"" for sample in whole},
+        "abort.pdf": _nested_forms(text),
+        "endless.html.gz": gzip.compress(b"<span>" * 100_000 + b"</x>" * 1_000_000, mtime=0),
+        "large.html": b"<p>Anna" * 1_000_000 * scale,
+        "bomb.docx": documents.docx(paragraph.format(huge, "")),
+        "bomb.odt": documents.odt(huge),
+        "bomb.epub": documents.epub(huge),
+        "bomb.txt.gz": gzip.compress(huge.encode(), mtime=0),
+        "bomb.warc": documents.warc_page(gzip.compress(huge.encode()), headers="Content-Encoding: gzip\r\n"),
+        "again.epub": documents.epub(page + " " * 1_000_000, files={"in/a.opf": again}),
+        "deep.html": b"<div>" * many + page.encode(),
+        "deep.xml": tei.format("", "<div>" * many + page + "</div>" * many).encode(),
+        "dtd.xml": tei.format(f"<!DOCTYPE TEI [<!ATTLIST q x CDATA '{huge[:many]}'>]>", page + "<q/>" * many).encode(),
+        "page.xml": ocr.encode(),
+        "alto.xml.gz": gzip.compress(alto.encode(), mtime=0),
+        "fields.rtf": b"{\\rtf1 Anna went." + b"{\\FIELD{\\*\\FLDINST{ " * many + b"x}" + b"}" * 3 * many,
+        "parts.eml.gz": gzip.compress(parts + b"From: a\n\n" + b"--x\n" * many * 10, mtime=0),
+        "length.warc": record + record.replace(b"Content-Length: ", b"Content-Length: 1000000000000") + record,
+        "notes.docx": documents.docx(paragraph.format(text, marks)),
+        "latin.txt": "Zoë".encode("latin-1"),
+        "blank.docx": documents.docx(""),
+        "blank.pdf": documents.pdf(documents.PICTURE),
+        "lost.pdf": documents.pdf(documents.lines(text), documents.BROKEN_PAGE, documents.lines(text)),
+    }
+
+
+def _nested_forms(text: str) -> bytes:
+    """Return a PDF file whose page draws a form ten times, which draws another ten times, and so on for ten levels."""
+    streams = ["/X Do ", *["/X Do " * 10] * 9, f"BT /F 12 Tf ({text}) Tj ET"]
+    form = (
+        "<</Type/XObject/Subtype/Form/BBox[0 0 600 800]/Resources<</Font<</F 3 0 R>>/XObject<</X {} 0 R>>>>/Length {}>>"
+    )
+    objects = [
+        "<</Type/Catalog/Pages 2 0 R>>",
+        "<</Type/Pages/Count 1/Kids[4 0 R]>>",
+        "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+        "<</Type/Page/Parent 2 0 R/MediaBox[0 0 600 800]/Contents 5 0 R/Resources<</XObject<</X 6 0 R>>>>>>",
+        *(f"{form.format(n, len(stream))}stream\n{stream}\nendstream" for n, stream in enumerate(streams, start=6)),
+    ]
+    body = "".join(f"{number} 0 obj\n{item}\nendobj\n" for number, item in enumerate(objects, start=1))
+    # Without a table of its objects, which readers then find by themselves.
+    return f"%PDF-1.7\n{body}trailer\n<</Root 1 0 R>>\n%%EOF\n".encode()
+
+
 def archives(rows: Sequence[Mapping[str, object]]) -> list[Sample]:
     """Return files that hold a message, chapter, page or the like for each row."""
     texts = [str(row["text"]) for row in rows]

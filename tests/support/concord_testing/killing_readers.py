@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import os
+import signal
 import time
 from collections.abc import Iterator
 
@@ -36,13 +37,12 @@ def _do(line: bytes) -> str:
         _kept.append(bytearray(300 << 20))
     elif deed == "long":
         text = "x" * int(text)
-    elif deed == "native":
-        ctypes.PyDLL(None).pause()
-    elif deed == "touch":
+    elif deed in ("pause", "be_killed"):
         name, _, text = text.partition(" ")
-        with open(name, "a") as file:  # noqa: PTH123
-            file.write(f"{os.getpid()}\n")
-        ctypes.PyDLL(None).pause()
+        if not os.path.exists(name):  # noqa: PTH110
+            with open(name, "w") as file:  # noqa: PTH123
+                file.write(f"{os.getpid()}\n")
+            os.kill(os.getpid(), signal.SIGKILL) if deed == "be_killed" else ctypes.PyDLL(None).pause()
     return text
 
 
