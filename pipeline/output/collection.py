@@ -80,17 +80,6 @@ def open_collection(
     return Collection(folder=folder, root=chosen.root, manifest=chosen.manifest(), plan=chosen.plan())
 
 
-class ExistingDeadLetter(NamedTuple):
-    """The columns of a dead letter that identify its record and reason; see DeadLetter."""
-
-    source_uri: str
-    position: int
-    doc_id: str | None
-    stage: str
-    error: str
-    attempts: int
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeadLetterFilter:
     """Filter for dead letters; an empty field matches all.
@@ -103,7 +92,7 @@ class DeadLetterFilter:
     errors: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
 
-    def matches(self, dead_letter: DeadLetter | ExistingDeadLetter) -> bool:
+    def matches(self, dead_letter: DeadLetter) -> bool:
         """Tell whether a dead letter passes the filter."""
         return (
             (not self.stages or dead_letter.stage in self.stages)

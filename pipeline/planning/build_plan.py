@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from concord.pipeline.config import AnnotateConfig, ReaderConfig
 from concord.pipeline.corrections.correction import Correction, corrections_digest, group_by_document
-from concord.pipeline.documents import Document
+from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.collection import DeadLetterFilter, ExistingDeadLetter
+from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.plan import Changes, Piece, Plan, RowsToCopy, Shard, ShardRef, Source
 from concord.pipeline.planning.input_diff import (
@@ -506,7 +506,7 @@ def _names(diff: InputDiff) -> dict[str, list[str]]:
     return {**named, "removed": sorted(diff.removed)}
 
 
-def _files_with(dead_letters: Sequence[ExistingDeadLetter], config: AnnotateConfig) -> dict[str, InputFile]:
+def _files_with(dead_letters: Sequence[DeadLetter], config: AnnotateConfig) -> dict[str, InputFile]:
     """Return the input files that hold dead letters, by path."""
     paths = {dead_letter.source_uri for dead_letter in dead_letters}
     if not paths:

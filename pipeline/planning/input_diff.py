@@ -15,11 +15,11 @@ from hashlib import sha256
 from itertools import chain
 from typing import Literal, NamedTuple, Self
 
-from concord.pipeline.output.collection import ExistingDeadLetter
+from concord.pipeline.documents import DeadLetter
+from concord.pipeline.output.collection import read_dead_letters
 from concord.pipeline.output.manifest import CommitRecord, shard_ref
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.parquet_parts import iter_batches, read_part
-from concord.pipeline.output.tables import without_lost_pages
+from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.plan import RenamedDocument, ShardRef, Source
 from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.readers.base import DUPLICATE_ID
@@ -91,7 +91,7 @@ class ExistingOutput:
     parsed: frozenset[ShardRef]
     documents: Mapping[str, ExistingDocument]
     superseded: Mapping[ShardRef, Sequence[str]]
-    dead_letters: Mapping[ShardRef, Sequence[ExistingDeadLetter]]
+    dead_letters: Mapping[ShardRef, Sequence[DeadLetter]]
     characters: Mapping[ShardRef, int]
     files: Mapping[str, Source]
     other_texts: Collection[ShardRef] = ()
@@ -124,7 +124,7 @@ class ExistingOutput:
             corrected = (doc_id for doc_id in self.documents if not self.is_corrected_as(doc_id, doc_id))
             outdated.update(self.documents[doc_id].source_uri for doc_id in corrected)
         failed: dict[str | None, str] = {}
-        denied: list[ExistingDeadLetter] = []
+        denied: list[DeadLetter] = []
         for shard, dead_letters in self.dead_letters.items():
             for dead_letter in dead_letters:
                 if shard not in self.current:
@@ -162,7 +162,7 @@ def scan_existing(
     documents: dict[str, ExistingDocument] = {}
     superseded: defaultdict[ShardRef, list[str]] = defaultdict(list)
     characters: Counter[ShardRef] = Counter()
-    dead_letters: dict[ShardRef, list[ExistingDeadLetter]] = {}
+    dead_letters: dict[ShardRef, list[DeadLetter]] = {}
     for report in reports:
         shard = shard_ref(report)
         uris: dict[str, str] = {}
@@ -177,10 +177,8 @@ def scan_existing(
                 source_uri, encoding = uris.setdefault(uri, uri), encodings.setdefault(encoding, encoding)
                 documents[doc_id] = ExistingDocument(shard, content, source_uri, fingerprint(meta), encoding)
                 characters[shard] += length
-        if "errors" in report.files:
-            names = [*ExistingDeadLetter._fields, "page"]
-            rows = without_lost_pages(read_part(folder.part(report, "errors"), names)).drop_columns(["page"])
-            dead_letters[shard] = [ExistingDeadLetter(**row) for row in rows.to_pylist()]
+        # Messages would take memory.
+        dead_letters[shard] = [replace(letter, message="") for letter in read_dead_letters(folder, [report])]
     return ExistingOutput(
         shards=frozenset(map(shard_ref, reports)),
         current=frozenset(current),
@@ -383,9 +381,7 @@ def keep_dead_letters(existing: ExistingOutput, files: Collection[str]) -> Retri
     )
 
 
-def choose_retries(
-    existing: ExistingOutput, chosen: Collection[ExistingDeadLetter], *, unchanged: Collection[str]
-) -> Retries:
+def choose_retries(existing: ExistingOutput, chosen: Collection[DeadLetter], *, unchanged: Collection[str]) -> Retries:
     """Return what follows from trying some dead letters again and leaving all others as they are.
 
     In a file that is not ``unchanged``, every record without an existing document is tried again, because it is unknown
@@ -401,7 +397,7 @@ def choose_retries(
     ]
     # An existing document keeps its id, even where its file comes later.
     ids = {doc_id for doc_id, document in existing.documents.items() if document.source_uri in unchanged}
-    keys = [(uri, doc_id if uri in changed else position) for uri, position, doc_id, *_ in chosen]
+    keys = [(dead.source_uri, dead.doc_id if dead.source_uri in changed else dead.position) for dead in chosen]
     attempts = (dead_letter.attempts + 1 for dead_letter in chosen)
     return Retries(
         places=places,
@@ -469,5 +465,5 @@ def _renamed(old_id: str, record: InputRecord) -> RenamedDocument:
     )
 
 
-def _place(dead_letter: ExistingDeadLetter) -> tuple[str, int]:
+def _place(dead_letter: DeadLetter) -> tuple[str, int]:
     return dead_letter.source_uri, dead_letter.position

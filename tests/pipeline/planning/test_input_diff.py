@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from concord.pipeline.output.collection import ExistingDeadLetter
+from concord.pipeline.documents import DeadLetter
 from concord.pipeline.plan import RenamedDocument, ShardRef, Source
 from concord.pipeline.planning.input_diff import (
     Content,
@@ -25,7 +25,7 @@ FILES = {name: InputFile(path=f"/in/{name}", name=name, format="jsonl") for name
 def existing_output(
     documents: Mapping[str, tuple[str, str]],
     *,
-    dead_letters: Sequence[ExistingDeadLetter] = (),
+    dead_letters: Sequence[DeadLetter] = (),
     outdated: Sequence[str] = (),
 ) -> ExistingOutput:
     """Return an output with documents by id, each with its file and text; ``outdated`` ones are in another shard."""
@@ -69,8 +69,10 @@ def reasons(diff: InputDiff) -> dict[str | None, str]:
     return {item.record.doc_id: item.reason for item in diff.to_annotate}
 
 
-def dead_letter(position: int, doc_id: str | None, *, error: str = "parser_failed") -> ExistingDeadLetter:
-    return ExistingDeadLetter("/in/a", position, doc_id, "parse", error, 1)
+def dead_letter(position: int, doc_id: str | None, *, error: str = "parser_failed") -> DeadLetter:
+    return DeadLetter(
+        doc_id=doc_id, source_uri="/in/a", position=position, stage="parse", error=error, message="", attempts=1
+    )
 
 
 def test_records_are_new_changed_unchanged_or_due_again() -> None:
