@@ -16,7 +16,7 @@ import sys
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -66,15 +66,13 @@ _SET = "set reader.encoding or convert the file to utf-8"
 _FIX = "fix the bytes or set reader.encoding"
 _AS_BROWSERS = "concord.as_browsers"
 _ROWS_OF = {("euc_jp", b"\xad"): "euc_jis_2004", ("big5hkscs", b"\xa3"): "cp950"}
-KEEP_INVALID = "concord.keep_invalid"
-"""Handler of errors that makes a surrogate of each byte that ``decode`` refuses."""
 _WESTERN = "cp1252"
 _LATIN = (_WESTERN, "cp1250", "iso8859-2", "cp1254", "cp1257", "cp1258", "cp850", "mac-roman")
 _OTHER_SCRIPTS = (
     *("cp1251", "koi8-r", "koi8-u", "iso8859-5", "mac-cyrillic", "cp866", "cp1253", "iso8859-7", "cp1255", "iso8859-8"),
     *("cp1256", "iso8859-6", "cp874", "cp932", "euc_jis_2004", "gb18030", "big5hkscs", "cp949"),
 )
-SAMPLE_BYTES = 1 << 16
+_SAMPLE_BYTES = 1 << 16
 """So much of a text is looked at to guess its encoding."""
 _CONTEXT = 16
 """Bytes of ASCII on either side of others that speak for an encoding as well: without them there are few letters."""
@@ -136,7 +134,8 @@ class LineStream:
         self.encoding = mark_of(self._stream.read(4)) or (None if ends_in_line_feed else config.encoding)
         self._stream.seek(0)
         if self.encoding is not None:
-            self._stream = io.BufferedReader(_Transcoded(self._stream, self.encoding), _CHUNK_BYTES)
+            text = io.TextIOWrapper(self._stream, self.encoding, _INVALID, newline="\n")
+            self._stream = io.BufferedReader(_Transcoded(text), _CHUNK_BYTES)
         # Looked for where the first line ends; one that is longer does not end as those of old Macs did.
         first = re.search(rb"[\r\n]\n?", self._stream.read(_READ_BYTES))
         self._ends = (b"\r", b"\n") if first and first[0] == b"\r" else (b"\n",)
@@ -155,7 +154,7 @@ class LineStream:
             rest = self._read(_READ_BYTES)
             self.position += len(rest)
         if self._damage is not None and self._damage.error is not None and not rest.endswith(self._ends):
-            fault, self._damage = _broken_off(self._damage.error, self.position), None
+            fault, self._damage = self._damage.error, None
             self.position += not line
             return fault
         return too_large(self._most) if is_too_long else line
@@ -207,22 +206,21 @@ def read_whole(path: str, *, expected_size: int | None = None, config: ReaderCon
                 stream.seek(0)
         content = read_at_most(stream, config.max_record_bytes + 1)
     if decompressed is not None and decompressed.error is not None:
-        raise _broken_off(decompressed.error, len(content))
+        raise decompressed.error
     if len(content) > config.max_record_bytes:
         raise too_large(config.max_record_bytes)
     return content
 
 
-class DerivedStream(io.RawIOBase):
+class _DerivedStream(io.RawIOBase):
     """A stream that is made from another one, and whose bytes are found by reading."""
 
-    def __init__(self, source: BinaryIO) -> None:
+    def __init__(self, source: BinaryIO | io.TextIOWrapper) -> None:
         super().__init__()
-        self._source = source
+        self._source: Any = source
         self._position, self._waiting = 0, b""
         self._restart()
 
-    @abstractmethod
     def _restart(self) -> None:
         """Go back to the start; the source is there already."""
 
@@ -264,7 +262,7 @@ class DerivedStream(io.RawIOBase):
         super().close()
 
 
-class _Decompressed(DerivedStream):
+class _Decompressed(_DerivedStream):
     """A decompressed stream; it ends where the file of ``size_on_disk`` bytes is truncated, corrupt or a bomb."""
 
     error: RecordError | None
@@ -296,7 +294,10 @@ class _Decompressed(DerivedStream):
                 raise EOFError("the file is empty")
         except _ERRORS as error:
             code = "truncated_stream" if isinstance(error, EOFError) else "corrupt_stream"
-            self.error = RecordError(code, _advice(str(error)), loses_file=True)
+            advice = next((advice for words, advice in _ADVICE.items() if words in str(error)), "fetch the file again")
+            place = f"the stream breaks off at byte {self._position} of its decompressed content: {error}"
+            message = f"{place}; everything before that was read; {advice} and repeat the run"
+            self.error = RecordError(code, message, loses_file=True)
             return b""
         if self._position + len(content) > self._most:
             content = content[: self._most - self._position]
@@ -321,37 +322,17 @@ class _Decompressed(DerivedStream):
                 return content
 
 
-class _Transcoded(DerivedStream):
-    """The UTF-8 of a stream in another encoding; where its bytes are invalid, so is the UTF-8."""
-
-    def __init__(self, source: BinaryIO, encoding: str) -> None:
-        self._encoding = encoding
-        super().__init__(source)
-
-    @override
-    def _restart(self) -> None:
-        self._decoder = codecs.getincrementaldecoder(self._encoding)(_INVALID)
+class _Transcoded(_DerivedStream):
+    """The UTF-8 of a text; where its bytes are invalid, so is the UTF-8."""
 
     @override
     def _produce(self, size: int) -> bytes:
-        while chunk := self._source.read(size):
-            if text := self._decoder.decode(chunk):
-                return text.encode("utf-8", "surrogateescape")
-        return self._decoder.decode(b"", final=True).encode("utf-8", "surrogateescape")
+        content: bytes = self._source.read(size).encode("utf-8", "surrogateescape")
+        return content
 
 
 def _to_surrogate(error: UnicodeError) -> tuple[str, int]:
     return "\udcff", error.end if isinstance(error, UnicodeDecodeError) else 0
-
-
-def _broken_off(error: RecordError, position: int) -> RecordError:
-    message = f"the stream breaks off at byte {position} of its decompressed content: {error}"
-    return RecordError(error.code, message, loses_file=error.loses_file)
-
-
-def _advice(reason: str) -> str:
-    advice = next((advice for words, advice in _ADVICE.items() if words in reason), "fetch the file again")
-    return f"{reason}; everything before that was read; {advice} and repeat the run"
 
 
 def read_at_most(stream: BinaryIO, limit: int) -> bytes:
@@ -447,6 +428,20 @@ def _of_ascii(encoding: str | None) -> str | None:
         if encoding is not None and not encoding.startswith("utf") and _ASCII.decode(encoding) == _ASCII.decode():
             return encoding
     return None
+
+
+def encoding_of_lines(path: str, config: ReaderConfig) -> Encoding:
+    """Return the encoding that is set, or UTF-8, or guessed from the first lines of a file that are not ASCII."""
+    if config.encoding != "auto":
+        return Encoding(config.encoding)
+    found = bytearray()
+    with closing(LineStream(path, config)) as stream:
+        for line, _ in stream.lines():
+            if isinstance(line, bytes) and not line.isascii():
+                found += line
+            if len(found) > _SAMPLE_BYTES:
+                break
+    return guess(bytes(found)) or Encoding("utf-8")
 
 
 def mark_of(content: bytes) -> str | None:
@@ -559,18 +554,24 @@ def _sample(content: bytes) -> bytes:
     for match in _BEYOND_ASCII.finditer(plain):
         parts.append(plain[max(match.start() - _CONTEXT, 0) : match.end() + _CONTEXT])
         size += len(parts[-1])
-        if size > SAMPLE_BYTES:
+        if size > _SAMPLE_BYTES:
             break
     return b" ".join(parts)
 
 
+def decode_leniently(content: bytes, encoding: str) -> tuple[str, UnicodeDecodeError | None]:
+    """Return a text with U+FFFD for what is not of its encoding, and the first such place."""
+    try:
+        return content.decode(encoding, _AS_BROWSERS), None
+    except UnicodeDecodeError as error:
+        return content.decode(encoding, "replace"), error
+
+
 def decode_as(content: bytes, encoding: str, *, errors: Errors = "strict", hint: str = _FIX) -> Decoded:
     """Decode bytes that are of an encoding; errors, and RecordError, as for ``decode``."""
+    text, error = decode_leniently(content, encoding)
     replaced = 0
-    try:
-        text = content.decode(encoding, _AS_BROWSERS)
-    except UnicodeDecodeError as error:
-        text = content.decode(encoding, "replace")
+    if error is not None:
         # Those that the bytes spell are not ignored.
         replaced = text.count("\ufffd") - content.decode(encoding, "ignore").count("\ufffd")
         if errors == "strict" or replaced > max(_FEW, _FEW_SHARE * len(content)):
@@ -579,13 +580,7 @@ def decode_as(content: bytes, encoding: str, *, errors: Errors = "strict", hint:
                 "invalid_utf8" if encoding.startswith("utf-8") else "invalid_encoding",
                 f"expected {encoding}, got byte 0x{content[error.start]:02x} at offset {error.start} of the record"
                 f" ({error.reason}){many}; {hint}",
-            ) from None
-    try:
-        # Some codecs (utf-7) accept lone surrogates, which no output can store.
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        reason = f"expected characters, got half of a surrogate pair at {error.start}; {hint}"
-        raise RecordError("lone_surrogate", reason) from None
+            )
     return Decoded(text.removeprefix("\ufeff"), encoding, replaced=replaced)
 
 
@@ -601,13 +596,5 @@ def _as_browsers(error: UnicodeError) -> tuple[str, int]:
     raise error
 
 
-def _keep_invalid(error: UnicodeError) -> tuple[str | bytes, int]:
-    try:
-        return _as_browsers(error)
-    except UnicodeDecodeError:
-        return codecs.lookup_error("surrogateescape")(error)
-
-
 codecs.register_error(_AS_BROWSERS, _as_browsers)
-codecs.register_error(KEEP_INVALID, _keep_invalid)
 codecs.register_error(_INVALID, _to_surrogate)

@@ -26,20 +26,8 @@ from typing_extensions import override
 
 from concord.models.errors import ConcordError
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.readers.base import Fields, FileReader, FunctionReader, Record, shown_value
-from concord.pipeline.readers.files import (
-    KEEP_INVALID,
-    SAMPLE_BYTES,
-    Decoded,
-    Encoding,
-    LineStream,
-    decode,
-    decode_as,
-    guess,
-    most_unpacked,
-    unpacks_too_far,
-    with_codecs,
-)
+from concord.pipeline.readers import files
+from concord.pipeline.readers.base import FileReader, FunctionReader, Record, shown_value
 from concord.pipeline.readers.records import RecordError, ScannedRecord, too_large
 from concord.pipeline.storage.files import open_for_arrow
 
@@ -73,7 +61,9 @@ _DECODER = json.JSONDecoder(
     parse_constant=lambda _: None,
 )
 
-_KEPT = re.compile("[\udc80-\udcff]")
+_DEEPEST = 500
+"""Lists and objects within one another; some processes could read no more than twice as many."""
+_QUOTED = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 # A record is bounded by reader.max_record_bytes instead.
 csv.field_size_limit(sys.maxsize)
 
@@ -85,8 +75,6 @@ _PLAUSIBLE_ROWS_PER_BYTE = 100
 _STRINGS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 _ARROW_FILE = b"ARROW1"
 _ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-
-
 _Line = tuple[bytes | RecordError, int]
 """A line, or why it cannot be read, and where it ends."""
 
@@ -94,22 +82,22 @@ _Line = tuple[bytes | RecordError, int]
 class TextReader(FileReader):
     """Reads text files."""
 
-    suffixes = with_codecs(".txt")
+    suffixes = files.with_codecs(".txt")
     extracts = False
     needs_text = False
 
     @override
-    def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
-        return decode(content, encoding=config.encoding, errors=config.errors)
+    def extract(self, content: bytes, config: ReaderConfig) -> files.Decoded:
+        return files.decode(content, encoding=config.encoding, errors=config.errors)
 
 
-class JsonLines(LineStream):
+class JsonLines(files.LineStream):
     """The records of a file: each non-blank line, and the position where a truncated stream breaks off."""
 
     def __init__(self, path: str, config: ReaderConfig) -> None:
         super().__init__(path, config)
         self._errors = config.errors
-        self._encoding = Encoding(self.encoding or ("utf-8" if config.encoding == "auto" else config.encoding))
+        self._encoding = files.Encoding(self.encoding or ("utf-8" if config.encoding == "auto" else config.encoding))
         self._read_as = self._encoding.name if self.encoding is None else "utf-8"
 
     def read(self) -> Record | None:
@@ -123,7 +111,7 @@ class JsonLines(LineStream):
             try:
                 if isinstance(line, RecordError):
                     raise line
-                text, *_, replaced = decode_as(line, self._read_as, errors=self._errors)
+                text, *_, replaced = files.decode_as(line, self._read_as, errors=self._errors)
                 if not text or text.isspace():
                     continue
                 fields = _fields(text)
@@ -133,14 +121,19 @@ class JsonLines(LineStream):
 
 
 JSONL = FunctionReader(
-    (*with_codecs(".jsonl"), *with_codecs(".ndjson")), lambda path, config, columns: JsonLines(path, config)
+    (*files.with_codecs(".jsonl"), *files.with_codecs(".ndjson")), lambda path, config, columns: JsonLines(path, config)
 )
 
 
 def _fields(line: str) -> dict[str, Any]:
+    if line.count("[") + line.count("{") > _DEEPEST:
+        steps = (1 if bracket in "[{" else -1 for bracket in re.findall("[][{}]", _QUOTED.sub("", line)))
+        if max(accumulate(steps), default=0) > _DEEPEST:
+            message = f"expected at most {_DEEPEST} lists and objects within one another, got more; write them flat"
+            raise RecordError("nested_too_deep", message)
     try:
         fields = _DECODER.decode(line)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         hint = "fix the line" if line.endswith("\n") else "the line has no line end: the file may be truncated"
         raise RecordError("invalid_json", f"expected one JSON object, got invalid JSON ({error}); {hint}") from None
     if not isinstance(fields, dict):
@@ -174,9 +167,11 @@ class DelimitedStream:
         self._delimiter = delimiter
         self._may_lack_quoting = may_lack_quoting
         self._config = config
-        self._stream = LineStream(path, config)
+        self._stream = files.LineStream(path, config)
         self._lines = self._stream.lines()
-        self._encoding = Encoding("utf-8") if self._stream.encoding is not None else _encoding(path, config)
+        self._encoding = (
+            files.Encoding("utf-8") if self._stream.encoding is not None else files.encoding_of_lines(path, config)
+        )
         # Lines, or errors in place of lines, and where they end: read already, for a record that was given up.
         self._waiting: deque[_Line] = deque()
         self._replaced = 0
@@ -195,10 +190,10 @@ class DelimitedStream:
             row = self._read_row()
             if row is None:
                 return None
-            fields: Fields | RecordError = self._fields(row)
+            fields: dict[str, str] | RecordError = self._fields(row)
         except RecordError as error:
             fields = error.with_traceback(None)
-        encoding = self._encoding if self._stream.encoding is None else Encoding(self._stream.encoding)
+        encoding = self._encoding if self._stream.encoding is None else files.Encoding(self._stream.encoding)
         return Record(self._start, self.position, fields, encoding, self._replaced)
 
     def skip_to(self, position: int) -> None:
@@ -212,7 +207,7 @@ class DelimitedStream:
         """Close the file."""
         self._stream.close()
 
-    def _fields(self, row: list[str]) -> Fields:
+    def _fields(self, row: list[str]) -> dict[str, str]:
         fields = dict(zip(self._columns or (), row, strict=True))
         # There is no other way to leave an id out.
         if not fields.get(self._config.id_field):
@@ -235,15 +230,13 @@ class DelimitedStream:
             else:
                 self.position = taken[-1][1] if taken else self.position
                 self._check(row, taken)
-                if self._replaced:
-                    row = [_KEPT.sub("\ufffd", value) for value in row or ()]
             if row != []:
                 return row
 
     def _take_lines(self, taken: list[_Line]) -> Iterator[str]:
         """Yield the next lines, for as long as a record goes on, and note them.
 
-        Bytes that cannot be decoded are kept, so that they do not hide where the record ends.
+        Bytes that cannot be decoded do not hide where the record ends.
         """
         while following := self._waiting.popleft() if self._waiting else next(self._lines, None):
             taken.append(following)
@@ -252,7 +245,7 @@ class DelimitedStream:
                 raise line
             if end - self._start > self._config.max_record_bytes:
                 raise too_large(self._config.max_record_bytes)
-            text = line.decode(self._encoding.name, KEEP_INVALID)
+            text, _ = files.decode_leniently(line, self._encoding.name)
             yield text.removeprefix("\ufeff") if self._start == 0 and len(taken) == 1 else text
 
     def _give_up(self, taken: list[_Line], reason: str) -> list[str]:
@@ -270,7 +263,7 @@ class DelimitedStream:
 
     def _decode(self, lines: Iterable[_Line]) -> str:
         content = b"".join(line for line, _ in lines if isinstance(line, bytes))
-        text, *_, self._replaced = decode_as(content, self._encoding.name, errors=self._config.errors)
+        text, *_, self._replaced = files.decode_as(content, self._encoding.name, errors=self._config.errors)
         return text
 
     def _check(self, row: list[str] | None, taken: list[_Line]) -> None:
@@ -288,11 +281,11 @@ class DelimitedStream:
 
 
 CSV = FunctionReader(
-    with_codecs(".csv"),
+    files.with_codecs(".csv"),
     lambda path, config, columns: DelimitedStream(path, config, delimiter=",", may_lack_quoting=False),
 )
 TSV = FunctionReader(
-    with_codecs(".tsv"),
+    files.with_codecs(".tsv"),
     lambda path, config, columns: DelimitedStream(path, config, delimiter="\t", may_lack_quoting=True),
 )
 """Reads files whose fields are in quotes where they need to be, or never."""
@@ -300,27 +293,11 @@ TSV = FunctionReader(
 
 def _named(columns: Sequence[str]) -> Iterator[str]:
     """Yield the names of columns; one without a name has that which pandas gives it, as in ``Unnamed: 0``."""
-    taken = set(columns)
     for place, column in enumerate(columns):
         name = column if column.strip() else f"Unnamed: {place}"
-        while name != column and name in taken:
+        while name != column and name in columns:
             name += ".1"
-        taken.add(name)
         yield name
-
-
-def _encoding(path: str, config: ReaderConfig) -> Encoding:
-    """Return the encoding that is set, or UTF-8, or guessed from the first lines that are not ASCII."""
-    if config.encoding != "auto":
-        return Encoding(config.encoding)
-    found = bytearray()
-    with closing(LineStream(path, config)) as stream:
-        for line, _ in stream.lines():
-            if isinstance(line, bytes) and not line.isascii():
-                found += line
-            if len(found) > SAMPLE_BYTES:
-                break
-    return guess(bytes(found)) or Encoding("utf-8")
 
 
 class Batch(NamedTuple):
@@ -376,12 +353,12 @@ class RowStream(ABC):
         Raises:
             RecordError: when that is too far for its size.
         """
-        most, unpacked = most_unpacked(self._size), 0
+        most, unpacked = files.most_unpacked(self._size), 0
         for batch in self._batches:
             if not isinstance(batch.columns, RecordError):
                 unpacked += sum(_unpacked_bytes(column) for _, column in batch.columns)
             if unpacked > most:
-                raise unpacks_too_far(self._size, most, loses_file=True)
+                raise files.unpacks_too_far(self._size, most, loses_file=True)
 
     def _chosen(self, names: Sequence[str]) -> list[str] | None:
         return None if self._columns is None else [name for name in names if name in self._columns]
@@ -423,11 +400,11 @@ class ParquetStream(RowStream):
 
     @override
     def check_unpacked(self) -> None:
-        most, metadata = most_unpacked(self._size), self._file.metadata
+        most, metadata = files.most_unpacked(self._size), self._file.metadata
         groups = map(metadata.row_group, range(metadata.num_row_groups))
         stated = [sum(map(_stated_bytes, map(group.column, range(group.num_columns)))) for group in groups]
         if sum(stated) > most:
-            raise unpacks_too_far(self._size, most, loses_file=True)
+            raise files.unpacks_too_far(self._size, most, loses_file=True)
         # No value is longer than its row group, so that no batch is much larger than what is allowed.
         self._batches = self._read_groups(0, rows=min(max(most // max([1, *stated]), 1), 4 * _BATCH_ROWS))
         super().check_unpacked()
