@@ -42,19 +42,9 @@ UNPACK_RATIO = 100
 ALWAYS_UNPACKED_BYTES = 64 << 20
 """A compressed file is read up to here whatever its size: short files may well be repetitive."""
 
-_NO_START = "rename a file that is not compressed, cut off what follows the end, or fetch it again"
-_ADVICE = {
-    "Not a gzipped file": _NO_START,
-    "frame descriptor": _NO_START,
-    "memory": "its window is larger than 2 GiB, or than the free memory: compress it again, with a smaller zstd --long",
-    "Dictionary": "it needs the dictionary that it was compressed with: decompress it with zstd -D",
-}
-"""What to do about an error of a decoder, by its words; other files are damaged."""
-
 _WINDOW: Mapping[int, int] = {zstd.DecompressionParameter.window_log_max: 31}
 _INVALID = "concord.invalid"
 _ERRORS = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
-_DEFAULT = ReaderConfig()
 Errors = Literal["strict", "replace"]
 
 # Longer marks first: that of UTF-32 starts like that of UTF-16.
@@ -74,14 +64,10 @@ _OTHER_SCRIPTS = (
 )
 _SAMPLE_BYTES = 1 << 16
 """So much of a text is looked at to guess its encoding."""
-_CONTEXT = 16
-"""Bytes of ASCII on either side of others that speak for an encoding as well: without them there are few letters."""
 _SURE = 0.15
 """Another script must be this much likelier than the Latin one; of 720 scraps of manual pages none came out wrong."""
 _LEAD = 0.05
 """Another encoding of the Latin script must be this much likelier than Western European."""
-_SURE_LETTERS = 4
-"""This many characters beyond ASCII make a guess half as sure as it could be."""
 _MARKUP = re.compile(rb"<[^<>]*>")
 _BEYOND_ASCII = re.compile(rb"[\x80-\xff]+(?:[\x00-\x7f]{1,48}[\x80-\xff]+){0,1000}")
 _TURKISH = re.compile(rb"[\xd0\xdd\xde\xf0\xfd\xfe]")
@@ -92,7 +78,6 @@ _WITHIN_WORDS = "\u2019\u2013\u2014\u2026\u00ad\u00b7\u00b4\u00a0"
 _CONTROLS = re.compile(rb"[\x00-\x06\x0e-\x1a]")
 _FEW, _FEW_SHARE = 3, 0.01
 """With ``reader.errors: replace`` so many bad bytes of a record are replaced, or this share of all if that is more."""
-_SEVEN_BIT = {"iso2022_jp_ext", "iso2022_kr", "hz"}
 _ASCII = bytes(range(0x20, 0x7E))
 
 
@@ -185,25 +170,18 @@ class LineStream:
         return bytes(line)
 
 
-def read_whole(path: str, *, expected_size: int | None = None, config: ReaderConfig = _DEFAULT) -> bytes:
-    """Read a file's decompressed content.
+def read_whole(path: str, *, config: ReaderConfig, expected_size: int | None = None) -> bytes:
+    """Read a file's decompressed content; RecordError where it is damaged or too large.
 
     Args:
-        expected_size: bytes on disk when the plan was made; None accepts any size.
-        config: bounds what is read.
-
-    Raises:
-        RecordError: when a compressed file is truncated or corrupt, or there is more to read than the bounds allow.
-        InputError: when it has another size.
+        expected_size: bytes on disk when the plan was made, else InputError; None accepts any size.
     """
     stream, decompressed = open_stream(path)
     with stream:
-        if expected_size is not None:
-            size = stream.seek(0, io.SEEK_END) if decompressed is None else decompressed.size_on_disk
-            if size != expected_size:
-                raise file_changed(path, f"{expected_size} bytes", size)
-            if decompressed is None:
-                stream.seek(0)
+        size = decompressed.size_on_disk if decompressed else stream.seek(0, io.SEEK_END)
+        if expected_size not in (None, size):
+            raise file_changed(path, f"{expected_size} bytes", size)
+        stream.seek(0)
         content = read_at_most(stream, config.max_record_bytes + 1)
     if decompressed is not None and decompressed.error is not None:
         raise decompressed.error
@@ -294,10 +272,12 @@ class _Decompressed(_DerivedStream):
                 raise EOFError("the file is empty")
         except _ERRORS as error:
             code = "truncated_stream" if isinstance(error, EOFError) else "corrupt_stream"
-            advice = next((advice for words, advice in _ADVICE.items() if words in str(error)), "fetch the file again")
-            place = f"the stream breaks off at byte {self._position} of its decompressed content: {error}"
-            message = f"{place}; everything before that was read; {advice} and repeat the run"
-            self.error = RecordError(code, message, loses_file=True)
+            self.error = RecordError(
+                code,
+                f"the stream breaks off at byte {self._position} of its decompressed content: {error}; what is "
+                "before was read; rename the file if it is not compressed, else fetch it again, or unpack it by gzip or zstd",
+                loses_file=True,
+            )
             return b""
         if self._position + len(content) > self._most:
             content = content[: self._most - self._position]
@@ -364,9 +344,7 @@ class Decoded(NamedTuple):
 
     Attributes:
         confidence: 0..1, how sure a guessed encoding is; None where it was not guessed.
-        meta, meta_nulls: what else the file says, see Document.
-        parts: see Document.parts.
-        lost: see Document.lost.
+        meta, meta_nulls, parts, lost: see Document.
         replaced: how many characters U+FFFD stand for bytes that are not of the encoding.
     """
 
@@ -381,11 +359,7 @@ class Decoded(NamedTuple):
 
 
 def decode(content: bytes, *, encoding: str, errors: Errors = "strict") -> Decoded:
-    """Decode a whole file; ``encoding`` and ``errors`` as in ReaderConfig.
-
-    Raises:
-        RecordError: naming the first invalid byte.
-    """
+    """Decode a whole file; ``encoding`` and ``errors`` as in ReaderConfig. A RecordError names the first bad byte."""
     marked = mark_of(content)
     if encoding != "auto":
         hint = f"it begins with the byte order mark of {marked}: set reader.encoding to {marked} or auto"
@@ -402,12 +376,7 @@ def decode(content: bytes, *, encoding: str, errors: Errors = "strict") -> Decod
 
 
 def encoding_of(content: bytes, encoding: str, declared: Callable[[], str | None]) -> str:
-    """Return the encoding that the job sets, or else that a mark or the content itself states; UTF-8 is recognized.
-
-    Args:
-        encoding: as in ReaderConfig; utf-8 and auto give way to what the content states.
-        declared: returns the encoding that the content states; None where it states none.
-    """
+    """Return the encoding that a job sets; for utf-8 and auto that of a mark, UTF-8, or what the content declares."""
     marked = mark_of(content)
     if encoding not in ("utf-8", "auto") or content.startswith(codecs.BOM_UTF8):
         return encoding
@@ -419,7 +388,7 @@ def encoding_of(content: bytes, encoding: str, declared: Callable[[], str | None
         return _of_ascii(declared()) or encoding
     # What is ASCII may still be of an encoding of seven bits.
     stated = _of_ascii(declared()) if b"\x1b" in content or b"~{" in content else None
-    return stated if stated in _SEVEN_BIT else encoding
+    return stated if stated in ("iso2022_jp_ext", "iso2022_kr", "hz") else encoding
 
 
 def _of_ascii(encoding: str | None) -> str | None:
@@ -469,7 +438,8 @@ def guess(content: bytes) -> Encoding | None:
     if name is None or _has_two_encodings(sample, name):
         return None
     beyond = sum(byte >= 0x80 for byte in sample)
-    confidence = (sure[name] if name in _OTHER_SCRIPTS else 1.0) * beyond / (beyond + _SURE_LETTERS)
+    # Four characters beyond ASCII make it half as sure as it could be.
+    confidence = (sure[name] if name in _OTHER_SCRIPTS else 1.0) * beyond / (beyond + 4)
     return Encoding(name.replace("euc_jis_2004", "euc_jp"), round(confidence, 3))
 
 
@@ -552,7 +522,8 @@ def _sample(content: bytes) -> bytes:
     parts: list[bytes] = []
     size = 0
     for match in _BEYOND_ASCII.finditer(plain):
-        parts.append(plain[max(match.start() - _CONTEXT, 0) : match.end() + _CONTEXT])
+        # A little ASCII on either side speaks for an encoding as well: without it there are few letters.
+        parts.append(plain[max(match.start() - 16, 0) : match.end() + 16])
         size += len(parts[-1])
         if size > _SAMPLE_BYTES:
             break

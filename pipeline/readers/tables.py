@@ -27,17 +27,13 @@ from typing_extensions import override
 from concord.models.errors import ConcordError
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.readers import files
-from concord.pipeline.readers.base import FileReader, FunctionReader, Record, shown_value
+from concord.pipeline.readers.base import Fields, FileReader, FunctionReader, Record, shown_value
 from concord.pipeline.readers.records import RecordError, ScannedRecord, too_large
 from concord.pipeline.storage.files import open_for_arrow
 
 
 def check_names(names: Sequence[str], *, error: str = "invalid_header") -> None:
-    """Check that no two columns of a table, or keys of an object, have one name: one value would hide the other.
-
-    Raises:
-        RecordError: with the code ``error``, naming one that comes twice.
-    """
+    """Raise RecordError if two columns of a table, or keys of an object, have one name: one would hide the other."""
     if len(set(names)) < len(names):
         twice = next(name for name, count in Counter(names).items() if count > 1)
         raise RecordError(
@@ -68,10 +64,6 @@ _QUOTED = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 csv.field_size_limit(sys.maxsize)
 
 _BATCH_ROWS = 64
-_PLAUSIBLE_ROWS = 1_000_000
-_PLAUSIBLE_ROWS_PER_BYTE = 100
-"""A damaged footer may claim any number of rows; one of more than both of these is not believed."""
-
 _STRINGS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 _ARROW_FILE = b"ARROW1"
 _ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -147,31 +139,19 @@ def _fields(line: str) -> dict[str, Any]:
 
 
 class DelimitedStream:
-    """The records of a file.
+    """The records of a file whose header names their columns; of fields in quotes or, in TSV, perhaps with quotes."""
 
-    Attributes:
-        position: the byte at which the next record starts, or blank lines before it.
-    """
-
-    def __init__(self, path: str, config: ReaderConfig, *, delimiter: str, may_lack_quoting: bool) -> None:
-        """Open a file and read its header.
-
-        Args:
-            may_lack_quoting: whether quotes may be a part of the text.
-
-        Raises:
-            RecordError: when there is no usable header.
-        """
+    def __init__(self, path: str, config: ReaderConfig, delimiter: str) -> None:
+        """Open a file and read its header; RecordError when there is none that can be used."""
         self.position = 0
         self._start = 0
         self._delimiter = delimiter
-        self._may_lack_quoting = may_lack_quoting
         self._config = config
         self._stream = files.LineStream(path, config)
         self._lines = self._stream.lines()
-        self._encoding = (
-            files.Encoding("utf-8") if self._stream.encoding is not None else files.encoding_of_lines(path, config)
-        )
+        transcoded = self._stream.encoding
+        self._encoding = files.Encoding(transcoded) if transcoded else files.encoding_of_lines(path, config)
+        self._read_as = "utf-8" if transcoded else self._encoding.name
         # Lines, or errors in place of lines, and where they end: read already, for a record that was given up.
         self._waiting: deque[_Line] = deque()
         self._replaced = 0
@@ -190,11 +170,14 @@ class DelimitedStream:
             row = self._read_row()
             if row is None:
                 return None
-            fields: dict[str, str] | RecordError = self._fields(row)
+            values = dict(zip(self._columns or (), row, strict=True))
+            # There is no other way to leave an id out.
+            if not values.get(self._config.id_field):
+                values.pop(self._config.id_field, None)
+            fields: Fields | RecordError = values
         except RecordError as error:
             fields = error.with_traceback(None)
-        encoding = self._encoding if self._stream.encoding is None else files.Encoding(self._stream.encoding)
-        return Record(self._start, self.position, fields, encoding, self._replaced)
+        return Record(self._start, self.position, fields, self._encoding, self._replaced)
 
     def skip_to(self, position: int) -> None:
         """Skip forward to the start of a record."""
@@ -206,13 +189,6 @@ class DelimitedStream:
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
-
-    def _fields(self, row: list[str]) -> dict[str, str]:
-        fields = dict(zip(self._columns or (), row, strict=True))
-        # There is no other way to leave an id out.
-        if not fields.get(self._config.id_field):
-            fields.pop(self._config.id_field, None)
-        return fields
 
     def _read_row(self) -> list[str] | None:
         """Read the next row that is not blank; None at the end of the file."""
@@ -234,10 +210,7 @@ class DelimitedStream:
                 return row
 
     def _take_lines(self, taken: list[_Line]) -> Iterator[str]:
-        """Yield the next lines, for as long as a record goes on, and note them.
-
-        Bytes that cannot be decoded do not hide where the record ends.
-        """
+        """Yield the next lines, for as long as a record goes on, whatever bytes they hold, and note them."""
         while following := self._waiting.popleft() if self._waiting else next(self._lines, None):
             taken.append(following)
             line, end = following
@@ -245,7 +218,7 @@ class DelimitedStream:
                 raise line
             if end - self._start > self._config.max_record_bytes:
                 raise too_large(self._config.max_record_bytes)
-            text, _ = files.decode_leniently(line, self._encoding.name)
+            text, _ = files.decode_leniently(line, self._read_as)
             yield text.removeprefix("\ufeff") if self._start == 0 and len(taken) == 1 else text
 
     def _give_up(self, taken: list[_Line], reason: str) -> list[str]:
@@ -253,7 +226,7 @@ class DelimitedStream:
         self._waiting.extendleft(reversed(taken[1:]))
         text = self._decode(taken[:1])
         row = text.rstrip("\r\n").split(self._delimiter)
-        if self._may_lack_quoting and self._columns is not None and len(row) == len(self._columns):
+        if self._delimiter == "\t" and self._columns is not None and len(row) == len(self._columns):
             return row
         raise RecordError(
             "invalid_quotes",
@@ -263,32 +236,22 @@ class DelimitedStream:
 
     def _decode(self, lines: Iterable[_Line]) -> str:
         content = b"".join(line for line, _ in lines if isinstance(line, bytes))
-        text, *_, self._replaced = files.decode_as(content, self._encoding.name, errors=self._config.errors)
+        text, *_, self._replaced = files.decode_as(content, self._read_as, errors=self._config.errors)
         return text
 
     def _check(self, row: list[str] | None, taken: list[_Line]) -> None:
         """Check that a record can be decoded and has the columns of the header."""
         self._decode(taken)
         if row and self._columns is not None and len(row) != len(self._columns):
-            lines = f" in {len(taken)} lines" if len(taken) > 1 else ""
-            advice = f"put fields that hold {self._delimiter!r} in quotes"
-            if len(row) < len(self._columns):
-                advice = "write all of them, also those without a value, and put fields that hold line ends in quotes"
             raise RecordError(
                 "wrong_columns",
-                f"expected {len(self._columns)} columns as in the header, got {len(row)}{lines}; {advice}",
+                f"expected {len(self._columns)} columns as in the header, got {len(row)}; write all of them, those "
+                f"without a value too, and put fields that hold {self._delimiter!r} or line ends in quotes",
             )
 
 
-CSV = FunctionReader(
-    files.with_codecs(".csv"),
-    lambda path, config, columns: DelimitedStream(path, config, delimiter=",", may_lack_quoting=False),
-)
-TSV = FunctionReader(
-    files.with_codecs(".tsv"),
-    lambda path, config, columns: DelimitedStream(path, config, delimiter="\t", may_lack_quoting=True),
-)
-"""Reads files whose fields are in quotes where they need to be, or never."""
+CSV = FunctionReader(files.with_codecs(".csv"), lambda path, config, columns: DelimitedStream(path, config, ","))
+TSV = FunctionReader(files.with_codecs(".tsv"), lambda path, config, columns: DelimitedStream(path, config, "\t"))
 
 
 def _named(columns: Sequence[str]) -> Iterator[str]:
@@ -308,11 +271,7 @@ class Batch(NamedTuple):
 
 
 class RowStream(ABC):
-    """The rows of a file, decoded in batches.
-
-    Attributes:
-        position: number of the next row.
-    """
+    """The rows of a file, decoded in batches; positions are numbers of rows."""
 
     def __init__(self, columns: Sequence[str] | None) -> None:
         """Prepare to read all columns, or those of the given ones that the file has."""
@@ -348,11 +307,7 @@ class RowStream(ABC):
         """Close the file."""
 
     def check_unpacked(self) -> None:
-        """Check how far a file unpacks that was just opened: a few kilobytes may hold gigabytes of equal values.
-
-        Raises:
-            RecordError: when that is too far for its size.
-        """
+        """Raise RecordError if a file unpacks too far that was just opened: few bytes may hold gigabytes of values."""
         most, unpacked = files.most_unpacked(self._size), 0
         for batch in self._batches:
             if not isinstance(batch.columns, RecordError):
@@ -368,11 +323,7 @@ class ParquetStream(RowStream):
     """The rows of a Parquet file."""
 
     def __init__(self, path: str, columns: Sequence[str] | None) -> None:
-        """Open a file.
-
-        Raises:
-            RecordError: when it is not a Parquet file, or damaged.
-        """
+        """Open a file; RecordError when it is not a Parquet file, or damaged."""
         super().__init__(columns)
         try:
             source = open_for_arrow(path)
@@ -402,7 +353,9 @@ class ParquetStream(RowStream):
     def check_unpacked(self) -> None:
         most, metadata = files.most_unpacked(self._size), self._file.metadata
         groups = map(metadata.row_group, range(metadata.num_row_groups))
-        stated = [sum(map(_stated_bytes, map(group.column, range(group.num_columns)))) for group in groups]
+        columns = [list(map(group.column, range(group.num_columns))) for group in groups]
+        # Each value, even null, counts as one.
+        stated = [sum(max(chunk.total_uncompressed_size, chunk.num_values) for chunk in group) for group in columns]
         if sum(stated) > most:
             raise files.unpacks_too_far(self._size, most, loses_file=True)
         # No value is longer than its row group, so that no batch is much larger than what is allowed.
@@ -433,11 +386,7 @@ class ArrowStream(RowStream):
     """The rows of an Arrow IPC stream, or of an Arrow IPC file."""
 
     def __init__(self, path: str, columns: Sequence[str] | None) -> None:
-        """Open a file.
-
-        Raises:
-            RecordError: when it is not an Arrow file, or its schema is damaged.
-        """
+        """Open a file; RecordError when it is not an Arrow file, or its schema is damaged."""
         super().__init__(columns)
         try:
             self._source = open_for_arrow(path)
@@ -458,7 +407,7 @@ class ArrowStream(RowStream):
 
     def _read(self, batches: Iterator[pa.RecordBatch], names: Sequence[str] | None) -> Iterator[Batch]:
         while True:
-            rows: int | None = None
+            rows = 0
             try:
                 batch = next(batches, None)
                 if batch is None:
@@ -471,9 +420,9 @@ class ArrowStream(RowStream):
             except Exception as error:  # noqa: BLE001 - as above, of batches
                 # Where a batch cannot be read, the one after it cannot be found; one record stands for the rest.
                 fault = _damage(error, "Arrow")
-                fault.loses_file = rows is None
-                yield Batch(1 if rows is None else rows, fault)
-                if rows is None:
+                fault.loses_file = not rows
+                yield Batch(max(rows, 1), fault)
+                if not rows:
                     return
             else:
                 yield Batch(rows, columns)
@@ -500,7 +449,6 @@ class RowReader(FunctionReader):
 
 PARQUET = RowReader((".parquet",), lambda path, config, columns: ParquetStream(path, columns), unit="row")
 ARROW = RowReader((".arrow",), lambda path, config, columns: ArrowStream(path, columns), unit="row")
-"""Reads files such as the ``data-*.arrow`` of a ``datasets`` folder."""
 
 
 def _check_columns(fields: Iterable[Any]) -> None:
@@ -555,11 +503,6 @@ def _unpacked_bytes(column: Any) -> int:
     return max(int(column.nbytes), len(column))
 
 
-def _stated_bytes(chunk: Any) -> int:
-    """Return how many bytes the footer says that a part of a column has; each value, even null, counts as one."""
-    return max(int(chunk.total_uncompressed_size), int(chunk.num_values))
-
-
 def _group_starts(metadata: Any, size: int) -> list[int]:
     """Return the first row of each row group, and the number of all rows."""
     groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
@@ -570,7 +513,8 @@ def _group_starts(metadata: Any, size: int) -> list[int]:
 
 
 def _check_rows(rows: int, size: int) -> None:
-    if rows > max(_PLAUSIBLE_ROWS, _PLAUSIBLE_ROWS_PER_BYTE * size):
+    # A damaged footer may claim any number.
+    if rows > max(1_000_000, 100 * size):
         raise pa.ArrowInvalid(f"{rows} rows in a file of {size} bytes")
 
 

@@ -212,15 +212,6 @@ def test_row_keeps_its_byte_its_other_columns_and_its_line_ends(tmp_path: Path, 
     assert read_text_at(str(path), format="csv", position=second, config=PLAIN) == "plain"
 
 
-def test_advice_about_columns_is_about_what_is_wrong(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("id,text,page\nx,one\ny,a,b,c\n")
-
-    few, many = (record.message for record in read(tmp_path) if isinstance(record, DeadLetter))
-
-    assert "got 2; write all of them, also those without a value" in few
-    assert "got 4; put fields that hold ',' in quotes" in many
-
-
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
