@@ -275,7 +275,7 @@ class _Decompressed(_DerivedStream):
             self.error = RecordError(
                 code,
                 f"the stream breaks off at byte {self._position} of its decompressed content: {error}; what is "
-                "before was read; rename the file if it is not compressed, else fetch it again, or unpack it by gzip or zstd",
+                "before was read; rename the file if it is not compressed, else fetch it again, or unpack it yourself",
                 loses_file=True,
             )
             return b""
