@@ -75,13 +75,11 @@ class FileReader(Reader):
     """Reads files of one document each, whose id is their path below the input folder.
 
     Attributes:
-        needs_text: whether a file without a word becomes a dead letter.
         text_share: about how much of a file is text, for cutting shards.
     """
 
     extracts = True
     unit = ""
-    needs_text = True
     text_share = 1.0
 
     @abstractmethod
@@ -106,12 +104,11 @@ class FileReader(Reader):
             if self.extracts:
                 extract, digest = partial(isolated, extract, config=config), sha256(content).hexdigest()
             document = _document(extract(), piece, piece.name, 0, digest)
-            if self.needs_text and any(lost.error == NO_TEXT for lost in document.lost):
+            if self.extracts and any(lost.error == NO_TEXT for lost in document.lost):
                 raise RecordError(NO_TEXT, "; ".join(lost.message for lost in reversed(document.lost)))
             yield document
         except RecordError as error:
-            error.doc_id = piece.name
-            yield dead_letter(error, piece, 0, "")
+            yield dead_letter(error, piece, 0, "", doc_id=piece.name)
 
 
 class Record(NamedTuple):
@@ -203,7 +200,6 @@ class CollectionReader(Reader):
     @override
     def scan(self, path: str, *, name: str, config: ReaderConfig) -> Iterator[ScannedRecord]:
         with closing(self.open(path, config, columns=(config.id_field, config.text_field))) as stream:
-            stream.skip_to(0)
             for record in iter(stream.read, None):
                 doc_id, size = None, 1
                 with suppress(RecordError):  # it becomes a dead letter when it is read
@@ -232,8 +228,7 @@ class CollectionReader(Reader):
                     digest = record.source_sha256 if self.extracts else None
                     yield _document(found, piece, doc_id, record.start, digest)
                 except RecordError as error:
-                    error.doc_id = doc_id
-                    yield dead_letter(error, piece, record.start, self.unit)
+                    yield dead_letter(error, piece, record.start, self.unit, doc_id=doc_id)
 
     def _extracted(
         self, batches: Iterator[list[Record]], config: ReaderConfig
@@ -406,18 +401,18 @@ class _ForwardStream:
         self.position = 0
         self._split = split
         self._finds = finds
-        self._records: Iterator[Record] | None = None
+        self._records = split(0)
         self._start = 0
 
     def read(self) -> Record | None:
-        for record in self._records or ():
+        for record in self._records:
             self.position = record.end
             if record.start >= self._start:
                 return record
         return None
 
     def skip_to(self, position: int) -> None:
-        if self._records is None or (self._finds and position != self.position):
+        if self._finds and position != self.position:
             self.close()
             self._records = self._split(position)
         self._start = position
@@ -518,20 +513,14 @@ def meta_of(fields: Fields, *, config: ReaderConfig) -> tuple[str | None, str | 
     others = {key: value for key, value in fields.items() if key not in (config.id_field, config.text_field)}
     if not others:
         return None, None
-    try:
+    with suppress(orjson.JSONEncodeError):
         return orjson.dumps(others, default=_json_value, option=orjson.OPT_SORT_KEYS).decode(), None
-    except orjson.JSONEncodeError:
-        pass
-    values: dict[str, orjson.Fragment | None] = {}
+    values = dict[str, orjson.Fragment | None]()
     for key, value in others.items():
         name = key.encode(errors="backslashreplace").decode()
-        try:
-            # orjson refuses integers beyond 64 bits.
-            content = str(value) if type(value) is int else orjson.dumps(value, default=_json_value)
-        except TypeError:
-            values[name] = None
-        else:
-            values[name] = orjson.Fragment(content)
+        values[name] = None
+        with suppress(orjson.JSONEncodeError):
+            values[name] = orjson.Fragment(orjson.dumps(value, default=_json_value))
     nulls = sorted(name for name, value in values.items() if value is None)
     meta = orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode()
     return meta, orjson.dumps(nulls).decode() if nulls else None

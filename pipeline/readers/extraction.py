@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -160,11 +160,8 @@ class _Child:
             # The same whichever of them comes first, which other programs decide.
             limit = f"{seconds:g} s of processor time, or {_WALL_CLOCK * seconds:g} s by the clock"
         elif status == _NO_MEMORY or any(words in self._said.lower() for words in _MEMORY_WORDS):
-            code, setting, limit = (
-                "took_too_much_memory",
-                "memory_bytes",
-                f"{config.extraction_memory_bytes:,} bytes of memory",
-            )
+            code, setting = "took_too_much_memory", "memory_bytes"
+            limit = f"{config.extraction_memory_bytes:,} bytes of memory"
         else:
             ended = f"exit code {status}" if status >= 0 else f"signal {-status} ({signal.Signals(-status).name})"
             reason = f"the process that reads it ended by {ended}; repair the file or remove it"
@@ -211,7 +208,12 @@ def serve(connection: Connection, *, parent: int) -> NoReturn:
     start = _size()
     connection.send(None)
     try:
-        for function, calls, memory, seconds in _requests(connection):
+        while not _scarce_from or _size() <= _scarce_from:  # so that the next record finds about the same
+            request = connection.recv_bytes()
+            # What is said of one record is no reason of the next one's death.
+            os.ftruncate(_SAID_TO, 0)
+            os.lseek(_SAID_TO, 0, os.SEEK_SET)
+            function, calls, memory, seconds = pickle.loads(request)
             limit, _scarce_from = start + memory, start + memory // 2
             limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
             resource.setrlimit(resource.RLIMIT_AS, (limit, most))
@@ -221,21 +223,11 @@ def serve(connection: Connection, *, parent: int) -> NoReturn:
                 answer.append(outcome(function, *arguments))
             _set_timers(0)
             connection.send(answer)
-            if _size() > _scarce_from:
-                break  # so that the next record finds about the same
     except MemoryError:
         os._exit(_NO_MEMORY)
+    except (EOFError, ConnectionError):
+        pass
     os._exit(0)
-
-
-def _requests(connection: Connection) -> Iterator[tuple[Callable[..., Any], list[tuple[Any, ...]], int, float]]:
-    with suppress(EOFError, ConnectionError):
-        while True:
-            request = connection.recv_bytes()
-            # What is said of one record is no reason of the next one's death.
-            os.ftruncate(_SAID_TO, 0)
-            os.lseek(_SAID_TO, 0, os.SEEK_SET)
-            yield pickle.loads(request)
 
 
 def _set_timers(seconds: float) -> None:

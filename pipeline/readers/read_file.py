@@ -35,9 +35,6 @@ from concord.pipeline.storage.files import file_state, read_error
 logger = logging.getLogger(__name__)
 
 
-ENTRY_POINTS = "concord.readers"
-
-
 @cache
 def readers() -> Mapping[str, Reader]:
     """Return the readers by the name of their format: the bundled ones, and entry points of other packages.
@@ -56,7 +53,7 @@ def readers() -> Mapping[str, Reader]:
     }
     by_format |= {format: reader for format, reader in OPTIONAL.items() if not missing_libraries(reader)}
     bundled = frozenset(by_format)
-    for plugin in entry_points(group=ENTRY_POINTS):
+    for plugin in entry_points(group="concord.readers"):
         try:
             reader = plugin.load()()
             if not isinstance(reader, FileReader | CollectionReader):
@@ -223,11 +220,11 @@ def read_text_at(path: str, *, format: str, position: int, config: ReaderConfig)
     piece = Piece(uri=path, format=format, start=position, end=end, records=1)
     with _failures(path, format):
         record = next(reader.read(piece, config), None)
-    if record is None:
-        raise RecordError("no_such_record", f"expected a record at {position}, got the end of the file")
-    if isinstance(record, DeadLetter):
-        raise RecordError(record.error, record.message)
-    return record.text
+    if isinstance(record, Document):
+        return record.text
+    raise RecordError(
+        "no_such_text", "expected a record, got the end of the file" if record is None else record.message
+    )
 
 
 @contextmanager

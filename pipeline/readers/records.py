@@ -14,14 +14,12 @@ class RecordError(Exception):
 
     Attributes:
         code: a short stable reason, for counting.
-        doc_id: the record's id, which its reader adds if it knows it.
         loses_file: whether it stands for the rest of its file, or all of it.
     """
 
     def __init__(self, code: str, message: str, *, loses_file: bool = False) -> None:
         super().__init__(code, message)
         self.code = code
-        self.doc_id: str | None = None
         self.loses_file = loses_file
 
     @override
@@ -50,14 +48,14 @@ def file_changed(path: str, expected: str, got: object) -> InputError:
     )
 
 
-def dead_letter(error: RecordError, piece: Piece, position: int, unit: str) -> DeadLetter:
+def dead_letter(error: RecordError, piece: Piece, position: int, unit: str, *, doc_id: str | None = None) -> DeadLetter:
     """Build the dead letter of a record that cannot be read.
 
     Args:
         unit: that of positions in the file; empty where the whole file is meant.
     """
     return DeadLetter(
-        doc_id=error.doc_id,
+        doc_id=doc_id,
         source_uri=piece.uri,
         position=position,
         stage="read",

@@ -76,7 +76,6 @@ class TextReader(FileReader):
 
     suffixes = files.with_codecs(".txt")
     extracts = False
-    needs_text = False
 
     @override
     def extract(self, content: bytes, config: ReaderConfig) -> files.Decoded:

@@ -9,7 +9,7 @@ from concord_testing.broken_files import damage_and_read, read_all, samples
 from concord_testing.checkout import SOAK
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.documents import DeadLetter, Document
+from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers import read_file
@@ -47,16 +47,28 @@ def test_document_that_is_too_long_is_a_dead_letter(tmp_path: Path, name: str, f
     assert found == {"record_too_large"}
 
 
-class Failing(RecordReader):
-    """Fails at its third record."""
+class Given(RecordReader):
+    """Yields what it is given, and fails."""
 
-    suffixes: Sequence[str] = (".failing",)
-    error: BaseException = ValueError("odd bytes")
+    suffixes: Sequence[str] = (".given",)
+
+    def __init__(self, *given: Any, error: BaseException | None = None) -> None:
+        self.given = given
+        self.error = error
 
     def records(self, path: str, config: ReaderConfig) -> Iterator[Fields | RecordError]:
-        yield {"id": "a", "text": "one"}
-        yield {"id": "b", "text": "two"}
-        raise self.error
+        yield from self.given
+        if self.error is not None:
+            raise self.error
+
+
+ROWS = {"id": "a", "text": "one"}, {"id": "b", "text": "two"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "a.given").touch()
+    return tmp_path / "a.given"
 
 
 @pytest.mark.parametrize(
@@ -71,57 +83,34 @@ class Failing(RecordReader):
     ],
 )
 def test_reader_that_raises_costs_the_rest_of_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: str
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: str
 ) -> None:
-    reader = Failing()
-    reader.error = error
-    path = tmp_path / "a.failing"
-    path.write_text("")
+    reader = Given(*ROWS, error=error)
 
-    assert outcomes(path, "failing", reader) == ["a", "b", code]
+    assert outcomes(path, "given", reader) == ["a", "b", code]
 
-    monkeypatch.setattr(read_file, "readers", lambda: {"failing": reader})
-    last = Piece(uri=str(path), format="failing", start=2, end=3, records=1)
-    [dead_letter] = read_piece(last, ReaderConfig())
+    monkeypatch.setattr(read_file, "readers", lambda: {"given": reader})
+    (dead_letter,) = read_piece(Piece(uri=str(path), format="given", start=2, end=3, records=1), ReaderConfig())
     assert isinstance(dead_letter, DeadLetter)
     assert dead_letter.position == 2
-
-
-class Forgetful(Failing):
-    """Reads nothing of what it found."""
-
-    def read(self, piece: Piece, config: ReaderConfig) -> Iterator[Document | DeadLetter]:
-        yield from ()
 
 
 @pytest.mark.parametrize(
     ("reader", "message"),
     [
-        (Failing(), r"a\.failing: cannot be read after 2 records \(.*ValueError: odd bytes"),
-        (Forgetful(), "expected 5 records, got 0"),
+        (Given(*ROWS, error=ValueError("odd")), r"a\.given: cannot be read after 2 records \(.*ValueError: odd"),
+        (Given(), "expected 5 records, got 0"),
     ],
 )
 def test_reader_that_does_not_read_what_it_found_names_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Reader, message: str
+    path: Path, monkeypatch: pytest.MonkeyPatch, reader: Reader, message: str
 ) -> None:
-    monkeypatch.setattr(read_file, "readers", lambda: {"failing": reader})
-    (tmp_path / "a.failing").write_text("")
-    piece = Piece(uri=str(tmp_path / "a.failing"), format="failing", start=0, end=5, records=5)
+    monkeypatch.setattr(read_file, "readers", lambda: {"given": reader})
     with pytest.raises(InputError, match=message):
-        list(read_piece(piece, ReaderConfig()))
+        list(read_piece(Piece(uri=str(path), format="given", start=0, end=5, records=5), ReaderConfig()))
 
 
-def test_reader_that_yields_something_else_costs_its_file(tmp_path: Path) -> None:
-    class OddRecord(Failing):
-        record: Any
-
-        def records(self, path: str, config: ReaderConfig) -> Iterator[Fields | RecordError]:
-            yield self.record
-
-    (tmp_path / "a.odd").write_text("")
-    odd: list[Any] = [None, 5, [], {"id": [], "text": 7}, {1: 2}, "text"]
-    for record in odd:
-        reader = OddRecord()
-        reader.record = record
-        (found,) = outcomes(tmp_path / "a.odd", "odd", reader)
-        assert found in ("unreadable", "id_not_string", "missing_text")
+@pytest.mark.parametrize("odd", [None, 5, [], {"id": [], "text": 7}, {1: 2}, "text"])
+def test_reader_that_yields_something_else_costs_its_file(path: Path, odd: Any) -> None:
+    (found,) = outcomes(path, "given", Given(odd))
+    assert found in ("unreadable", "id_not_string", "missing_text")

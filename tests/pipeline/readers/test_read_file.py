@@ -98,23 +98,14 @@ def test_jsonl_record_keeps_its_position_and_other_fields(tmp_path: Path, suffix
     ]
 
 
-def test_id_and_text_fields_come_from_the_configuration(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"key": "a", "body": "One.", "text": "other"}\n')
+def test_id_text_and_encoding_are_those_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(
+        '{"key": "\u00e9", "body": "caf\u00e9 \u20ac", "text": "other"}\n'.encode("cp1252")
+    )
 
-    found = documents(path, id_field="key", text_field="body")
+    (found,) = documents(tmp_path, id_field="key", text_field="body", encoding="cp1252")
 
-    assert [(document.doc_id, document.text, document.meta) for document in found] == [
-        ("a", "One.", '{"text":"other"}')
-    ]
-
-
-def test_jsonl_in_another_encoding_is_decoded(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes('{"id": "\u00e9", "text": "caf\u00e9 \u20ac"}\n'.encode("cp1252"))
-
-    found = documents(tmp_path, encoding="cp1252")
-
-    assert [(document.doc_id, document.text) for document in found] == [("\u00e9", "caf\u00e9 \u20ac")]
+    assert (found.doc_id, found.text, found.meta) == ("\u00e9", "caf\u00e9 \u20ac", '{"text":"other"}')
 
 
 def test_parquet_row_keeps_its_number_and_other_columns(tmp_path: Path) -> None:
