@@ -21,7 +21,7 @@ from typing_extensions import override
 from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.documents import Lost
 from concord.pipeline.readers.base import FileReader, as_record_errors, stored_meta
-from concord.pipeline.readers.files import Decoded, with_codecs
+from concord.pipeline.readers.files import Decoded, most_unpacked, unpacks_too_far, with_codecs
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.readers.text import Gap, TextBuilder
 from concord.pipeline.readers.web import read_page
@@ -86,13 +86,25 @@ class _Document:
 
 
 class _Files(ZipFile):
-    """The files within a file."""
+    """The files within a file. What a small one unpacks to is bounded: its text would fill the worker."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(BytesIO(content))
+        self._size, self._unpacked = len(content), 0
+
+    def content(self, path: str) -> bytes:
+        """Return the content of a file."""
+        # zipfile reads no more than is stated here.
+        self._unpacked += self.getinfo(path).file_size
+        if self._unpacked > (most := most_unpacked(self._size)):
+            raise unpacks_too_far(self._size, most)
+        return self.read(path)
 
     def xml(self, path: str, *, is_needed: bool = True) -> Any:
         """Return the root of an XML file, an empty one where none is needed; no other file is fetched."""
         from lxml import etree
 
-        content = self.read(path) if is_needed or path in self.NameToInfo else b"<none/>"
+        content = self.content(path) if is_needed or path in self.NameToInfo else b"<none/>"
         return etree.fromstring(content, etree.XMLParser(remove_comments=True, remove_pis=True))
 
 
@@ -120,7 +132,7 @@ class _Word:
         if content.startswith(b"\xd0\xcf\x11\xe0"):
             reason = "encrypted, or a .doc of an older Word; save it as .docx without a password"
             raise RecordError("encrypted", reason)
-        self._files, self._document = _Files(BytesIO(content)), document
+        self._files, self._document = _Files(content), document
         self._notes: dict[str, dict[str, None]] = {"footnote": {}, "endnote": {}}
 
     def read(self) -> str | None:
@@ -236,7 +248,7 @@ class _Word:
     def _include(self, element: Any, text: TextBuilder) -> None:
         """Write a file of another format, or of Word, that stands in place of paragraphs."""
         reference = next((value for key, value in element.attrib.items() if key.endswith("}id")), "")
-        content = self._files.read(self._related.get(reference, ("", reference))[1])
+        content = self._files.content(self._related.get(reference, ("", reference))[1])
         if content.startswith(b"PK"):
             _Word(content, self._document).read()
         elif content.lstrip().startswith(b"{\\rtf"):
@@ -313,7 +325,7 @@ class OdtReader(FileReader):
     def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
         from lxml import etree
 
-        document, files = _Document(config), _Files(BytesIO(content))
+        document, files = _Document(config), _Files(content)
         if next(files.xml("META-INF/manifest.xml").iter("{*}encryption-data"), None) is not None:
             raise RecordError("encrypted", "encrypted: it opens with a password only; save it without one")
         root = files.xml("content.xml")
@@ -380,7 +392,7 @@ class EpubReader(FileReader):
 
     @override
     def extract(self, content: bytes, config: ReaderConfig) -> Decoded:
-        document, files = _Document(config), _Files(BytesIO(content))
+        document, files = _Document(config), _Files(content)
         where = next(_values(files.xml("META-INF/container.xml"), "rootfile", "full-path"), "")
         package = files.xml(where)
         items = {item.get("id", ""): item for item in package.iter("{*}item")}
@@ -396,7 +408,7 @@ class EpubReader(FileReader):
                 read.add(path)
                 if path in encrypted:
                     raise RecordError("encrypted", "encrypted (DRM): it opens with its bookseller's program only")
-                page, title = read_page(files.read(path), config, is_xml=True)
+                page, title = read_page(files.content(path), config, is_xml=True)
                 if text := page.text.strip():
                     document.text.separate()
                     document.text.begin_part("chapter", titles.get(path) or title or str(number))

@@ -11,9 +11,10 @@ from concord_testing.documents import docx, epub, odt, unzipped, zipped
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
+from concord.pipeline.readers import files
 from concord.pipeline.readers.base import FileReader, extract_checked
 from concord.pipeline.readers.files import Decoded
-from concord.pipeline.readers.office import DocxReader, OdtReader, RtfReader
+from concord.pipeline.readers.office import DocxReader, EpubReader, OdtReader, RtfReader
 from concord.pipeline.readers.records import RecordError
 
 pytestmark = pytest.mark.slow
@@ -435,3 +436,16 @@ def test_no_file_is_unpacked_again_for_each_entry(tmp_path: Path, monkeypatch: p
     read_book(tmp_path / "a.epub", epub(ONE, files={"in/a.opf": package}))
 
     assert unpacked.count("in/c1.xhtml") == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "reader"), [(1, DocxReader()), (1, OdtReader()), (1, EpubReader()), (2, EpubReader())]
+)
+def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch, number: int, reader: FileReader) -> None:
+    make = {"docx": docx, "odt": odt, "epub": epub}[reader.suffixes[0][1:]]
+    bomb = make(*[f"<p>{'a' * 500_000}</p>"] * number)
+
+    monkeypatch.setattr(files, "ALWAYS_UNPACKED_BYTES", 200_000)
+    assert fault(reader, bomb).code == "unpacks_too_far"
+    monkeypatch.setattr(files, "ALWAYS_UNPACKED_BYTES", 600_000)
+    assert [lost.error for lost in read(reader, bomb).lost] == ["unpacks_too_far"] * (number - 1)
