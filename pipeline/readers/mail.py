@@ -32,31 +32,25 @@ from concord.pipeline.storage.files import file_state
 
 HEADERS = ("subject", "date", "from", "to", "cc", "message_id")
 _MOST_DEPTH = 20
-_MOST_PARAMETERS = 100  # of a header, since Python takes time that grows with the square of them
 
-_TEXT = "text/plain"
 _MESSAGES = ("message/rfc822", "message/global", "message/news")
 _FILES = re.compile(r"text/(?:calendar|css|csv|directory|javascript|rfc822-headers|rtf|(?:x-)?vcard|xml)")
 """Kinds of text that mail programs do not show as they are written."""
-_ENCRYPTED = ("multipart/encrypted", "application/pkcs7-mime", "application/x-pkcs7-mime")
-_SEALED = "-----BEGIN PGP MESSAGE-----"
 _NOT_READ = re.compile(r"(?:image|audio|video)/|application/(?:pgp|(?:x-)?pkcs7)-signature|text/rfc822-headers")
 
 _ENVELOPE = re.compile(rb"\s*+(?:>?From [^\n]*+\n)*+")
 _HEADER = re.compile(rb"([!-9;-~]*+)[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)\n?")
-_MARK = re.compile(rb"\n--([^\n]*+)")
 _ENRICHED = re.compile(r"(?i)<param>[^<]*+</param>|</?[a-z-]++>|<(?=<)")
+_FLOWED = re.compile(r"(?m)^(>*+)(?! ?-- $).*(?:(?<=[^>\n] )\n\1(?!>) ?+(?!-- $).*)+")
 _WORD = r"=\?[^?\s]+\?[bBqQ]\?[^?]*\?="
 _WORDS = re.compile(rf"{_WORD}(?:\s*{_WORD})*")
 
 _DATED = re.compile(rb"From .*[A-Z][a-z]{2},? +(?:[A-Z][a-z]{2} +\d{1,2}|\d{1,2} +[A-Z][a-z]{2} +\d{4}) +\d\d:\d\d")
-_ADDRESS = re.compile(rb"From <?[^\s@]+@\S+")
 _OF_GIT = re.compile(rb"From [0-9a-f]{40,64} Mon Sep 17 00:00:00 2001\s*\Z")
 """The line above a patch, which nobody has sent; it begins a message in files of patches alone."""
 _AFTER_FROM = re.compile(rb">?From |[!-9;-~]+:")
 _QUOTED_FROM = re.compile(rb"\n>(>*From )")
 _Content = bytes | RecordError
-_FormatOf = Callable[[str], str | None]
 
 
 class Attachment(NamedTuple):
@@ -74,22 +68,25 @@ class _MessageReader(ArchiveReader):
     used_if_there = ("lxml", "pypdfium2")
     """The packages for what may be attached: mail is read without them, but another release may find another text."""
 
-    def __init__(self, format_of: _FormatOf, reader_for: Callable[[str], Reader]) -> None:
-        """Prepare to read attachments, whose formats and readers two functions know."""
-        self._format_of = format_of
+    def __init__(self, format_of: Callable[[str], str | None], reader_for: Callable[[str], Reader]) -> None:
+        self._by_name = format_of
         self._reader_for = reader_for
 
     @override
     def extract(self, record: Record, config: ReaderConfig) -> Decoded:
-        if record.attachment:
-            return self._read_attachment(record.attachment, record.content, config)
-        return read_message(record.content, config)
+        if not record.attachment:
+            return read_message(record.content, config)
+        attachment: Attachment = record.content
+        try:
+            with as_record_errors(f"file of the type {attachment.kind}"):
+                found = self._read_attachment(attachment, config)
+        except RecordError as error:
+            raise RecordError(error.code, f"attachment {record.attachment} ({attachment.name!r}): {error}") from None
+        meta = orjson.loads(found.meta or "{}") | {"file": attachment.name, "message": attachment.message}
+        return found._replace(meta=meta_of(meta, config=config)[0])
 
     def records(self, message: Record, config: ReaderConfig, first: int) -> Iterator[Record]:
-        """Yield what begins at ``first`` or later of a message and what it attaches, if that is wanted.
-
-        The n-th attachment is said to start n bytes after the message.
-        """
+        """Yield those from ``first`` on of a message and, if that is wanted, what it attaches, each a byte later."""
         attached: list[Attachment] | RecordError = []
         if config.attachments and isinstance(message.content, bytes):
             (attached,) = isolated_each(take_apart, [(message.content, config)], config=config)
@@ -103,18 +100,8 @@ class _MessageReader(ArchiveReader):
             if start >= first:
                 yield message._replace(start=start, end=end, content=content, attachment=number, digest=source)
 
-    def _read_attachment(self, number: int, attachment: Attachment, config: ReaderConfig) -> Decoded:
-        """Return the text of an attachment; its meta is what its file says, and which message it is from."""
-        try:
-            with as_record_errors("attachment"):
-                found = self._read_file(attachment, config)
-        except RecordError as error:
-            raise RecordError(error.code, f"attachment {number} ({attachment.name!r}): {error}") from None
-        meta = orjson.loads(found.meta or "{}") | {"file": attachment.name, "message": attachment.message}
-        return found._replace(meta=meta_of(meta, config=config)[0])
-
-    def _read_file(self, attachment: Attachment, config: ReaderConfig) -> Decoded:
-        content, format = attachment.content, _format_of(attachment, self._format_of)
+    def _read_attachment(self, attachment: Attachment, config: ReaderConfig) -> Decoded:
+        content, format = attachment.content, self._format_of(attachment)
         if isinstance(content, RecordError):
             raise content
         if format == "eml":
@@ -129,6 +116,16 @@ class _MessageReader(ArchiveReader):
             reason = f"expected a file of a format that holds one document, got {attachment.kind}; save it as a file"
             raise RecordError("unknown_format", reason)
         return reader.extract(content, config)
+
+    def _format_of(self, attachment: Attachment) -> str | None:
+        """Return the format that the name of an attachment states, or else its type."""
+        kind = attachment.kind
+        if kind in _MESSAGES:  # which is no file: "RE: report.pdf" is only what somebody calls it
+            return "eml"
+        is_text = kind.startswith(("text/", "message/")) and not _FILES.match(kind)
+        # Only the last suffix of the name, since a compressed file is not read.
+        names = PurePath(attachment.name).suffix, f".{kind.partition('/')[2].partition('+')[0]}"
+        return self._by_name(f"a{names[0]}") or self._by_name(f"a{names[1]}") or ("text" if is_text else None)
 
 
 class MailReader(_MessageReader):
@@ -166,15 +163,15 @@ class MailboxReader(_MessageReader):
     @override
     def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[Record]:
         with closing(LineStream(path, config.model_copy(update={"encoding": "utf-8"}))) as lines:
-            for begin, end, content in split_mailbox(lines, 0 if config.attachments else start, config):
-                message = Record(begin, end, content)
-                if isinstance(content, bytes) and config.id_field in HEADERS:
-                    message = message._replace(doc_id=headers_of(_parse(content, config)).get(config.id_field))
+            for message in split_mailbox(lines, 0 if config.attachments else start, config):
+                if isinstance(message.content, bytes) and config.id_field in HEADERS:
+                    headers = headers_of(_parse(message.content, config))
+                    message = message._replace(doc_id=headers.get(config.id_field))
                 yield from self.records(message, config, start)
 
 
-def split_mailbox(stream: LineStream, start: int, config: ReaderConfig) -> Iterator[tuple[int, int, _Content]]:
-    """Yield where messages begin and end, and their content, from one that begins at ``start`` on."""
+def split_mailbox(stream: LineStream, start: int, config: ReaderConfig) -> Iterator[Record]:
+    """Yield messages, from one that begins at ``start`` on."""
     lines = stream.lines()
     first = next(lines, (b"", 0))
     has_patches = isinstance(first[0], bytes) and _OF_GIT.match(first[0]) is not None
@@ -182,11 +179,11 @@ def split_mailbox(stream: LineStream, start: int, config: ReaderConfig) -> Itera
         stream.skip_to(start)
     taken, position = list[_Content](), start
     for (line, end), (after, _) in pairwise(chain(() if start else (first,), lines, [(b"", 0)])):
-        if isinstance(line, bytes) and line.startswith(b"From ") and _begins(line, after, taken[-1:], has_patches):
+        if isinstance(line, bytes) and line.startswith(b"From ") and _begins(line, after, has_patches):
             yield from _whole(start, position, taken)
             taken, start = [], position
         if end - start > config.max_record_bytes:
-            taken = [too_large(config.max_record_bytes)]
+            taken, line = [], too_large(config.max_record_bytes)
         taken.append(line)
         position = end
     yield from _whole(start, position, taken)
@@ -198,10 +195,11 @@ def read_message(content: bytes, config: ReaderConfig) -> Decoded:
     if not message.keys():
         raise RecordError("invalid_message", "expected an e-mail with headers, got none; fix the file or remove it")
     texts = [_shown_text(part) for part in _shown(message, attached)]
-    if any(text.text.lstrip().startswith(_SEALED) for text in texts) or (not texts and message.kind in _ENCRYPTED):
+    is_sealed = any(text.text.lstrip().startswith("-----BEGIN PGP MESSAGE-----") for text in texts)
+    if is_sealed or (not texts and message.kind.endswith(("/encrypted", "pkcs7-mime"))):
         raise RecordError("encrypted", "expected a message that can be read, got an encrypted one; decrypt it")
     first = max(texts, key=lambda text: not text.text.isascii(), default=Decoded("", None))
-    ended = [text.text.removesuffix("\n") + "\n\n" for text in texts[:-1]]
+    ended = (text.text.removesuffix("\n") + "\n\n" for text in texts[:-1])
     whole = "".join([*ended, *(text.text for text in texts[-1:])])
     meta: dict[str, Any] = headers_of(message)
     if attached:
@@ -212,54 +210,52 @@ def read_message(content: bytes, config: ReaderConfig) -> Decoded:
 
 def headers_of(message: Message) -> dict[str, Any]:
     """Return the headers that become meta, decoded."""
-    found: dict[str, list[str]] = {}
-    for header, value in message.items():
-        if (name := header.lower().replace("-", "_")) in HEADERS:
-            found.setdefault(name, []).append(_on_one_line(value))
-    meta = {name: ", ".join(values) for name, values in found.items()}
+    found = {name: message.get_all(name.replace("_", "-"), []) for name in HEADERS}
+    meta = {name: _on_one_line(", ".join(values)) for name, values in found.items() if values}
     with suppress(KeyError, ValueError, TypeError, IndexError, OverflowError):  # else it stays as it is written
         meta["date"] = parsedate_to_datetime(meta["date"]).isoformat()
     return meta
 
 
-def take_apart(content: bytes, config: ReaderConfig) -> list[Attachment]:
+def take_apart(content: bytes, config: ReaderConfig, depth: int = 0) -> list[Attachment]:
     """Return what a message attaches, in order, each message among it followed by its own; none if it cannot be read.
 
     Pictures, sounds, films and signatures are left out.
     """
+    parts, found = list[_Part](), list[Attachment]()
     with suppress(RecordError), as_record_errors("message"):  # the message itself is then the dead letter
-        return list(_attached(_parse(content, config)))
-    return []
+        message = _parse(content, config, depth)
+        _shown(message, parts)
+        headers = headers_of(message)
+        for part in parts:
+            if not _NOT_READ.match(part.kind):
+                attached = outcome(part.content)
+                found.append(Attachment(part.name, part.kind, part.get_content_charset(), attached, headers))
+                if part.kind in _MESSAGES and isinstance(attached, bytes):
+                    found += take_apart(attached, config, part.depth + 1)
+    return found
 
 
-def _whole(start: int, end: int, lines: Sequence[_Content]) -> Iterator[tuple[int, int, _Content]]:
+def _whole(start: int, end: int, lines: Sequence[_Content]) -> Iterator[Record]:
     """Yield a message of such lines, or why it cannot be read; nothing for blank lines."""
     fault = next((line for line in lines if isinstance(line, RecordError)), None)
     content = b"" if fault else b"".join(cast(Sequence[bytes], lines)).lstrip()
     if fault is None and content and not content.startswith(b"From "):
         fault = RecordError("invalid_mbox", f"expected a line that begins with 'From ', got {content[:20]!r}")
     if fault or content:
-        yield start, end, fault or _QUOTED_FROM.sub(rb"\n\1", content)
+        yield Record(start, end, fault or _QUOTED_FROM.sub(rb"\n\1", content))
 
 
-def _begins(line: bytes, after: _Content, before: Sequence[_Content], has_patches: bool) -> bool:
-    """Tell whether a line begins a message: with a date, or an address after a blank line; a header follows."""
-    is_apart = not any(isinstance(line, RecordError) or line.strip() for line in before)
-    is_sent = _DATED.match(line) or (is_apart and _ADDRESS.match(line))
+def _begins(line: bytes, after: _Content, has_patches: bool) -> bool:
+    """Tell whether a line begins a message: it has a date, and a header follows."""
     is_followed = isinstance(after, bytes) and _AFTER_FROM.match(after)
-    return bool(is_sent and is_followed) and (has_patches or not _OF_GIT.match(line))
+    return bool(is_followed and _DATED.match(line)) and (has_patches or not _OF_GIT.match(line))
 
 
 class _Part(Message):
-    """A message or a part of one.
+    """A message or a part of one; ``written`` is what follows its headers."""
 
-    Attributes:
-        kind: the content type.
-        written: what follows the headers.
-        depth: in how many others it is.
-    """
-
-    def __init__(self, content: bytes, config: ReaderConfig, depth: int, *, default_kind: str = _TEXT) -> None:
+    def __init__(self, content: bytes, config: ReaderConfig, depth: int) -> None:
         if depth > _MOST_DEPTH:
             reason = f"expected parts that are nested at most {_MOST_DEPTH} deep, got deeper ones; remove the message"
             raise RecordError("message_too_complex", reason)
@@ -270,9 +266,8 @@ class _Part(Message):
             end, name = header.end(), header[1].decode()
             value = header[2].translate(None, b"\r\n").strip().decode(encoding, "replace")
             if name.lower().startswith("content-"):
-                value = ";".join(value.split(";", _MOST_PARAMETERS)[:_MOST_PARAMETERS])
+                value = ";".join(value.split(";", 100)[:100])  # Python takes time that grows with their square
             self[name] = value
-        self.set_default_type(default_kind)
         self.kind = self.get_content_type().split()[0]
         self.written = content[end:].removeprefix(b"\r").removeprefix(b"\n")
         self.config, self.depth = config, depth
@@ -284,17 +279,16 @@ class _Part(Message):
 
     def parts(self) -> list["_Part"]:
         """Return what is between the boundaries of a multipart, in which other parts may be."""
-        boundary, content = str(self.get_boundary()).encode(), b"\n" + self.written
-        marks = [mark for mark in _MARK.finditer(content) if mark[1].rstrip() in (boundary, boundary + b"--")]
-        ends = [*(mark.start() for mark in marks[1:]), len(content)]
-        default_kind = "message/rfc822" if self.kind == "multipart/digest" else _TEXT
-        found = []
-        for mark, end in zip(marks, ends, strict=False):
-            if mark[1].rstrip() != boundary:
+        mark, found = f"\n--{self.get_boundary()}".encode(), list[bytes]()
+        for piece in (b"\n" + self.written).split(mark)[1:]:
+            behind, _, part = piece.partition(b"\n")
+            if behind.strip() == b"--":
                 break
-            part = content[mark.end() + 1 : end].removesuffix(b"\r")
-            found.append(_Part(part, self.config, self.depth + 1, default_kind=default_kind))
-        return found
+            if not behind.strip():
+                found.append(part)
+            elif found:  # another boundary, which begins like this one
+                found[-1] += mark + piece
+        return [_Part(part.removesuffix(b"\r"), self.config, self.depth + 1) for part in found]
 
     def content(self) -> bytes:
         """Return what it was before it was written; RecordError where that cannot be told."""
@@ -342,7 +336,9 @@ def _shown(part: _Part, attached: list[_Part]) -> list[_Part]:
 
 def _best(choices: Sequence[list[_Part]]) -> list[_Part]:
     """Return the one of alternative texts that is plain and not blank, or else the last."""
-    plain = (choice for choice in choices if any(part.kind == _TEXT and part.content().strip() for part in choice))
+    plain = (
+        choice for choice in choices if any(part.kind == "text/plain" and part.content().strip() for part in choice)
+    )
     return next(plain, None) or next(filter(None, reversed(choices)), [])
 
 
@@ -366,35 +362,6 @@ def _decoded(content: bytes, kind: str, charset: str | None, config: ReaderConfi
     return decoded._replace(text=_ENRICHED.sub("", text) if kind in ("text/enriched", "text/richtext") else text)
 
 
-def _attached(message: _Part) -> Iterator[Attachment]:
-    parts: list[_Part] = []
-    _shown(message, parts)
-    headers = headers_of(message)
-    for part in parts:
-        if _NOT_READ.match(part.kind):
-            continue
-        found = Attachment(part.name, part.kind, part.get_content_charset(), b"", headers)
-        inner: list[Attachment] = []
-        try:
-            found = found._replace(content=part.content())
-            if part.kind in _MESSAGES:
-                inner = list(_attached(_parse(part.content(), part.config, part.depth + 1)))
-        except RecordError as error:
-            found = found._replace(content=error)
-        yield from (found, *inner)
-
-
-def _format_of(attachment: Attachment, of: _FormatOf) -> str | None:
-    """Return the format that the name of an attachment states, or else its type."""
-    kind = attachment.kind
-    if kind in _MESSAGES:  # which is no file: "RE: report.pdf" is only what somebody calls it
-        return "eml"
-    is_text = kind.startswith(("text/", "message/")) and not _FILES.match(kind)
-    by_type = of(f"a.{kind.partition('/')[2].partition('+')[0]}") or ("text" if is_text else None)
-    # Only the last suffix, since a compressed file is not read.
-    return of(f"a{PurePath(attachment.name).suffix}") or by_type
-
-
 def _codec(label: str) -> str | None:
     """Return Python's name of a charset; some say nothing of bytes beyond ASCII."""
     found = re.search(r"[\w.:+-]+", label.lower())
@@ -402,18 +369,10 @@ def _codec(label: str) -> str | None:
 
 
 def _unflowed(text: str, *, delete_space: bool) -> str:
-    """Join the lines that end in a space (RFC 3676), at most with those that are quoted as often."""
-    pieces: list[str] = []
-    goes_on: int | None = None
-    for line in text.split("\n"):
-        depth = len(line) - len(line.lstrip(">"))
-        content = line[depth:].removeprefix(" ")
-        is_signature = content.rstrip("\r") == "-- "
-        if goes_on != depth or is_signature:
-            pieces.append(f"\n{line[: len(line) - len(content)] if depth else ''}")
-        goes_on = depth if content.endswith(" ") and not is_signature else None
-        pieces.append(content[:-1] if delete_space and goes_on is not None else content)
-    return "".join(pieces)[1:]
+    """Join lines that end in a space (RFC 3676) with those after them that are quoted as often."""
+    end = " \n" if delete_space else "\n"
+    joined = _FLOWED.sub(lambda lines: re.sub(f"{end}{lines[1]} ?", "", lines[0]), text)
+    return re.sub("(?m)^ ", "", joined)
 
 
 def _on_one_line(value: str) -> str:

@@ -6,7 +6,6 @@ import json
 import random
 from email.message import EmailMessage
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 import pytest
@@ -148,17 +147,18 @@ def test_wrong_bytes_are_a_dead_letter_or_counted(tmp_path: Path) -> None:
         ("=?utf-8?b?A?=", "=?utf-8?b?A?="),
         ("=?nothing?q?a=EB?=", "a\ufffd"),
         ("Zoë\n  and Bob", "Zoë and Bob"),
+        ("yesterday", "yesterday"),
         ("=?a?q?b" * 20_000, "=?a?q?b" * 20_000),
     ],
 )
 def test_headers_are_decoded_where_they_can_be(tmp_path: Path, header: str, expected: str) -> None:
-    assert meta(document(tmp_path, f"Subject: {header}\n\nAnna.".encode()))["subject"] == expected
+    found = meta(document(tmp_path, f"Subject: {header}\nDate: {header}\n\nAnna.".encode()))
+    assert found == {"subject": expected, "date": expected}
 
 
-def test_boundary_may_stand_in_two_lines_and_an_odd_date_stays(tmp_path: Path) -> None:
+def test_boundary_may_stand_in_two_lines(tmp_path: Path) -> None:
     content = HEADERS + b'Content-Type: multipart/mixed; boundary="a\r\n b"\r\n\r\n--a b\r\n\r\nAnna.\r\n--a b--\r\n'
     assert document(tmp_path, content).text == "Anna."
-    assert meta(document(tmp_path, b"Date: yesterday\n\nAnna."))["date"] == "yesterday"
 
 
 ZOE = "Zoë met Anna."
@@ -251,28 +251,30 @@ def nested(levels: int) -> bytes:
 
 
 LONG = b"Content-Type: text/plain; a=" + b'";' * 200_000
-REFUSED = [
-    (b"Anna went.\nBob saw it.\n", "invalid_message"),
-    (bytes(range(256)) * 10, "invalid_message"),
-    (HEADERS + b"Content-Type: multipart/mixed; boundary=x\n\n--y\nAnna.", "invalid_message"),
-    (HEADERS + b"Content-Transfer-Encoding: base64\n\nA", "invalid_base64"),
-    (HEADERS + b"Content-Transfer-Encoding: base64\n\nQm9iLgo=\n\n____\nThe list.\n", "invalid_base64"),
-    (HEADERS + b"Content-Type: application/pkcs7-mime\n\nAAAA", "encrypted"),
-    (HEADERS + b"\n-----BEGIN PGP MESSAGE-----\n\nAAAA", "encrypted"),
-    (nested(1500), "message_too_complex"),
-    (b"Content-Type: message/rfc822\n\n" * 300, "message_too_complex"),
-]
 
 
-@pytest.mark.parametrize("content", [LONG, LONG.replace(b";", b";\n "), b"Content-Type: a/b;" + b" a" * 200_000])
-def test_long_headers_are_read_in_linear_time(tmp_path: Path, content: bytes) -> None:
-    started = process_time()
-    assert meta(read_one(tmp_path, HEADERS + content + b"\n\nAnna.\n"))["subject"] == "Bridge"
-    assert process_time() - started < 10
+@pytest.mark.parametrize("header", [LONG, LONG.replace(b";", b";\n "), b"Content-Type: a/b;" + b" a" * 200_000])
+def test_long_headers_are_read_in_linear_time(tmp_path: Path, header: bytes) -> None:
+    found = read_one(tmp_path, HEADERS + header + b"\n\nAnna.\n", extraction_seconds=10)
+    assert meta(found)["subject"] == "Bridge"
 
 
-@pytest.mark.parametrize(("content", "error"), REFUSED)
-def test_what_is_no_message_or_would_take_long_is_a_dead_letter(tmp_path: Path, content: bytes, error: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"Anna went.\nBob saw it.\n", "invalid_message"),
+        (bytes(range(256)) * 10, "invalid_message"),
+        (HEADERS + b"Content-Type: multipart/mixed; boundary=x\n\n--y\nAnna.", "invalid_message"),
+        (HEADERS + b"Content-Transfer-Encoding: base64\n\nA", "invalid_base64"),
+        (HEADERS + b"Content-Transfer-Encoding: base64\n\nQm9iLgo=\n\n____\nThe list.\n", "invalid_base64"),
+        (HEADERS + b"Content-Transfer-Encoding: x-uuencode\n\nAnna.", "invalid_base64"),
+        (HEADERS + b"Content-Type: application/pkcs7-mime\n\nAAAA", "encrypted"),
+        (HEADERS + b"\n-----BEGIN PGP MESSAGE-----\n\nAAAA", "encrypted"),
+        (nested(1500), "message_too_complex"),
+        (b"Content-Type: message/rfc822\n\n" * 300, "message_too_complex"),
+    ],
+)
+def test_what_is_no_message_is_a_dead_letter(tmp_path: Path, content: bytes, error: str) -> None:
     found = read_one(tmp_path, content)
 
     assert isinstance(found, DeadLetter)
@@ -282,7 +284,7 @@ def test_what_is_no_message_or_would_take_long_is_a_dead_letter(tmp_path: Path, 
 BOX = [
     FROM + HEADERS + b"\nAnna went.\n>From Paris she came.\n\nFrom London, Bob.\n\n",
     b"From - Sat May  8 10:00:00 2021\n" + HEADERS + b"Content-Type: text/plain; charset=utf-8\n\nZo\xeb.\n\n",
-    b"From eve@a.org\n" + HEADERS + b"\nEve saw\nFrom afar.\n",
+    FROM + HEADERS + b"\nEve saw\nFrom afar.\n",
     FROM + HEADERS + b"\nno blank line before it\n",
 ]
 
@@ -347,10 +349,8 @@ def test_large_message_costs_itself_and_a_cut_one_the_rest(tmp_path: Path) -> No
 
 
 def test_what_comes_before_the_first_message_is_a_dead_letter(tmp_path: Path) -> None:
-    assert outcomes(read(tmp_path / "a.mbox", b"Anna went.\n\n" + BOX[3])) == [
-        "invalid_mbox",
-        "no blank line before it\n",
-    ]
+    found = read(tmp_path / "a.mbox", b"Anna went.\n\n" + BOX[3])
+    assert outcomes(found) == ["invalid_mbox", "no blank line before it\n"]
     assert read(tmp_path / "b.mbox", b"\n\n") == []
 
 
@@ -388,16 +388,28 @@ def test_attachments_are_documents_if_asked(tmp_path: Path) -> None:
     assert outcomes(read(path, attaching().as_bytes())) == TEXTS[:1]
 
 
-def test_reports_are_read_and_signatures_are_not(tmp_path: Path) -> None:
-    parts = "".join(
-        f"--b\nContent-Type: {kind}\n\n{kind}.\n" for kind in ("message/delivery-status", "application/pgp-signature")
-    )
-    content = HEADERS + f"Content-Type: multipart/report; boundary=b\n\n--b\n\nAnna.\n{parts}".encode()
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (b"Content-Type: text/rtf\n\n{\\rtf1 Bob.}", "Bob."),
+        (b"Content-Type: application/xml\n\n<TEI><text><p>Bob.</p></text></TEI>", "Bob."),
+        (b"Content-Type: text/html\nContent-Disposition: attachment\n\n<p>Bob.</p>", "Bob."),
+        (b"Content-Type: message/delivery-status\n\nStatus: 5.0.0", "Status: 5.0.0"),
+        (b"Content-Type: application/pgp-signature\n\nx", None),
+        (
+            b"Content-Type: a/b; name=a.eml\n\nSubject: b\nContent-Type: multipart/mixed; boundary=x\n\nx",
+            "invalid_message",
+        ),
+        (b"Content-Type: application/gzip; name=a.txt.gz\n\nx", "unknown_format"),
+        (b"Content-Type: a/b; name=a.txt\nContent-Transfer-Encoding: base64\n\nA", "invalid_base64"),
+    ],
+)
+def test_attachments_of_a_kind(tmp_path: Path, part: bytes, expected: str | None) -> None:
+    head = HEADERS + b"Content-Type: multipart/mixed; boundary=b\n\n--b\n\nAnna.\n--b\n"
+    found = read(tmp_path / "a.eml", head + part + b"\n--b\nContent-Disposition: attachment\n\nEve.", attachments=True)
 
-    found = read(tmp_path / "a.eml", content, attachments=True)
-
-    assert outcomes(found) == ["Anna.", "message/delivery-status."]
-    assert meta(found[0])["attachments"] == ["message/delivery-status", "application/pgp-signature"]
+    assert outcomes(found) == ["Anna.", *([expected] if expected else []), "Eve."]
+    assert len(meta(found[0])["attachments"]) == 2
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -409,12 +421,9 @@ def test_attachments_in_mailboxes(tmp_path: Path, suffix: str, id_field: str) ->
     found = read(path, gzip.compress(content) if suffix else content, attachments=True, id_field=id_field)
 
     assert outcomes(found)[1:-1] == TEXTS
-    start = len(BOX[0])
-    base = f"{path.name}:{start}" if id_field == "id" else "<1@a.org>"
-    ids = [base, *(f"{base}#{number}" for number in range(1, 7))]
-    assert [record.doc_id for record in found[1:-1] if isinstance(record, Document)] == [
-        ids[n] for n in (0, 1, 4, 5, 6)
-    ]
+    base = f"{path.name}:{len(BOX[0])}" if id_field == "id" else "<1@a.org>"
+    ids = [record.doc_id for record in found if isinstance(record, Document)]
+    assert ids[1:-1] == [base, *(f"{base}#{number}" for number in (1, 4, 5, 6))]
     check_pieces(path, found, ReaderConfig(attachments=True, id_field=id_field))
 
 
@@ -430,13 +439,3 @@ def test_attachment_whose_library_is_missing(tmp_path: Path, monkeypatch: pytest
     assert "'a.pdf'" in found[3].message
     assert "needs pypdfium2: pip install 'concord-annotate[archives]'" in found[3].message
     assert read_file.libraries_of(["eml"]) == {"eml": "resiliparse 1, lxml 1"}
-
-
-def test_attachment_that_is_broken_costs_itself(tmp_path: Path) -> None:
-    broken = b"Subject: Old\nContent-Type: multipart/mixed; boundary=x\n\nInner.\n"
-    mail = message("Anna.\n")
-    mail.add_attachment(broken, maintype="application", subtype="octet-stream", filename="a.eml")
-    mail.add_attachment(b"x", maintype="application", subtype="gzip", filename="a.txt.gz")
-    mail.add_attachment("Bob.\n", filename="b.txt")
-    found = read(tmp_path / "c.eml", mail.as_bytes(), attachments=True)
-    assert outcomes(found) == ["Anna.\n", "invalid_message", "unknown_format", "Bob.\n"]
