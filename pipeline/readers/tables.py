@@ -223,8 +223,7 @@ class DelimitedStream:
     def _give_up(self, taken: list[_Line], reason: str) -> list[str]:
         """Leave all lines but the first for later, and return that one read without quotes, where this may be right."""
         self._waiting.extendleft(reversed(taken[1:]))
-        text = self._decode(taken[:1])
-        row = text.rstrip("\r\n").split(self._delimiter)
+        row = self._decode(taken[:1]).rstrip("\r\n").split(self._delimiter)
         if self._delimiter == "\t" and self._columns is not None and len(row) == len(self._columns):
             return row
         raise RecordError(
@@ -240,7 +239,8 @@ class DelimitedStream:
 
     def _check(self, row: list[str] | None, taken: list[_Line]) -> None:
         """Check that a record can be decoded and has the columns of the header."""
-        self._decode(taken)
+        if row and "\ufffd" in "".join(row):
+            self._decode(taken)
         if row and self._columns is not None and len(row) != len(self._columns):
             raise RecordError(
                 "wrong_columns",

@@ -104,11 +104,12 @@ def test_confidence_grows_with_the_evidence() -> None:
     assert confidences[-1] > 0.9
 
 
-def test_what_is_known_has_no_confidence() -> None:
+def test_what_is_known_is_no_guess() -> None:
     assert decode(b"plain", encoding="auto") == Decoded("plain", "utf-8")
     assert decode("\ufeffé\r\n".encode(), encoding="auto") == Decoded("é\r\n", "utf-8")
     assert decode("é".encode("utf-16"), encoding="auto") == Decoded("é", "utf-16")
     assert decode(b"\xe9", encoding="latin-1") == Decoded("é", "latin-1")
+    assert decode(JAPANESE.encode("iso2022_jp"), encoding="auto") == Decoded(JAPANESE, "iso2022_jp_ext", 1.0)
 
 
 def test_damaged_utf8_is_not_taken_for_another_encoding() -> None:
@@ -149,12 +150,6 @@ def test_guess_is_made_by_letters_outside_of_ascii_and_markup(text: str, encodin
 
     assert decoded.text == page
     assert decoded.confidence is not None
-
-
-def test_letters_within_markup_decide_nothing() -> None:
-    page = '<a title="Zoë Muñoz à Besançon">' * 20 + RUSSIAN
-
-    assert decode(page.encode("cp1251", "replace"), encoding="auto").text.endswith(RUSSIAN)
 
 
 @pytest.mark.parametrize(
@@ -201,31 +196,19 @@ def test_hostile_markup_is_guessed_in_linear_time(part: bytes) -> None:
         decode(content, encoding="auto")
 
 
-def test_seven_bit_japanese_is_recognized() -> None:
-    content = JAPANESE.encode("iso2022_jp")
-
-    assert decode(content, encoding="auto")[:3] == (JAPANESE, "iso2022_jp_ext", 1.0)
-
-
-@pytest.mark.parametrize(("size", "bad"), [(10, 1), (100, 3), (1000, 10)])
-def test_a_few_invalid_bytes_are_replaced_and_counted_where_that_is_asked_for(size: int, bad: int) -> None:
+@pytest.mark.parametrize(("size", "bad", "few"), [(10, 1, True), (100, 3, True), (1000, 10, True), (10, 4, False)])
+def test_a_few_invalid_bytes_are_replaced_and_counted_where_that_is_asked_for(size: int, bad: int, few: bool) -> None:
     content = ("\ufffd" + "é" * (size - bad)).encode() + b"\xff" * bad
 
-    with pytest.raises(RecordError, match="got byte 0xff"):
+    with pytest.raises(RecordError, match="got byte 0xff") as caught:
         decode(content, encoding="utf-8")
-    for encoding in ("utf-8", "auto"):
-        decoded = decode(content, encoding=encoding, errors="replace")
-        assert decoded.text == "\ufffd" + "é" * (size - bad) + "\ufffd" * bad
-        assert decoded.replaced == bad
-
-
-@pytest.mark.parametrize(("size", "bad"), [(10, 4), (1000, 25)])
-def test_more_than_a_few_invalid_bytes_are_a_dead_letter_all_the_same(size: int, bad: int) -> None:
-    content = ("é" * size).encode() + b"\xff" * bad
-
-    with pytest.raises(RecordError, match=f"and {bad} such places in all, which is more than a few") as caught:
-        decode(content, encoding="utf-8", errors="replace")
     assert caught.value.code == "invalid_utf8"
+    for encoding in ("utf-8", "auto") if few else ():
+        decoded = decode(content, encoding=encoding, errors="replace")
+        assert (decoded.text, decoded.replaced) == ("\ufffd" + "é" * (size - bad) + "\ufffd" * bad, bad)
+    if not few:
+        with pytest.raises(RecordError, match=f"and {bad} such places in all, which is more than a few"):
+            decode(content, encoding="utf-8", errors="replace")
 
 
 @pytest.mark.parametrize(
@@ -295,11 +278,7 @@ def with_window(content: bytes, log: int) -> bytes:
     return compressor.compress(content[:10]) + compressor.compress(content[10:]) + compressor.flush()
 
 
-@pytest.mark.parametrize("log", [27, 28, 31])
-def test_zstd_with_a_long_window_is_read(tmp_path: Path, log: int) -> None:
-    (tmp_path / "a.jsonl.zst").write_bytes(with_window(CONTENT, log))
-
-    assert outcomes(tmp_path / "a.jsonl.zst") == IDS
+NOTE = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"note"  # a frame to skip
 
 
 def test_zstd_that_cannot_be_unpacked_is_a_dead_letter_that_says_why(tmp_path: Path) -> None:
@@ -314,10 +293,15 @@ def test_zstd_that_cannot_be_unpacked_is_a_dead_letter_that_says_why(tmp_path: P
     assert "Dictionary" in last_message(path)
 
 
-def test_zstd_frames_and_skippable_frames_follow_one_another(tmp_path: Path) -> None:
-    note = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"note"
-    frames = note + compress(CONTENT[:5000]) + note + compress(b"") + compress(CONTENT[5000:]) + note
-    (tmp_path / "a.jsonl.zst").write_bytes(frames)
+@pytest.mark.parametrize(
+    "stored",
+    [
+        *(with_window(CONTENT, log) for log in (27, 28, 31)),
+        NOTE + compress(CONTENT[:5000]) + NOTE + compress(b"") + compress(CONTENT[5000:]) + NOTE,
+    ],
+)
+def test_zstd_with_a_long_window_or_several_frames_is_read(tmp_path: Path, stored: bytes) -> None:
+    (tmp_path / "a.jsonl.zst").write_bytes(stored)
 
     assert outcomes(tmp_path / "a.jsonl.zst") == IDS
 
@@ -357,42 +341,32 @@ MANY = b"".join(b'{"text": "%s"}\n' % (str(number * 7919).encode() * 9) for numb
 
 
 @pytest.mark.parametrize("suffix", COMPRESSORS)
-@pytest.mark.parametrize("kept", [0.05, 0.5, 0.999])
-def test_truncated_stream_yields_the_lines_before_the_cut_and_one_dead_letter(
-    tmp_path: Path, suffix: str, kept: float
+@pytest.mark.parametrize(("kept", "error"), [*((k, "truncated") for k in (0.05, 0.5, 0.999)), (0.3, "corrupt")])
+def test_broken_stream_yields_the_lines_before_its_fault_and_one_dead_letter(
+    tmp_path: Path, suffix: str, kept: float, error: str
 ) -> None:
-    stored = COMPRESSORS[suffix](MANY)
+    stored = bytearray(COMPRESSORS[suffix](MANY))
+    place = int(len(stored) * kept)
+    if error == "truncated":
+        del stored[place:]
+    else:
+        stored[place] ^= 0x55
     path = tmp_path / f"a.jsonl{suffix}"
-    path.write_bytes(stored[: int(len(stored) * kept)])
+    path.write_bytes(stored)
 
     *whole, cut = read(path)
 
     assert [record.doc_id for record in whole] == [
         f"{path.name}:{match.start()}" for match in islice(re.finditer(rb"(?m)^.", MANY), len(whole))
     ]
-    assert isinstance(cut, DeadLetter)
-    assert (cut.error, MANY[cut.position - 1 : cut.position]) == ("truncated_stream", b"\n" if whole else b"")
-    assert "breaks off at byte" in cut.message
     check_pieces(path, [*whole, cut], ReaderConfig(), step=999)
+    assert isinstance(cut, DeadLetter)
+    if error == "truncated" or suffix == ".gz":
+        assert (cut.error, MANY[cut.position - 1 : cut.position]) == (f"{error}_stream", b"\n" if whole else b"")
+        assert "breaks off at byte" in cut.message
     if suffix == ".gz":
         # Nothing that the file holds is given up: deflate yields all but a little of it.
         assert len(whole) >= int(4000 * kept * 0.75)
-
-
-@pytest.mark.parametrize("suffix", COMPRESSORS)
-@pytest.mark.parametrize("place", [0.3, 0.9])
-def test_corrupt_stream_yields_the_same_records_in_any_pieces(tmp_path: Path, suffix: str, place: float) -> None:
-    stored = bytearray(COMPRESSORS[suffix](MANY))
-    stored[int(len(stored) * place)] ^= 0x55
-    path = tmp_path / f"a.jsonl{suffix}"
-    path.write_bytes(stored)
-
-    whole = read(path)
-
-    check_pieces(path, whole, ReaderConfig(), step=999)
-    if suffix == ".gz":
-        assert len(whole) > 4000 * place * 0.8
-        assert outcomes(path)[-1] == "corrupt_stream"
 
 
 @pytest.mark.parametrize("suffix", COMPRESSORS)
@@ -477,29 +451,18 @@ def test_json_lines_in_utf_16_are_read_in_any_pieces(tmp_path: Path, mark: bytes
 
 
 def test_invalid_utf_16_costs_only_its_line(tmp_path: Path) -> None:
-    lines = [b'{"text": "one"}', b'{"text": "t\x00\xd8wo"}', b'{"text": "three"}']
+    lines = [b'{"id": "a", "text": "one"}', b'{"text": "t\x00\xd8wo"}', b'{"id": "c", "text": "three"}']
     halves = [line.decode("latin-1").encode("utf-16-le").replace(b"\x00\x00\xd8\x00", b"\x00\xd8") for line in lines]
     (tmp_path / "a.jsonl").write_bytes(b"\xff\xfe" + b"\n\x00".join(halves) + b"\n\x00" + b"{")
 
-    found = read_all(tmp_path / "a.jsonl", "jsonl", ReaderConfig())
-
-    assert [record.text if isinstance(record, Document) else record.error for record in found] == [
-        "one",
-        "invalid_utf8",
-        "three",
-        "invalid_utf8",
-    ]
+    assert outcomes(tmp_path / "a.jsonl") == ["a", "invalid_utf8", "c", "invalid_utf8"]
 
 
-def test_long_lines_that_end_in_carriage_returns_are_bounded(tmp_path: Path) -> None:
+def test_lines_end_in_carriage_returns_where_the_first_one_does(tmp_path: Path) -> None:
     lines = [json.dumps({"id": name, "text": "x" * size}) for name, size in (("a", 9), ("b", 300_000), ("c", 9))]
     (tmp_path / "a.jsonl").write_text("\r".join(lines))
+    (tmp_path / "b.jsonl").write_bytes(b'{"id": "a", "text": "one"}\n{"id": "b",\r"text": "two"}\n')
 
     assert outcomes(tmp_path / "a.jsonl") == ["a", "b", "c"]
     assert outcomes(tmp_path / "a.jsonl", max_record_bytes=1000) == ["a", "record_too_large", "c"]
-
-
-def test_carriage_return_within_a_line_that_ends_in_a_line_feed_is_white_space(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b'{"id": "a", "text": "one"}\n{"id": "b",\r"text": "two"}\n')
-
-    assert outcomes(tmp_path / "a.jsonl") == ["a", "b"]
+    assert outcomes(tmp_path / "b.jsonl") == ["a", "b"]
