@@ -174,6 +174,9 @@ def test_blocks_of_alto_are_in_its_reading_order(tmp_path: Path) -> None:
 
     assert document(tmp_path, alto(*blocks)).text == "Bob.\n\n12\n\nAnna."
     assert document(tmp_path, alto(*blocks, order=order)).text == "Anna.\n\nBob.\n\n12"
+    inner = "".join(f"<TextBlock>{block}</TextBlock>" for block in blocks[::2])
+    page = f'<Page><TextBlock>{blocks[1]}</TextBlock><ComposedBlock ID="b0">{inner}</ComposedBlock></Page>'
+    assert document(tmp_path, f"<alto>{order}<Layout>{page}</Layout></alto>").text == "Bob.\n\nAnna.\n\n12"
 
 
 def test_words_that_are_broken_over_blocks_are_whole(tmp_path: Path) -> None:
@@ -182,14 +185,6 @@ def test_words_that_are_broken_over_blocks_are_whole(tmp_path: Path) -> None:
     found = document(tmp_path, alto(*blocks, line("Anna")))
 
     assert found.text == "Philadelphia.\n\n12\n\nIn Boston, Bob\n\nVor-\n\nAnna"
-
-
-def test_order_of_alto_may_name_what_blocks_are_in(tmp_path: Path) -> None:
-    order = '<ReadingOrder><UnorderedGroup><ElementRef REF="c"/></UnorderedGroup></ReadingOrder>'
-    blocks = "".join(f"<TextBlock>{line(name)}</TextBlock>" for name in ("Anna", "Bob"))
-    page = f'<Page><TextBlock>{line("Eve")}</TextBlock><ComposedBlock ID="c">{blocks}</ComposedBlock></Page>'
-
-    assert document(tmp_path, f"<alto>{order}<Layout>{page}</Layout></alto>").text == "Anna\n\nBob\n\nEve"
 
 
 def test_many_pages_do_not_each_go_through_the_reading_order(tmp_path: Path) -> None:
@@ -262,10 +257,17 @@ def test_encoding_is_the_declared_one(tmp_path: Path, declared: str, written: st
     assert (found.text, found.encoding) == (name, expected)
 
 
-def test_entities_are_those_of_html_where_the_file_of_them_is_not_opened(tmp_path: Path) -> None:
-    found = document(tmp_path, f'<!DOCTYPE TEI SYSTEM "tei.dtd">{tei("Zo&euml; &mdash; Bob")}')
-
-    assert found.text == "Zoë — Bob"
+@pytest.mark.parametrize(
+    ("dtd", "body", "expected"),
+    [
+        ('SYSTEM "tei.dtd"', "Zo&euml; &mdash; Bob", "Zoë — Bob"),
+        ('[<!ATTLIST hi rend CDATA "superscript">]', "<p>Berlin<hi>1</hi></p>", "Berlin1"),
+    ],
+)
+def test_entities_are_those_of_html_and_attributes_those_of_the_text(
+    tmp_path: Path, dtd: str, body: str, expected: str
+) -> None:
+    assert document(tmp_path, f"<!DOCTYPE TEI {dtd}>{tei(body)}").text == expected
 
 
 def entities(count: int) -> str:
@@ -304,9 +306,3 @@ def test_no_other_file_is_opened(tmp_path: Path, entity: str) -> None:
 
     assert isinstance(found, DeadLetter)
     assert (found.error, "secret" in found.message) == ("invalid_xml", False)
-
-
-def test_attributes_that_a_dtd_adds_are_not_read(tmp_path: Path) -> None:
-    dtd = '<!DOCTYPE TEI [<!ATTLIST hi rend CDATA "superscript"><!ATTLIST ref type CDATA "foot">]>'
-
-    assert document(tmp_path, dtd + tei("<p>Berlin<hi>1</hi><ref>2</ref></p>")).text == "Berlin12"
