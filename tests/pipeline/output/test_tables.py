@@ -19,7 +19,6 @@ from concord.pipeline.documents import (
     ParsedDocument,
     ParsedSentence,
     ParsedWord,
-    Part,
     part_finder,
 )
 from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, Signature, schema_version
@@ -187,24 +186,10 @@ def test_documents_hold_their_encoding_and_on_demand_their_text() -> None:
     assert row["raw_text"] == "Hi"
 
 
-def test_extracted_text_is_stored_with_its_parts() -> None:
-    parts = (Part("page", "iv", 0), Part("page", "5", 2))
-    document = Document(doc_id="d", text="Hi", source_uri="/in.pdf", source_position=0, parts=parts)
-    (row,) = tables_of(AnnotatedDocument(parsed=ParsedDocument(document=document, sentences=()), predictions=()))[
-        "documents"
-    ].to_pylist()
-
-    assert row["raw_text"] == "Hi"
-    assert row["parts"] == [{"kind": "page", "label": "iv", "start": 0}, {"kind": "page", "label": "5", "start": 2}]
-    places = [str(part) for offset in (0, 1, 2) if (part := part_finder(row["parts"])(offset))]
-    assert places == ["p. iv", "p. iv", "p. 5"]
-
-
 def test_pages_are_found_before_chapters() -> None:
-    rows = [{"kind": "chapter", "label": "One", "start": 0}, {"kind": "page", "label": "7", "start": 4}]
+    rows = [{"kind": "chapter", "label": "One", "start": 0}, {"kind": "page", "label": "iv", "start": 4}]
 
-    assert part_finder(rows)(2) is None
-    assert str(part_finder(rows)(9)) == "p. 7"
+    assert [str(part_finder(rows)(offset)) for offset in (2, 4, 9)] == ["None", "p. iv", "p. iv"]
     assert str(part_finder(rows[:1])(9)) == "One"
     assert part_finder(None)(0) is None
 
