@@ -30,8 +30,8 @@ _META = {"title": "title", "creator": "author", "subject": "subject", "keywords"
 _BOOK_META = {"title": "title", "creator": "author", "language": "language", "date": "date"}
 _LEFT_OUT, _RAISED = "left-out", "raised"
 _GAPS = {"tab": Gap.TAB, "ptab": Gap.TAB, "br": Gap.LINE, "cr": Gap.LINE, "s": Gap.SPACE, "line-break": Gap.LINE}
-_MANNERS = ("vanish", "vertAlign", "display", "text-position")
-"""The properties of Word and OpenDocument that say what is hidden, and what is raised."""
+_MANNERS = ("vanish", "vertAlign", "rStyle", "display", "text-position")
+"""The properties of Word and OpenDocument that say, or whose style says, what is hidden, and what is raised."""
 _Styles = Mapping[str, Mapping[str, str]]
 
 _SYMBOL, _PICTURES = "Symbol", "Wingdings"
@@ -171,9 +171,9 @@ class _Word:
         path = next((path for other, path in self._related.values() if other == kind), f"word/{kind}.xml")
         return self._files.xml(path, is_needed=is_needed)
 
-    def _value(self, element: Any, path: str = ".", name: str = "val") -> str:
+    def _value(self, element: Any, path: str = "", name: str = "val") -> str:
         """Return an attribute of the element that a path leads to; ``1`` without it, nothing without the element."""
-        found = element.find(path, {"w": self._w[1:-1]})
+        found = element.find(path.replace("w:", self._w)) if path else element
         return "" if found is None else found.get(f"{self._w}{name}", "1")
 
     def _properties(self, element: Any) -> dict[str, str]:
@@ -184,8 +184,9 @@ class _Word:
     def _manner(self, run: Any) -> dict[str, str]:
         """Return how a run is shown, by itself or by the styles of it and of its paragraph."""
         paragraph = next(run.iterancestors(f"{self._w}p"), run)
-        styles = self._value(paragraph, "w:pPr/w:pStyle"), self._value(run, "w:rPr/w:rStyle")
-        return {**self._styles.get(styles[0], {}), **self._styles.get(styles[1], {}), **self._properties(run)}
+        own = self._properties(run)
+        style = self._styles.get(self._value(paragraph, "w:pPr/w:pStyle"), {})
+        return {**style, **self._styles.get(own.get("rStyle", ""), {}), **own}
 
     def _write(self, root: Any, text: TextBuilder) -> None:
         """Write the paragraphs below an element."""

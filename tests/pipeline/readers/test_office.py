@@ -64,7 +64,7 @@ def test_docx_has_what_the_pages_show() -> None:
 
 def test_cells_are_paragraphs_and_notes_follow_the_text_as_parts() -> None:
     cells = "".join(f"<w:tc><w:p>{runs(text)}</w:p></w:tc>" for text in ("Ada King", "Charles Babbage"))
-    marks = '<w:r><w:footnoteReference w:id="7"/></w:r><w:r><w:endnoteReference w:id="2"/></w:r>'
+    marks = '<w:r><w:footnoteReference w:id="7"/></w:r><w:r><w:endnoteReference w:id="2"/></w:r>' * 3
     notes = {
         f"{kind}notes": f'<w:{kind}note w:id="0"/><w:{kind}note w:id="{number}"><w:p>{runs(text)}</w:p></w:{kind}note>'
         for kind, number, text in (("foot", 7, "A foot."), ("end", 2, "An end."))
@@ -219,16 +219,9 @@ def test_what_a_docx_includes_and_cannot_be_read_is_said() -> None:
     assert (found.text, [lost.error for lost in found.lost]) == ("Before.\n\nAfter.", ["unreadable"])
 
 
-def test_notes_are_read_once_and_what_is_missing_is_said() -> None:
-    marks = '<w:r><w:footnoteReference w:id="1"/></w:r><w:r><w:endnoteReference w:id="1"/></w:r>' * 3
-    found = read(
-        DocxReader(),
-        docx(
-            f"<w:p>{runs('Ada.')}{marks}</w:p>",
-            footnotes=f'<w:footnote w:id="1">{paragraph(runs("A note."))}</w:footnote>',
-        ),
-    )
-    assert (found.text, [str(part) for part in found.parts or ()]) == ("Ada.\n\nA note.", ["footnote 1"])
+def test_missing_notes_are_said() -> None:
+    found = read(DocxReader(), docx(f'<w:p>{runs("Ada.")}<w:r><w:endnoteReference w:id="1"/></w:r></w:p>'))
+    assert found.text == "Ada."
     assert "word/endnotes.xml" in found.lost[0].message
 
 
@@ -327,8 +320,6 @@ def test_files_that_cannot_be_read_say_why(reader: FileReader, content: bytes, c
 @pytest.mark.parametrize(
     "content",
     [
-        rb"{\rtf1 " + rb"{\field{\*\fldinst{" * 30_000 + b"}",
-        rb"{\rtf1{\fonttbl" + rb"\f1" * 60_000 + b"}}",
         rb"{\rtf1 " + b"{" * 200_000 + b"}",
         rb"{\rtf1 " + rb"{\FIELD{\*\FLDINST{ " * 30_000 + b"}",
         rb"{\rtf1{\fonttbl" + rb"{\f1\fcharset0 " * 60_000 + b"}",
