@@ -73,7 +73,7 @@ class ReaderConfig(Config):
     suffice becomes a dead letter."""
     extraction_seconds: Annotated[float, Affects("nothing")] = Field(default=30, gt=0, le=1_000_000)
     """A record whose text takes more seconds of processor time to extract, or ten times as many by the clock, becomes
-    a dead letter."""
+    a dead letter. A file of one document may take a second longer for each MB."""
 
     @field_validator("encoding")
     @classmethod

@@ -102,7 +102,10 @@ class FileReader(Reader):
             content = read_whole(piece.uri, expected_size=piece.end, config=config)
             extract, digest = partial(extract_checked, self.extract, content, config, f"{self.suffixes[0]} file"), None
             if self.extracts:
-                extract, digest = partial(isolated, extract, config=config), sha256(content).hexdigest()
+                # A large file, as of thousands of pages, may take longer: a second for each MB.
+                seconds = config.extraction_seconds + len(content) // 1_000_000
+                limits = config.model_copy(update={"extraction_seconds": seconds})
+                extract, digest = partial(isolated, extract, config=limits), sha256(content).hexdigest()
             document = _document(extract(), piece, piece.name, 0, digest)
             if self.extracts and any(lost.error == NO_TEXT for lost in document.lost):
                 raise RecordError(NO_TEXT, "; ".join(lost.message for lost in reversed(document.lost)))

@@ -33,7 +33,6 @@ _NO_TEXT = "scanned: no text layer; recognize the text first, for example by OCR
 _NO_WORD = "no page has a word; if it is scanned or drawn, recognize the text first, for example by OCRmyPDF"
 _FORM = "an XFA form, which only Adobe's programs can fill in and show; print it to a PDF file there"
 _FORM_NOTICE = "If this message is not eventually replaced"
-_LEAST_RUNNING_PAGES = 3
 _EDGE_LINES, _EDGE = 2, 0.12
 """So many lines in this share of a page at its top, and at its bottom, may be running ones."""
 _SAME_PLACE, _INDENT = 2.0, 20.0
@@ -43,11 +42,9 @@ _MOST_LEADING, _LARGE = 2.5, 1.7
 _CELL_ROOM, _SURE_ROOM, _TIMES_ROOM, _WORD_ROOM, _WIDE = 1.0, 2.5, 3.0, 0.2, 0.55
 """White space between cells, in sizes of the font, also as a multiple of that between words; how wide a letter is in a
 line that surely has cells."""
-_RAISED, _SAME_ROW, _ROW_ROOM, _LETTER_ROOM = 0.12, 0.45, 2.0, 0.12
-"""Sizes of the font: from a base line to that of what is raised, between base lines of one row, between two of its
-texts, and between two letters of a word."""
-_BOX, _LIKELY = 1.15, 0.6
-"""How high letters with all their room are, in sizes of the font, and as much less as fonts may have."""
+_RAISED, _SMALL, _SAME_ROW, _ROW_ROOM, _LETTER_ROOM = 0.12, 0.95, 0.45, 2.0, 0.12
+"""Sizes of the font: from a base line to that of what is raised, of that itself, between base lines of one row, between
+two of its texts, and between two letters of a word."""
 _HYPHEN = "\ufffe"
 """What PDFium returns for a hyphen at the end of a line, without a line end."""
 _HYPHENS = ("-", "\u00ad", "\u2010")
@@ -61,12 +58,13 @@ _UNDOTTED = {"\u0131": "i", "\u0237": "j"}
 _FARTHEST = 20
 """Characters between an accent and its letter, and what tells what stands before a mark."""
 _CLOSING, _STOPS = "\"'’”»)\\]", (".", "!", "?", ":", ";", "…")
-_SIGN = "0-9*∗†‡§¶"
+_SIGN, _LETTER = "0-9*∗†‡§¶", r"[^\W\d_]"
 _MARK = re.compile(
-    rf"[{_SIGN}](?:(?<=[^\W\d_].)|(?<=(?:[^\W\d_]|[{_CLOSING}])[.,;:!?{_CLOSING}].)|(\d?(?=[^\W\d_]{{3}})))"
-    rf"|(?<=[^\W\d_]{{2}})[a-i](?=[{_SIGN},;]|\Z)|((?<!\w)[a-z](?=[A-Z]))"
+    rf"[{_SIGN}](?:(?<={_LETTER}.)|(?<=(?:{_LETTER}|[{_CLOSING}])[.,;:!?{_CLOSING}].)|(\d?(?={_LETTER}{{3}})))"
 )
 """What may be the mark of a note, behind a word or before it."""
+_LETTER_MARK = re.compile(rf"[{_SIGN},;\rA-Z](?:(?<={_LETTER}{{2}}[a-i][^A-Z])|((?<=(?<!\w)[a-z].)(?={_LETTER}{{2}})))")
+"""What stands behind a letter that may be one."""
 _WORD = re.compile(r"[^\W\d_]{2}")
 _LABEL = re.compile(r"\S|[^\w\s]{1,2}|[(\[§]?\s?(?:\d{1,3}|[^\W\d_]|[ivxIVX]+)(?:\.\d{1,3})*[.)\]:]*")
 _DATE = re.compile(r"D:(\d{4})(\d\d)(\d\d)")
@@ -113,7 +111,7 @@ class PdfReader(FileReader):
                 raise unpacks_too_far(len(content), most_unpacked(len(content)))
             pages, labels, lost = _read_pages(document)
             meta = _meta(document)
-        if not any(pages.values()):
+        if not any(re.search(r"\w", line.text) for page in pages.values() for line in page):
             codes = {error.code for error in lost.values()}
             raise next(iter(lost.values())) if len(codes) == 1 else RecordError("no_text", _NO_WORD)
         if config.join_lines:
@@ -172,11 +170,7 @@ def _meta(document: Any) -> dict[str, Any]:
 
 
 def _lines_of(page: Any) -> _Page:
-    """Return the lines of a page.
-
-    Raises:
-        RecordError: for a page that is a picture without text.
-    """
+    """Return the lines of a page; a picture without text is a RecordError."""
     with closing(page):
         with closing(page.get_textpage()) as text_page:
             lines = _Letters(page, text_page).lines()
@@ -186,22 +180,18 @@ def _lines_of(page: Any) -> _Page:
 
 
 @cache
-def _functions() -> tuple[Callable[..., Any], ...]:
+def _functions() -> list[Callable[..., Any]]:
     """Return functions of PDFium that check no types of pointers, which would take longer than the calls."""
     import pypdfium2.raw as raw
 
-    place = c_void_p, c_int
-    return (
-        _unchecked(raw.FPDFText_GetCharOrigin, c_int, *place, c_void_p, c_void_p),
-        _unchecked(raw.FPDFText_GetLooseCharBox, c_int, *place, c_void_p),
-        _unchecked(raw.FPDFText_GetMatrix, c_int, *place, c_void_p),
-        _unchecked(raw.FPDFText_GetFontSize, c_double, *place),
-        _unchecked(raw.FPDFText_CountRects, c_int, *place, c_int),
+    types = (
+        (raw.FPDFText_GetCharOrigin, c_int, c_void_p, c_int, c_void_p, c_void_p),
+        (raw.FPDFText_GetLooseCharBox, c_int, c_void_p, c_int, c_void_p),
+        (raw.FPDFText_GetMatrix, c_int, c_void_p, c_int, c_void_p),
+        (raw.FPDFText_GetFontSize, c_double, c_void_p, c_int),
+        (raw.FPDFText_CountRects, c_int, c_void_p, c_int, c_int),
     )
-
-
-def _unchecked(function: Any, *types: Any) -> Callable[..., Any]:
-    return CFUNCTYPE(*types)(cast(function, c_void_p).value or 0)
+    return [CFUNCTYPE(*kinds)(cast(function, c_void_p).value or 0) for function, *kinds in types]
 
 
 class _Letters:
@@ -212,57 +202,43 @@ class _Letters:
 
         self.text: str = text_page.get_text_range()
         self._page = cast(text_page.raw, c_void_p)
-        self._get_origin, self._get_box, self._get_matrix, self._get_size, self._count_rects = _functions()
+        self._get_origin, self._get_box, self._get_matrix, self._get_size, self._count_runs = _functions()
         self._x, self._y = c_double(), c_double()
         self._box, self._matrix = raw.FS_RECTF(), raw.FS_MATRIX()
         places = self._x, self._y, self._box, self._matrix
         self._to_x, self._to_y, self._to_box, self._to_matrix = map(byref, places)
-        greatest = "" if self.text.isascii() else max(self.text)
-        # PDFium counts in UTF-16, and those of its characters that have no text as well.
         self._index: Sequence[int] = range(len(self.text) + 1)
-        if greatest > "\uffff":
-            self._index = [*accumulate((1 + (letter > "\uffff") for letter in self.text), initial=0)]
-        if text_page.count_chars() != self._index[-1]:
-            self._index = [raw.FPDFText_GetCharIndexFromTextIndex(text_page, unit) for unit in self._index]
-        self._turn, self._scale = 0, 1.0
-        if self.text.strip():
-            self._measure()
-        left, bottom, right, top = page.get_bbox()
-        (x, y), (other_x, other_y) = self._turned(left, bottom), self._turned(right, top)
-        # Where lines begin and end, and where their base lines are.
-        self._limits = *sorted((x, other_x)), *sorted((y, other_y))
-        # The letters of the text, where a place may have several or none; empty as long as they are the text's own.
-        self._letters: list[str] = []
-        if greatest or any(odd in self.text for odd in "`^~\0"):
-            for found in _ODD.finditer(self.text):
-                if found[0] in _LETTERS:
-                    self._put(found.start(), _LETTERS[found[0]])
-                else:
-                    self._set_accent(found.start())
-
-    def _measure(self) -> None:
-        """Find out how the page is turned, and how much larger letters are drawn than their font and its matrix say."""
-        longest = max(_LINE.findall(self.text), key=len)
+        if text_page.count_chars() != len(self.text):
+            # PDFium counts in UTF-16, and those of its characters that have no text as well.
+            units = accumulate((1 + (letter > "\uffff") for letter in self.text), initial=0)
+            self._index = [raw.FPDFText_GetCharIndexFromTextIndex(text_page, unit) for unit in units]
+        # How the page is turned: as its longest line.
+        self._turn = 0
+        longest = max(map(str.strip, self.text.split("\r\n")), key=len)
         start = self.text.index(longest)
         (x, y), (other_x, other_y) = self._origin(start), self._origin(start + min(3, len(longest) - 1))
         if abs(other_y - y) > abs(other_x - x):
             self._turn = 1 if other_y > y else -1
-        self._right(start)
-        height = max(abs(self._box.top - self._box.bottom), abs(self._box.right - self._box.left))
-        found = height / _BOX / (self._size(start) or 1.0)
-        if found and not _LIKELY < found < 1 / _LIKELY:
-            self._scale = found
+        left, bottom, right, top = page.get_bbox()
+        (x, y), (other_x, other_y) = self._turned(left, bottom), self._turned(right, top)
+        # Where lines begin and end, and where their base lines are.
+        self._limits = *sorted((x, other_x)), *sorted((y, other_y))
+        # The letters of the text, where a place may have several or none.
+        self._letters = [*self.text]
 
     def lines(self) -> _Page:
         """Return the lines of the page that are shown, cell by cell."""
-        page: _Page = []
-        for found in _LINE.finditer(self.text):
-            start, end = found.span()
-            has_runs = self._count_rects(self._page, self._index[start], self._index[end] - self._index[start]) > 1
-            for mark in _MARK.finditer(self.text, start, end) if has_runs else ():
-                self._set_apart(mark)
-            page += self._cells(self._line(start, end), start, end, has_runs=has_runs)
-        return [line for line in page if line.text and self._is_shown(line)]
+        for odd in _ODD.finditer(self.text):
+            if odd[0] in _LETTERS:
+                self._letters[odd.start()] = _LETTERS[odd[0]]
+            else:
+                self._set_accent(odd.start())
+        for found in _MARK.finditer(self.text):
+            self._set_apart(*found.span(), is_before=found[1] is not None)
+        for found in _LETTER_MARK.finditer(self.text):
+            self._set_apart(found.start() - 1, found.start(), is_before=found[1] is not None)
+        lines = (line for found in _LINE.finditer(self.text) for line in self._cells(*found.span()))
+        return [line for line in lines if line.text and self._is_shown(line)]
 
     def _is_shown(self, line: _Line) -> bool:
         left, right, lowest, highest = self._limits
@@ -284,15 +260,11 @@ class _Letters:
 
     def _size(self, place: int) -> float:
         self._get_matrix(self._page, self._index[place], self._to_matrix)
-        size: float = self._get_size(self._page, self._index[place]) * self._scale
+        size: float = self._get_size(self._page, self._index[place])
         return size * hypot(self._matrix.c, self._matrix.d) or 1.0
 
-    def _put(self, place: int, letters: str) -> None:
-        self._letters = self._letters or [*self.text]
-        self._letters[place] = letters
-
     def _text(self, start: int, end: int) -> str:
-        text = "".join(self._letters[start:end]) if self._letters else self.text[start:end]
+        text = "".join(self._letters[start:end])
         return " ".join(text.split()) if "  " in text else text.strip()
 
     def _line(self, start: int, end: int) -> _Line:
@@ -307,62 +279,64 @@ class _Letters:
         height = (base - lowest) / (highest - lowest or 1.0)
         return _Line(self._text(start, end), left, base, self._right(end - 1), self._size(middle), height)
 
-    def _cells(self, line: _Line, start: int, end: int, *, has_runs: bool) -> _Page:
+    def _cells(self, start: int, end: int) -> _Page:
         """Return the cells of a line, or the line."""
+        line = self._line(start, end)
         is_wide = line.right - line.left > _WIDE * line.size * (end - start)
-        if not (is_wide or has_runs):
+        first = self._index[start]
+        if not is_wide and self._count_runs(self._page, first, self._index[end - 1] + 1 - first) < 2:
             return [line]
         spaces = [found.span() for found in _SPACES.finditer(self.text, start, end)]
-        least = _CELL_ROOM * line.size
         # No name goes on with a small letter.
-        likely = spaces if is_wide else [space for space in spaces if not self.text[space[1]].islower()]
+        likely = (space for space in spaces if is_wide or not self.text[space[1]].islower())
+        least = _CELL_ROOM * line.size
         if not any(self._origin(after)[0] - self._right(before - 1) > least for before, after in likely):
             return [line]
-        rooms = [(self._right(before - 1), self._origin(after)[0]) for before, after in spaces]
+        rooms = [(before, after, self._right(before - 1), self._origin(after)[0]) for before, after in spaces]
         if len(rooms) > 1:
             # A line may be spread out to both margins.
-            narrowest = max(min(left - right for right, left in rooms), _WORD_ROOM * line.size)
+            narrowest = max(min(left - right for _, _, right, left in rooms), _WORD_ROOM * line.size)
             least = min(max(least, _TIMES_ROOM * narrowest), _SURE_ROOM * line.size)
-        gaps = [(*space, *room) for space, room in zip(spaces, rooms, strict=True) if room[1] - room[0] > least]
+        gaps = [room for room in rooms if room[3] - room[2] > least]
         if gaps and _LABEL.fullmatch(self.text, start, gaps[0][0]):
             del gaps[0]
-        begins = [(start, line.left), *((after, left) for _, after, _, left in gaps)]
-        ends = [*((before, right) for before, _, right, _ in gaps), (end, line.right)]
-        return [
-            line._replace(text=self._text(first, last), left=left, right=right, is_cell=len(gaps) > 0)
-            for (first, left), (last, right) in zip(begins, ends, strict=True)
-        ]
+        cells, left = _Page(), line.left
+        for before, after, right, next_left in [*gaps, (end, end, line.right, 0.0)]:
+            cells.append(_Line(self._text(start, before), left, line.base, right, line.size, line.height, bool(gaps)))
+            start, left = after, next_left
+        return cells
 
-    def _set_apart(self, found: re.Match[str]) -> None:
+    def _set_apart(self, start: int, end: int, *, is_before: bool) -> None:
         """Set the mark of a note apart from the word before it, or behind it."""
-        text, (start, end) = self.text, found.span()
-        if found[1] is not None or found[2] is not None:
+        text = self.text
+        if is_before:
             if self._origin(start)[1] > self._origin(end)[1] + _RAISED * self._size(end):
-                self._put(end - 1, text[end - 1] + " ")
+                self._letters[end - 1] += " "
             return
-        least = self._origin(start - 1)[1] + _RAISED * self._size(start - 1)
+        size = self._size(start - 1)
+        least = self._origin(start - 1)[1] + _RAISED * size
         end = start
         while end < len(text) and not text[end].isspace() and self._origin(end)[1] > least:
             end += 1
-        if is_note_mark(text[start:end], text[max(start - _FARTHEST, 0) : start]):
-            self._put(start, " " + text[start])
+        is_mark = end > start and is_note_mark(text[start:end], text[max(start - _FARTHEST, 0) : start])
+        if is_mark and self._size(start) < _SMALL * size:
+            self._letters[start] = " " + self._letters[start]
             if text[end : end + 1].isalnum():
-                self._put(end, " " + text[end])
+                self._letters[end] = " " + self._letters[end]
 
     def _set_accent(self, place: int) -> None:
         """Set an accent over or under the letter that it is drawn at: one beside it, or one before it in the file."""
         middle = (self._origin(place)[0] + self._right(place)) / 2
         first = max(self.text.rfind("\n", 0, place) + 1, place - _FARTHEST)
         for other in (place + 1, place + 2, *range(place - 1, first - 1, -1)):
-            if other < len(self.text) and self.text[other].isalpha():
-                letter = (self._letters or self.text)[other]
-                whole = normalize("NFC", _UNDOTTED.get(letter, letter) + _ACCENTS[self.text[place]])
-                if self._origin(other)[0] < middle < self._right(other) and len(whole) == 1:
-                    near = range(min(place, other), max(place, other)) if abs(place - other) <= 2 else ()
-                    for gone in (place, *near):
-                        self._put(gone, "")
-                    self._put(other, whole)
-                    return
+            letter = self._letters[other] if other < len(self.text) else ""
+            whole = normalize("NFC", _UNDOTTED.get(letter, letter) + _ACCENTS[self.text[place]])
+            if len(whole) == 1 and letter.isalpha() and self._origin(other)[0] < middle < self._right(other):
+                near = range(min(place, other), max(place, other)) if abs(place - other) <= 2 else ()
+                for gone in (place, *near):
+                    self._letters[gone] = ""
+                self._letters[other] = whole
+                return
 
 
 def _is_picture(page: Any) -> bool:
@@ -385,18 +359,19 @@ def _without_line_numbers(page: _Page) -> _Page:
     numbered = [
         (line, int(found[1])) for line in page if line.text[:1].isdecimal() and (found := _LINE_NUMBER.match(line.text))
     ]
+    step = _step(page) if len(numbered) > 2 else 0.0
     numbers: dict[int, str] = {}
-    step, steps = _step(page) if len(numbered) > 2 else 0.0, set[int]()
+    every = 10
     for (one, first), (two, second) in pairwise(numbered):
         if first < second and abs((one.base - two.base) / (second - first) - step) < step / 4:
             numbers |= {id(line): line.text.partition(" ")[2] for line in (one, two)}
-            steps.add(second - first)
+            every = min(every, second - first)
     texts = [(line, numbers.get(id(line), line.text)) for line in page]
     heights = {_height(line) for line in page if id(line) in numbers}
-    prose = [text for line, text in texts if _height(line) in heights and text.count(" ") >= _FEW_WORDS]
+    beside = [text for line, text in texts if _height(line) in heights and text.count(" ") >= _FEW_WORDS]
     # A list may have as many numbers, but its lines do not go on with small letters.
-    is_list = 1 in steps and (len(numbers) < len(page) / 3 or not any(text[0].islower() for text in prose))
-    if len(numbers) < 3 or is_list or len(prose) < len(numbers) / 2:
+    is_list = not any(text[0].islower() for text in beside)
+    if len(numbers) < 3 or len(numbers) * every < len(page) / 3 or is_list:
         return page
     return [line._replace(text=text) for line, text in texts if text]
 
@@ -404,44 +379,40 @@ def _without_line_numbers(page: _Page) -> _Page:
 def _with_initials(page: _Page) -> _Page:
     """Join a large first letter with the word beside it, wherever in the file it is drawn."""
     joined = list(page)
-    usual = median(line.size for line in page) if page else 0.0
     for initial in page:
-        is_letter = len(initial.text) == 1 and initial.text.isalpha() and initial.size > usual
+        is_letter = len(initial.text) == 1 and initial.text.isalpha()
         beside = [line for line in joined if _is_beside(line, initial)] if is_letter else []
         if beside:
             line = max(beside, key=lambda line: line.base)
+            # A word of its own, if the page has the next word elsewhere.
             words = " ".join(line.text for line in page).lower().split()
-            first = line.text.split(maxsplit=1)[0].lower()
-            # A word of its own, if the page has the next word elsewhere, but not both as one.
-            is_word = initial.text in "AIO" and words.count(first) > 1 and initial.text.lower() + first not in words
+            is_word = initial.text in "AIO" and words.count(line.text.split(maxsplit=1)[0].lower()) > 1
             joined[joined.index(line)] = line._replace(text=initial.text + " " * is_word + line.text)
             joined.remove(initial)
     return joined
 
 
 def _is_beside(line: _Line, initial: _Line) -> bool:
-    is_large = initial.size > _LARGE * line.size and line.text[0].isalpha()
-    is_near = -1 < (line.left - initial.right) / line.size < 1.5
-    return is_large and is_near and initial.base + line.size / 5 < line.base < initial.base + initial.size
+    is_near = -1 < (line.left - initial.right) / line.size < 1.5 and line.text.count(" ") >= _FEW_WORDS
+    is_high = initial.base + line.size / 5 < line.base < initial.base + initial.size
+    return is_near and is_high and initial.size > _LARGE * line.size
 
 
 def _without_running_lines(pages: Mapping[int, _Page]) -> tuple[dict[int, _Page], list[str]]:
     """Leave out headers, footers and page numbers: the same line at the same place at the edge of most pages.
 
-    A line without the number of the page stays where it stands first.
-
-    Returns:
-        The other lines of each page, and what was left out, as it stood first.
+    Return the other lines of each page, and what was left out as it stood first. A line without the number of the page
+    stays where it stands first.
     """
     keys = {number: _edge_keys(page, number) for number, page in pages.items()}
-    counts = Counter(key for by_line in keys.values() for line_keys in by_line.values() for key in line_keys)
-    least = max(_LEAST_RUNNING_PAGES, len(pages) // 2 + 1)
+    counts = Counter(key for page_keys in keys.values() for line_keys in page_keys for key in {*line_keys})
+    least = max(3, len(pages) // 2 + 1)
     kept: dict[int, _Page] = {}
     seen: dict[tuple[str, int], str] = {}
     for number, page in pages.items():
         kept[number] = []
-        for index, line in enumerate(page):
-            running = next((key for key in keys[number].get(index, ()) if counts[key] >= least), None)
+        for line, line_keys in zip(page, keys[number], strict=True):
+            running = next((key for key in line_keys if counts[key] >= least), None)
             if running is None or (running not in seen and "\0" not in running[0]):
                 kept[number].append(line)
             if running is not None:
@@ -449,18 +420,18 @@ def _without_running_lines(pages: Mapping[int, _Page]) -> tuple[dict[int, _Page]
     return kept, list(seen.values())
 
 
-def _edge_keys(page: _Page, number: int) -> dict[int, dict[tuple[str, int], None]]:
-    """Return by what the lines at the top and at the bottom of a page are the same as those of another, by index.
+def _edge_keys(page: _Page, number: int) -> list[list[tuple[str, int]]]:
+    """Return by what each line at the top or bottom of a page is the same as one of another: its text and height.
 
-    These are the text, also with numbers counted from that of the page, and the height.
+    It is also its text with numbers counted from that of the page.
     """
-    heights = sorted({round(line.base / _SAME_PLACE) for line in page})
-    nearest = {*heights[:_EDGE_LINES], *heights[-_EDGE_LINES:]}
-    keys: dict[int, dict[tuple[str, int], None]] = {}
-    for index, line in enumerate(page):
-        if not _EDGE < line.height < 1 - _EDGE and _height(line) in nearest:
-            counted = _NUMBER.sub(lambda found: f"\0{int(found[0]) - number}", line.text)
-            keys[index] = dict.fromkeys((text, _height(line)) for text in (line.text, counted))
+    heights = sorted({_height(line) for line in page})
+    inner = {*heights[_EDGE_LINES:-_EDGE_LINES]}
+    keys: list[list[tuple[str, int]]] = []
+    for line in page:
+        is_inner = _EDGE < line.height < 1 - _EDGE or _height(line) in inner
+        counted = "" if is_inner else _NUMBER.sub(lambda found: f"\0{int(found[0]) - number}", line.text)
+        keys.append([] if is_inner else [(text, _height(line)) for text in (line.text, counted)])
     return keys
 
 

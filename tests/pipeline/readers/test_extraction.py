@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from concord_testing.processes import command_of
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.output.collection import DeadLetterFilter, open_collection, read_dead_letters
-from concord.pipeline.readers import read_file
+from concord.pipeline.readers import base, read_file
 from concord.pipeline.readers.extraction import close_idle
+from concord.pipeline.readers.files import Decoded
 from concord.pipeline.run_report import RunReport
 
 pytestmark = pytest.mark.slow(reason="starts a process for each death, up to twice")
@@ -57,6 +58,18 @@ def test_each_record_that_ends_its_process_costs_itself_alone(tmp_path: Path) ->
 def test_a_file_of_one_document_is_a_dead_letter(tmp_path: Path, deed: str, error: str) -> None:
     assert read(tmp_path / "a.deed", deed, extraction_seconds=0.1) == [error]
     assert read(tmp_path / "a.deed", "say fine") == ["fine"]
+
+
+def test_a_large_file_may_take_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def note(extract: Callable[[], Decoded], *, config: ReaderConfig) -> Decoded:
+        seconds.append(config.extraction_seconds)
+        return extract()
+
+    seconds = list[float]()
+    monkeypatch.setattr(base, "isolated", note)
+    for megabytes in (0, 3):
+        read(tmp_path / "a.deed", "say " + "x" * (megabytes * 1_000_000), extraction_seconds=2)
+    assert seconds == [2, 5]
 
 
 def test_what_a_process_did_before_does_not_decide(tmp_path: Path) -> None:
