@@ -307,33 +307,26 @@ def delimited(rows: Sequence[Sequence[str]], line_end: str, delimiter: str = ","
     return sink.getvalue()
 
 
-@pytest.mark.parametrize("compress", [bytes, gzip.compress])
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
-def test_rows_in_utf_16_with_a_mark_are_read(tmp_path: Path, encoding: str, compress: Callable[[bytes], bytes]) -> None:
-    path = tmp_path / ("a.csv" if compress is bytes else "a.csv.gz")
-    path.write_bytes(compress(delimited(ROWS, "\r\n").encode(encoding)))
-
-    for setting in ("utf-8", "auto", encoding):
-        found = read_all(path, "csv", ReaderConfig(encoding=setting))
-        assert [(record.doc_id, record.text, record.encoding) for record in found if isinstance(record, Document)] == [
-            (doc_id, text, encoding) for doc_id, text in ROWS[1:]
-        ]
-    position = found[1].source_position if isinstance(found[1], Document) else 0
-    assert read_text_at(str(path), format="csv", position=position, config=ReaderConfig()) == ROWS[2][1]
-
-
 @pytest.mark.parametrize("line_end", ["\r", "\r\r\n", "\r\n", "\n"])
-@pytest.mark.parametrize("format", ["jsonl", "csv", "tsv"])
-def test_lines_may_end_in_carriage_returns(tmp_path: Path, format: str, line_end: str) -> None:
-    path = tmp_path / f"a.{format}"
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv.gz"])
+def test_lines_are_found_in_every_encoding_and_however_they_end(
+    tmp_path: Path, name: str, encoding: str, line_end: str
+) -> None:
+    path, format = tmp_path / name, name.split(".")[1]
     content = delimited(ROWS, line_end, "," if format == "csv" else "\t")
     if format == "jsonl":
         content = "".join(json.dumps({"id": doc_id, "text": text}) + line_end for doc_id, text in ROWS[1:])
-    path.write_bytes(content.encode())
+    path.write_bytes(COMPRESSORS[path.suffix if path.suffix == ".gz" else ""](content.encode(encoding)))
 
-    found = read_all(path, format, PLAIN)
-
-    assert [(record.doc_id, record.text) for record in found if isinstance(record, Document)] == ROWS[1:]
+    for setting in {"utf-8", "auto", encoding}:
+        found = [
+            record for record in read_all(path, format, ReaderConfig(encoding=setting)) if isinstance(record, Document)
+        ]
+        assert [(record.doc_id, record.text) for record in found] == ROWS[1:]
+        assert {record.encoding for record in found} == {encoding}
+        position = found[1].source_position
+        assert read_text_at(str(path), format=format, position=position, config=ReaderConfig()) == ROWS[2][1]
 
 
 @pytest.mark.parametrize(
