@@ -233,11 +233,14 @@ class _Letters:
                 self._letters[odd.start()] = _LETTERS[odd[0]]
             else:
                 self._set_accent(odd.start())
-        for found in _MARK.finditer(self.text):
-            self._set_apart(*found.span(), is_before=found[1] is not None)
-        for found in _LETTER_MARK.finditer(self.text):
-            self._set_apart(found.start() - 1, found.start(), is_before=found[1] is not None)
-        lines = (line for found in _LINE.finditer(self.text) for line in self._cells(*found.span()))
+        spans = [found.span() for found in _LINE.finditer(self.text)]
+        # What is raised is drawn apart from its line.
+        if self._count_runs(self._page, 0, -1) > len(spans):
+            for found in _MARK.finditer(self.text):
+                self._set_apart(*found.span(), is_before=found[1] is not None)
+            for found in _LETTER_MARK.finditer(self.text):
+                self._set_apart(found.start() - 1, found.start(), is_before=found[1] is not None)
+        lines = (line for span in spans for line in self._cells(*span))
         return [line for line in lines if line.text and self._is_shown(line)]
 
     def _is_shown(self, line: _Line) -> bool:
