@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -52,7 +53,8 @@ LINES = [json.dumps({"id": f"d{number}", "text": f"Zoë met Bob {number} times."
 CONTENT = "".join(f"{line}\n" for line in LINES).encode()
 IDS = [f"d{number}" for number in range(len(LINES))]
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": zstd}
-PACKED = gzip.compress(CONTENT)
+gzipped = partial(gzip.compress, mtime=0)
+PACKED = gzipped(CONTENT)
 NEITHER = "expected utf-8 or letters that show an encoding, got neither"
 
 
@@ -314,9 +316,9 @@ FLUSHED = b"".join(FLUSHING.compress(f"{line}\n".encode()) + FLUSHING.flush(zlib
     ("stored", "lines", "error", "says"),
     [
         (PACKED + bytes(1), 300, "", ""),
-        (bytes(100_000).join((gzip.compress(CONTENT[:5000]), gzip.compress(CONTENT[5000:]))) + bytes(512), 300, "", ""),
+        (bytes(100_000).join((gzipped(CONTENT[:5000]), gzipped(CONTENT[5000:]))) + bytes(512), 300, "", ""),
         (FLUSHED + FLUSHING.flush(), 300, "", ""),
-        (gzip.compress(b""), 0, "", ""),
+        (gzipped(b""), 0, "", ""),
         (PACKED + b"\n", 300, "corrupt_stream", "Not a gzipped file"),
         (PACKED + bytes(10) + b"x" * 5000, 300, "corrupt_stream", "Not a gzipped file"),
         (PACKED[:-6] + b"\x00" * 6, 300, "corrupt_stream", "CRC"),
