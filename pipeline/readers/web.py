@@ -83,6 +83,7 @@ _HAS_SPACES = re.compile(r"[0-9A-Za-z\xc0-\u0dff]")
 """Letters of scripts that have spaces between words."""
 _MARKED = re.compile(rf"{_RAISED}([^{_BLOCK}-{_KEPT_TAB}]*){_RAISED_END}")
 _BLANKS = f" \xa0{_KEPT_SPACE}{_KEPT_TAB}"
+_SPACES = re.compile("  +")
 _FILLED = 50
 """Lines of so many characters are often ended by the layout."""
 
@@ -217,16 +218,10 @@ def _laid_out(text: str) -> str:
     text = _MENU.sub(lambda found: found[0].replace(_LINK_END, _BLOCK), f"{_BLOCK}{text}{_BLOCK}")
     for mark in (_RAISED, _RAISED_END, _LINK, _LINK_END):
         text = text.replace(mark, "")
-    blocks = (_with_line_ends(block) if _LINE in block else block.strip(_BLANKS) for block in text.split(_BLOCK))
-    text = _single_spaced("\n\n".join(filter(None, blocks)))
+    written = filter(None, text.split(_BLOCK))
+    blocks = (_with_line_ends(block) if _LINE in block else block.strip(_BLANKS) for block in written)
+    text = _SPACES.sub(" ", "\n\n".join(filter(None, blocks)))
     return text.replace(_KEPT_SPACE, " ").replace(_KEPT_TAB, "\t")
-
-
-def _single_spaced(text: str) -> str:
-    # Faster than a pattern.
-    while "  " in text:
-        text = text.replace("  ", " ")
-    return text
 
 
 def _between_neighbours(found: re.Match[str]) -> str:
@@ -245,7 +240,7 @@ def _with_raised(found: re.Match[str]) -> str:
 
 def _with_line_ends(paragraph: str) -> str:
     """Return lines, each a block of its own unless it is filled, or the next one goes on with a small letter."""
-    lines = [_single_spaced(line.strip(_BLANKS)) for line in paragraph.split(_LINE)]
+    lines = [_SPACES.sub(" ", line.strip(_BLANKS)) for line in paragraph.split(_LINE)]
     pieces: list[str] = []
     for before, line in pairwise(("", *lines)):
         if line:
