@@ -22,7 +22,7 @@ MISTAKES = {
     f"annotate texts -o s3:/bucket/o {MODEL}": "expected a path or a URL, which begins with s3://",
     f"annotate s3:/bucket/texts -o o {MODEL}": "expected a path or a URL, which begins with s3://",
     f"annotate texts -o ~nobody-of-this-name/o {MODEL}": "home of a user who does not exist",
-    f"annotate texts -o o {MODEL} --set reader.text_field=body": "got only 'id', 'text'",
+    f"annotate texts -o o {MODEL} --set reader.text_field=body": 'got only ["id","text"]',
     f"annotate texts -o o {MODEL} --set reader.text_feld=body": "did you mean 'text_field'?",
     f"annotate texts -o o {MODEL} --set reader.format=xls": "expected one of the formats text, jsonl",
     f"annotate texts -o o {MODEL} --set reader.encoding=klingon": "expected auto or an encoding that browsers",
