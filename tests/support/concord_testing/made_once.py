@@ -15,7 +15,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     # The lock says whether the folder is complete: some of what is made cannot be moved to its name afterwards.
     with folder.with_suffix(".lock").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if lock.tell() == 0:
+        if lock.seek(0, os.SEEK_END) == 0:
             folder.mkdir(exist_ok=True)
             make(folder)
             lock.write("made")
