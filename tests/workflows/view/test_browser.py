@@ -402,6 +402,7 @@ def test_differences_and_the_queue_are_worked_through_by_mouse_alone(
         }""")
         page.wait_for_load_state("networkidle")
         page.get_by_role("button", name="Accept it, go on").click()
+        expect(page.get_by_text(re.compile("2 of 6"))).to_be_visible()
         page.get_by_role("button", name="Undo the last step").click()
         expect_card(page, 1, 0)
         # Nothing is accepted in a sentence whose only name was corrected.
