@@ -91,7 +91,7 @@ class TreeError(ValueError):
     """A sentence without a dependency tree, or with an invalid one; the message quotes the sentence."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Passage:
     """Neighbouring sentences of a document, which a frozen encoder reads at once."""
 

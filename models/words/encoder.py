@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import torch
 from safetensors import SafetensorError
@@ -24,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from concord.models.data.batch import send
+from concord.models.data.sentence import Passage
 from concord.models.errors import ConfigError, EncoderMissingError, ModelError
 from concord.models.words.bert import Bert, read_bert
 from concord.models.words.bundled_encoder import read_bundled_encoder
@@ -239,6 +241,10 @@ _FROZEN_PASS = {"cpu": 512, "cuda": 32768}
 _ROUNDED_PASS = 4
 
 
+_MIDDLE = (3, 4)
+"""The layers whose states tell most about parts of speech and trees."""
+
+
 class FrozenEncoder:
     """Computes features of words; its weights get no gradient and are in no checkpoint.
 
@@ -256,16 +262,19 @@ class FrozenEncoder:
         self.is_exact = self._network.is_exact
         self.kept: dict[tuple[str, ...], Tensor] = {}
         """The features that ``cache`` keeps, by the words of their sentence."""
+        self._passages: WeakValueDictionary[tuple[str, ...], Passage] = WeakValueDictionary()
 
     def features(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
         """Encode sentences, each on its own; one tensor per sentence, shape ``(words, width)``, float32.
 
-        Equal sentences are encoded once and share a tensor. All are on the encoder's device or, if ``cache`` keeps some
-        of them, on the CPU.
+        Equal sentences are encoded once and share a tensor, as do passages that ``read`` has encoded. All are on the
+        encoder's device or, if ``cache`` keeps some of them, on the CPU.
         """
         keys = [tuple(words) for words in sentences]
-        missing = list(dict.fromkeys(key for key in keys if key not in self.kept))
-        computed = dict(zip(missing, self._encode(missing), strict=True))
+        known = {key: passage.features for key in keys if (passage := self._passages.get(key)) is not None}
+        computed = {key: features for key, features in known.items() if features is not None and key not in self.kept}
+        missing = list(dict.fromkeys(key for key in keys if key not in self.kept and key not in computed))
+        computed |= zip(missing, self._encode(missing), strict=True)
         if any(key in self.kept for key in keys):
             computed = {key: features.cpu() for key, features in computed.items()}
         return [computed[key] if key in computed else self.kept[key] for key in keys]
@@ -275,20 +284,40 @@ class FrozenEncoder:
         distinct = sorted({tuple(words) for words in sentences} - self.kept.keys())
         self.kept.update(zip(distinct, (features.cpu() for features in self._encode(distinct)), strict=True))
 
+    def read(self, passages: Sequence[Passage]) -> list[Tensor]:
+        """Encode passages, for a parser; one tensor per passage, shape ``(words, 4 * width)``, float32.
+
+        The columns are a word's features; the mean of layers 3 and 4 over its subwords; the same of its last subword,
+        which knows its ending; and the embedding of that subword. As long as a passage exists, it has its features, and
+        ``features`` finds them there.
+        """
+        read = self._encode([passage.words for passage in passages], wide=True)
+        for passage, states in zip(passages, read, strict=True):
+            passage.features = states[:, : self.width].clone()
+            self._passages[passage.words] = passage
+        return read
+
     @torch.inference_mode()
-    def _encode(self, sentences: Sequence[tuple[str, ...]]) -> list[Tensor]:
+    def _encode(self, sentences: Sequence[tuple[str, ...]], *, wide: bool = False) -> list[Tensor]:
         lengths = list(map(len, sentences))
         firsts = list(accumulate(lengths, initial=0))
-        features = torch.empty(firsts[-1], self.width, device=self._device)
+        features = torch.empty(firsts[-1], self.width * (4 if wide else 1), device=self._device)
         is_rounded = self._device.type == "cpu" and torch.is_autocast_enabled("cpu") and not self.is_exact
-        subwords = self._pass_subwords * (_ROUNDED_PASS if is_rounded else 1)
-        for windows in pack_passes(self._network.reader.windows(sentences), subwords=subwords):
+        pass_subwords = self._pass_subwords * (_ROUNDED_PASS if is_rounded else 1)
+        for windows in pack_passes(self._network.reader.windows(sentences), subwords=pass_subwords):
             layers = self._network.states(self._network.reader.rows(windows))
             states = mean_states(layers, last=self._config.last_layers)
             states = states if self._network.scale is None else states * self._network.scale
             begins, chosen, rows = send(self._device, *_word_places(windows, firsts))
-            bags = embedding_bag(torch.arange(len(states), device=self._device), states, begins, mode="mean")
-            features.index_copy_(0, rows, bags.index_select(0, chosen))
+            if wide:
+                middle = mean_states([layers[number] for number in _MIDDLE], last=len(_MIDDLE))
+                states = torch.cat([states, middle], dim=1)
+            subwords = torch.arange(len(states), device=self._device)
+            found = embedding_bag(subwords, states, begins, mode="mean").index_select(0, chosen)
+            if wide:
+                last = torch.cat([begins[1:], begins.new_tensor([len(states)])]).index_select(0, chosen) - 1
+                found = torch.cat([found, middle.index_select(0, last), layers[0].index_select(0, last)], dim=1)
+            features.index_copy_(0, rows, found)
         return list(features.split(lengths))
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
 
+from concord.models.data.sentence import Passage
 from concord.models.errors import ConfigError, EncoderMissingError
 from concord.models.regular_files import file_digest
 from concord.models.words import bundled_encoder
@@ -260,6 +261,33 @@ def test_a_word_is_the_mean_of_its_subwords_over_the_last_layers(
     (found,) = encoder.features([words])
     assert encoder.width == 384
     assert float(torch.cosine_similarity(found.double(), expected, dim=1).min()) > 0.99
+
+
+@pytest.mark.slow
+def test_passages_that_a_parser_has_read_are_not_encoded_again(
+    encoder: FrozenEncoder,
+    reference: Callable[[Sequence[int]], list[Tensor]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, tokenizer, _ = read_bundled_encoder(BUNDLED, device="cpu")
+    passages = [Passage(tuple(words)) for words in SENTENCES[:2]]
+    found = encoder.read(passages)
+    pieces = tokenizer.split(passages[0].words)
+    layers = reference([tokenizer.start, *(number for word in pieces for number in word), tokenizer.end])
+    middle = ((layers[3] + layers[4]) / 2)[1:-1]
+    last = [sum(map(len, pieces[: number + 1])) - 1 for number in range(len(pieces))]
+    means = torch.stack([part.mean(dim=0) for part in middle.split([len(word) for word in pieces])])
+    for own, expected in zip(found[0].chunk(4, dim=1)[1:], (means, middle[last], layers[0][1:-1][last]), strict=True):
+        assert float(torch.cosine_similarity(own.double(), expected, dim=1).min()) > 0.99
+    expected = FrozenEncoder(BUNDLED).features(SENTENCES[:3])
+    encoded: list[Sequence[tuple[str, ...]]] = []
+    encode = encoder._encode
+    monkeypatch.setattr(encoder, "_encode", lambda sentences: encoded.append(sentences) or encode(sentences))
+    assert all(map(torch.equal, encoder.features(SENTENCES[:3]), expected))
+    assert encoded == [[tuple(SENTENCES[2])]]
+    del passages
+    encoder.features(SENTENCES[:1])
+    assert encoded[1:] == [[tuple(SENTENCES[0])]]
 
 
 @pytest.mark.slow
