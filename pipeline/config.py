@@ -36,6 +36,9 @@ def _text_codec(label: str) -> str:
     return codecs.lookup(label).name
 
 
+Device = Literal["cpu", "cuda", "auto"]
+
+
 class ReaderConfig(Config):
     """How records are read from the input."""
 
@@ -97,9 +100,9 @@ class ParserConfig(Config):
     """The dependency parser."""
 
     package: Annotated[str, Affects("nothing")] = "parser_en"
-    """`parser_en` is the bundled compact package; `parser_multi` reads documents in English with it, and finds words in
-    those of other languages; `spacy:NAME_OR_FOLDER` is a spaCy pipeline in whatever language; any other name is a
-    Stanza package installed for `language`."""
+    """`parser_en` is the bundled compact package for English; `parser_multi` reads all languages that write spaces,
+    over the states of the bundled encoder; `spacy:NAME_OR_FOLDER` is a spaCy pipeline in whatever language; any other
+    name is a Stanza package installed for `language`."""
     language: str = "en"
     directory: Annotated[str | None, Affects("nothing")] = None
     """The folder of Stanza's packages; Stanza's default if null. Nothing is ever downloaded."""
@@ -110,7 +113,8 @@ class ParserConfig(Config):
     left out too."""
     batch_documents: Annotated[int, Affects("bytes")] = Field(default=100, ge=1)
     """Documents per bulk call of the parser."""
-    device: Annotated[Literal["cpu", "cuda", "auto"], Affects("bytes", later_runs=False)] = "cpu"
+    device: Annotated[Device, Affects("bytes", later_runs=False)] = "cpu"
+    """Of `parser_multi`, where the job does not name it as `package`, the default is the tagger's device."""
 
     @field_validator("tags")
     @classmethod
@@ -125,7 +129,7 @@ class TaggerRunConfig(PredictOptions):
 
     model: Annotated[str, Affects("nothing")] = "entities_multi"
     """A folder, the name of a bundled tagger, or models:/NAME@ALIAS of the MLflow registry."""
-    device: Annotated[Literal["cpu", "cuda", "auto"], Affects("bytes", later_runs=False)] = "cpu"
+    device: Annotated[Device, Affects("bytes", later_runs=False)] = "cpu"
     threshold: float | None = Field(default=None, ge=0)
     """Uncertainty in nats above which stage two decides; the tagger's own threshold if null."""
     terms: Annotated[str | None, Affects("nothing")] = None

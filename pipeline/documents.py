@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self, TypeVar
 
 from concord.models.data.outputs import Prediction
+from concord.models.data.sentence import Passage
 
 STAGES = ("read", "parse", "tag", "write")
 """The stages of a record, in order, as named in dead letters, timings, statistics and metrics."""
@@ -179,6 +180,8 @@ class ParsedDocument:
 
     document: Document
     sentences: tuple[ParsedSentence, ...]
+    passages: tuple[Passage, ...] = field(default=(), compare=False, repr=False)
+    """What the encoder has read to parse it, with the features that a tagger over the same encoder needs."""
 
     @property
     def words(self) -> int:

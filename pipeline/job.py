@@ -11,7 +11,6 @@ from concord.pipeline.config import AnnotateConfig, ParserConfig, TaggerRunConfi
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger, component_signature
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.parsing.resolve_parser import makes_trees, parser_for, parser_identity
-from concord.pipeline.parsing.stanza_packages import EMBEDDED_PACKAGE, MULTILINGUAL_PACKAGE
 from concord.pipeline.storage.files import file_sha256
 
 if TYPE_CHECKING:
@@ -56,7 +55,8 @@ class ResolvedJob:
             ConfigError: when candidates are wanted of a tagger without a guarantee, or run otherwise than calibrated.
             InputError: when the list of terms cannot be read.
         """
-        config = config.model_copy(update={"parser": parser_for(tagger.parser, config.parser)})
+        parser_config = parser_for(tagger.parser, config.parser, device=config.tagger.device)
+        config = config.model_copy(update={"parser": parser_config})
         parser = parser or parser_identity(config.parser)
         check_trees(tagger, config.parser, component_signature(parser), accept=config.tagger.accept_parser)
         _check_guarantee(config, tagger.folder)
@@ -101,12 +101,6 @@ def check_trees(tagger: "ResolvedTagger | Tagger", parser: ParserConfig, signatu
         raise ModelError(
             f"tagger.model: {name} reads dependency trees, and this run makes none (parser.trees: false); set "
             "parser.trees=true (--trees), or choose a tagger that reads words alone, such as entities_multi"
-        )
-    if trees is not None and parser.package == MULTILINGUAL_PACKAGE:
-        raise ModelError(
-            f"tagger.model: {name} reads dependency trees, and {MULTILINGUAL_PACKAGE} makes them for documents in "
-            f"English alone; set parser.package={EMBEDDED_PACKAGE} if all are in English, or choose a tagger that "
-            "reads words alone, such as entities_multi"
         )
     if not accept and trees not in (None, signature):
         raise ModelError(

@@ -44,7 +44,7 @@ class TextAnnotator:
             InputError: when the list of terms cannot be read, or has labels that the tagger does not know.
         """
         bound_caches()
-        parser = parser_for(tagger.parser, parser)
+        parser = parser_for(tagger.parser, parser, device=settings.device)
         loaded = load_tagger(tagger.folder, device=settings.device)
         if not loaded.vocabulary.scheme.has_entities:
             raise ModelError(f"{tagger.folder}: a tagger of token labels, which does not annotate; use one of entities")

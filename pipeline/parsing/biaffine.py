@@ -4,11 +4,11 @@ The arcs are those of Dozat and Manning (2017). Part of speech, features and lan
 state, which knows the sentence already; the trees from LSTMs, which know its order better.
 """
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Self
 
 import torch
 from pydantic import Field
@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from concord.models.config import Config
 from concord.models.layers.lstm import lstm_states, project, scan
-
-CONFIG_NAME, WEIGHTS_NAME = "network.json", "network.safetensors"
+from concord.pipeline.parsing.stanza_packages import NETWORK_NAME, NETWORK_WEIGHTS_NAME
 
 
 class BiaffineConfig(Config):
@@ -45,7 +44,8 @@ class BiaffineConfig(Config):
         return list(map(len, (self.upos, self.xpos, self.languages, *self.features.values())))
 
 
-class Words(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Words:
     """Where the N words of B sentences lie among ``B * T`` cells."""
 
     lengths: Tensor
@@ -56,7 +56,7 @@ class Words(NamedTuple):
     """The cell of each row, shape ``(N,)``, int64."""
 
     @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device | str = "cpu") -> "Words":
+    def of(cls, lengths: Sequence[int], device: torch.device | str = "cpu") -> Self:
         """Return the places of sentences whose words are in rows one after the other."""
         sizes = torch.tensor(lengths)
         places = torch.arange(int(sizes.max()))
@@ -91,7 +91,7 @@ class BiaffineNetwork(nn.Module):
         self.hidden = nn.Linear(config.width, config.hidden)
         self.tags = nn.Linear(config.hidden, sum(config.tag_sizes()))
         both = 2 * config.lstm
-        self.lstms = nn.ModuleList(
+        self.first, self.second = (
             nn.LSTM(inputs, config.lstm, batch_first=True, bidirectional=True) for inputs in (config.hidden, both)
         )
         self.root = nn.Parameter(torch.randn(both) / 2)
@@ -111,26 +111,28 @@ class BiaffineNetwork(nn.Module):
         if not trees:
             return tags, None
         rows, padded = hidden, hidden
-        for lstm in self.lstms:
+        for lstm in (self.first, self.second):
             padded = self._scan(lstm, rows, words)
             rows = self.dropout(words.rows(padded))
         return tags, torch.cat([self.root.expand(len(padded), 1, -1), words.pad(rows)], dim=1)
 
-    def _scan(self, lstm: nn.Module, rows: Tensor, words: Words) -> Tensor:
+    def _scan(self, lstm: nn.LSTM, rows: Tensor, words: Words) -> Tensor:
         if torch.is_grad_enabled() or rows.device.type != "cpu":
             return lstm_states(lstm, words.pad(rows), words.lengths)
         return scan(lstm, project(lstm, rows), words.index, words.lengths)
 
     def arc_scores(self, contexts: Tensor) -> Tensor:
         """Score every word (row) with every head (column, the root first); ``(B, 1 + T, D)`` to ``(B, T, 1 + T)``."""
-        words = self.arcs(self.dropout(self.arc_words(contexts[:, 1:]).relu_()))
-        return words @ self.dropout(self.arc_heads(contexts).relu_()).transpose(1, 2)
+        words: Tensor = self.arcs(self.dropout(self.arc_words(contexts[:, 1:]).relu_()))
+        heads: Tensor = self.dropout(self.arc_heads(contexts).relu_())
+        return words @ heads.transpose(1, 2)
 
     def relation_scores(self, contexts: Tensor, heads: Tensor) -> Tensor:
         """Score relations, shape ``(B, T, relations)``, given heads of shape ``(B, T)``, 0 for the root."""
         own = self.relation_heads(contexts)
         parents = own.gather(1, heads[:, :, None].expand(-1, -1, own.shape[2]))
-        return self.relations(self.dropout((self.relation_words(contexts[:, 1:]) + parents).relu_()))
+        scores: Tensor = self.relations(self.dropout((self.relation_words(contexts[:, 1:]) + parents).relu_()))
+        return scores
 
 
 def read_network(folder: Path, *, device: str) -> BiaffineNetwork:
@@ -139,7 +141,7 @@ def read_network(folder: Path, *, device: str) -> BiaffineNetwork:
     Raises:
         OSError, ValueError, RuntimeError, SafetensorError: when these are damaged or missing.
     """
-    config = BiaffineConfig.model_validate(json.loads((folder / CONFIG_NAME).read_bytes()))
+    config = BiaffineConfig.model_validate_json((folder / NETWORK_NAME).read_bytes())
     network = BiaffineNetwork(config)
-    network.load_state_dict({name: value.float() for name, value in load_file(folder / WEIGHTS_NAME).items()})
+    network.load_state_dict({name: value.float() for name, value in load_file(folder / NETWORK_WEIGHTS_NAME).items()})
     return network.eval().requires_grad_(False).to(device)

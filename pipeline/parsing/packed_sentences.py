@@ -8,7 +8,7 @@ result is that of the whole sequence. oneDNN, which compiles code for each shape
 there are lanes; a lane reads one piece after the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapreplace
 from typing import Any
 
@@ -92,6 +92,26 @@ def _read_sentence(lstm: Any, rows: Tensor, first_hidden: Tensor, first_cell: Te
             carried = lstm.highway_func(carried)
         rows = states + torch.sigmoid(lstm.gate[number](rows)) * carried
     return rows
+
+
+# Pairs of words, by sentence and with padding, per word of a batch: the parser scores each pair.
+_PAIRS_PER_WORD = 100
+
+
+def length_sorted(sentences: Sequence[Sequence[str]], *, batch_words: int) -> Iterator[list[int]]:
+    """Split sentences, the shortest first, into batches limited in words and in pairs of words."""
+    batch: list[int] = []
+    words = 0
+    for index in sorted(range(len(sentences)), key=lambda index: len(sentences[index])):
+        length = len(sentences[index])
+        pairs = (len(batch) + 1) * length**2
+        if batch and (words + length > batch_words or pairs > batch_words * _PAIRS_PER_WORD):
+            yield batch
+            batch, words = [], 0
+        batch.append(index)
+        words += length
+    if batch:
+        yield batch
 
 
 _LANES = 16

@@ -1,7 +1,8 @@
 """What every parser does before and after its networks; start here.
 
-A ``Parser`` turns documents into sentences with words, tags and trees: ``StanzaParser`` or ``SpacyParser``, which
-``resolve_parser`` finds. ``tokens`` handles text before and after the networks, ``words`` where they err.
+A ``Parser`` turns documents into sentences with words, tags and trees: ``EncoderParser``, ``StanzaParser`` or
+``SpacyParser``, which ``resolve_parser`` finds. ``tokens`` handles text before and after the networks, ``words`` where
+they err.
 """
 
 from abc import ABC, abstractmethod
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from concord.models.data.outputs import OnBatch
+from concord.models.data.sentence import Sentence
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence, ParsedWord
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.parsing.tokens import (
@@ -45,8 +47,12 @@ class Parser(ABC):
         """Split each text into sentences of tokens, whose words may be analysed already."""
 
     @abstractmethod
-    def _analyse(self, sentences: Sequence[Sequence[str]], on_batch: OnBatch | None) -> list[list[WordAnalysis]]:
-        """Tag, lemmatize and parse sentences given as words, as far as the parser does."""
+    def _analyse(self, sentences: Sequence[Sentence], on_batch: OnBatch | None) -> list[list[WordAnalysis]]:
+        """Tag, lemmatize and parse sentences, as far as the parser does."""
+
+    def _with_passages(self, document: list[Sentence]) -> list[Sentence]:
+        """Return the sentences of a document, with the passages that an encoder reads if the parser has one."""
+        return document
 
     def parse(
         self, documents: Sequence[Document], *, on_batch: OnBatch | None = None
@@ -63,10 +69,11 @@ class Parser(ABC):
         with torch_threads(1), torch.inference_mode():
             tokenized, faults = self._read(documents, on_batch)
             pieces = [
-                [] if fault else list(_pieces(sentences)) for fault, sentences in zip(faults, tokenized, strict=True)
+                [] if fault else list(self._pieces(sentences))
+                for fault, sentences in zip(faults, tokenized, strict=True)
             ]
-            forms = [_forms(piece.tokens) for piece in chain.from_iterable(pieces) if not piece.analyses]
-            analyses = iter(self._analyse(forms, on_batch))
+            unknown = [piece.sentence for piece in chain.from_iterable(pieces) if not piece.analyses]
+            analyses = iter(self._analyse(unknown, on_batch))
         return [
             _dead_letter(document, fault) if fault else _parsed(document, document_pieces, analyses)
             for document, fault, document_pieces in zip(documents, faults, pieces, strict=True)
@@ -107,12 +114,24 @@ class Parser(ABC):
 
         A sentence above the cap is parsed in the same pieces as one from raw text; each piece has its own root.
         """
-        tokens = [[make_token("", 0, 0, [word]) for word in words] for words in sentences]
-        cut = [cut_sentence(sentence, cap=SENTENCE_CAP) for sentence in tokens]
-        forms = [_forms(piece) for pieces in cut for piece in pieces]
+        cut = [list(self._pieces([[make_token("", 0, 0, [word]) for word in words]])) for words in sentences]
         with torch_threads(1), torch.inference_mode():
-            analyses = iter(self._analyse(forms, None))
+            analyses = iter(self._analyse([piece.sentence for pieces in cut for piece in pieces], None))
         return [tuple(_join_pieces([next(analyses) for _ in pieces])) for pieces in cut]
+
+    def _pieces(self, sentences: Sequence[Sequence[Token]]) -> Iterator["_Piece"]:
+        """Yield the sentences of a document, long ones in pieces."""
+        read = self._with_passages([Sentence(words=tuple(_forms(sentence))) for sentence in sentences])
+        for sentence, own in zip(sentences, read, strict=True):
+            pieces = cut_sentence(sentence, cap=SENTENCE_CAP)
+            known = [word.analysis for token in sentence for word in token.words if word.analysis is not None]
+            start = 0
+            for index, tokens in enumerate(pieces):
+                end = start + sum(len(token.words) for token in tokens)
+                part = own if len(pieces) == 1 else own.part(start, end)
+                # The heads of a sentence are not those of its pieces.
+                yield _Piece(tokens, part, continues=index > 0, analyses=known if len(pieces) == 1 else ())
+                start = end
 
 
 class _Fault(NamedTuple):
@@ -141,18 +160,10 @@ def _offset_fault(view: str, sentences: Sequence[Sequence[Token]]) -> _Fault | N
 
 class _Piece(NamedTuple):
     tokens: Sequence[Token]
+    sentence: Sentence
     continues: bool
     analyses: Sequence[WordAnalysis]
     """Of all words if they are known already, else empty."""
-
-
-def _pieces(sentences: Sequence[Sequence[Token]]) -> Iterator[_Piece]:
-    for sentence in sentences:
-        pieces = cut_sentence(sentence, cap=SENTENCE_CAP)
-        known = [word.analysis for token in sentence for word in token.words if word.analysis is not None]
-        for index, tokens in enumerate(pieces):
-            # The heads of a sentence are not those of its pieces.
-            yield _Piece(tokens, continues=index > 0, analyses=known if len(pieces) == 1 else ())
 
 
 def _forms(tokens: Sequence[Token]) -> list[str]:
@@ -178,7 +189,8 @@ def _parsed(document: Document, pieces: Sequence[_Piece], analyses: Iterator[Seq
             for word, analysis in zip(words, piece.analyses or next(analyses), strict=True)
         )
         sentences.append(ParsedSentence(words=parsed, continues=piece.continues))
-    return ParsedDocument(document=document, sentences=tuple(sentences))
+    passages = dict.fromkeys(piece.sentence.passage for piece in pieces if piece.sentence.passage)
+    return ParsedDocument(document=document, sentences=tuple(sentences), passages=tuple(passages))
 
 
 def _dead_letter(document: Document, fault: _Fault) -> DeadLetter:

@@ -1,7 +1,4 @@
-"""Find the parser that a configuration names: a Stanza package, or a spaCy pipeline by ``spacy:NAME_OR_FOLDER``.
-
-``parser_multi`` is two packages: its own, and ``parser_en`` for documents in English.
-"""
+"""Find the parser that a configuration names: a Stanza package, or a spaCy pipeline by ``spacy:NAME_OR_FOLDER``."""
 
 import json
 from hashlib import sha256
@@ -11,11 +8,9 @@ from typing import TYPE_CHECKING
 
 from concord.models.adapters.libraries import find_spacy_pipeline, load_spacy_pipeline
 from concord.models.errors import ConfigError, ModelError
-from concord.pipeline.config import ParserConfig
+from concord.pipeline.config import Device, ParserConfig
 from concord.pipeline.identity import ComponentIdentity
-from concord.pipeline.names.language import ENGLISH
 from concord.pipeline.parsing.stanza_packages import (
-    EMBEDDED_PACKAGE,
     MULTILINGUAL_PACKAGE,
     PARSING_VERSION,
     find_package,
@@ -38,20 +33,18 @@ def parser_identity(config: ParserConfig) -> ComponentIdentity:
     """
     if config.package.startswith(SPACY):
         return _find_spacy(config)[1]
-    identity = identity_of(config, find_package(config))
-    if config.package != MULTILINGUAL_PACKAGE:
-        return identity
-    english = _for_english(config)
-    # The model of languages decides which of the two packages reads a document.
-    decisive = [identity.digest, identity_of(english, find_package(english)).digest, version("py3langid")]
-    return identity.model_copy(update={"digest": sha256(json.dumps(decisive).encode()).hexdigest()})
+    return identity_of(config, find_package(config))
 
 
-def parser_for(tagger: str | None, config: ParserConfig) -> ParserConfig:
-    """Return the configuration with the bundled parser that a tagger wants, if it wants one and the job names none."""
+def parser_for(tagger: str | None, config: ParserConfig, *, device: Device = "cpu") -> ParserConfig:
+    """Return the configuration with the bundled parser that a tagger wants, if it wants one and the job names none.
+
+    It computes on the tagger's device, for which the encoder is read once, unless the job names another.
+    """
     if tagger is None or "package" in config.model_fields_set:
         return config
-    return config.model_copy(update={"package": tagger})
+    changes = {} if "device" in config.model_fields_set else {"device": device}
+    return config.model_copy(update={"package": tagger, **changes})
 
 
 def load_parser(config: ParserConfig) -> "Parser":
@@ -66,13 +59,13 @@ def load_parser(config: ParserConfig) -> "Parser":
 
         folder, identity = _find_spacy(config)
         return SpacyParser(config, folder, identity=identity)
+    if config.package == MULTILINGUAL_PACKAGE:
+        from concord.pipeline.parsing.encoder_parser import EncoderParser
+
+        return EncoderParser(config)
     from concord.pipeline.parsing.stanza_parser import StanzaParser
 
-    if config.package != MULTILINGUAL_PACKAGE:
-        return StanzaParser(config)
-    from concord.pipeline.parsing.stanza_parser import LanguageParser
-
-    return LanguageParser(config, english=StanzaParser(_for_english(config)), identity=parser_identity(config))
+    return StanzaParser(config)
 
 
 def makes_trees(config: ParserConfig) -> bool:
@@ -81,11 +74,6 @@ def makes_trees(config: ParserConfig) -> bool:
         return config.trees
     nlp = load_spacy_pipeline(_find_spacy(config)[0])
     return any("token.dep" in nlp.get_pipe_meta(name).assigns for name in nlp.pipe_names)
-
-
-def _for_english(config: ParserConfig) -> ParserConfig:
-    """Return the configuration of the parser that reads the English documents of ``parser_multi``."""
-    return config.model_copy(update={"package": EMBEDDED_PACKAGE, "language": ENGLISH})
 
 
 def _find_spacy(config: ParserConfig) -> tuple[Path, ComponentIdentity]:

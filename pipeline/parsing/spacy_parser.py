@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from concord.models.adapters.libraries import load_spacy_pipeline
 from concord.models.data.outputs import OnBatch
+from concord.models.data.sentence import Sentence
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.parsing.parser import Parser
@@ -61,14 +62,14 @@ class SpacyParser(Parser):
         return tokenized
 
     @override
-    def _analyse(self, sentences: Sequence[Sequence[str]], on_batch: OnBatch | None) -> list[list[WordAnalysis]]:
+    def _analyse(self, sentences: Sequence[Sentence], on_batch: OnBatch | None) -> list[list[WordAnalysis]]:
         from spacy.tokens import Doc
 
         del on_batch  # few sentences are not analysed as they are read
         with self._nlp.memory_zone():
             docs = (
-                Doc(self._nlp.vocab, words=list(words), sent_starts=[place == 0 for place in range(len(words))])
-                for words in sentences
+                Doc(self._nlp.vocab, words=list(one.words), sent_starts=[place == 0 for place in range(len(one.words))])
+                for one in sentences
             )
             return [self._analyses(list(self._nlp(doc))) for doc in docs]
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from concord.models.data.outputs import OnBatch
-from concord.pipeline.parsing.packed_sentences import PackedSentences
+from concord.pipeline.parsing.packed_sentences import PackedSentences, length_sorted
 from concord.pipeline.parsing.stanza_networks import (
     ROOT_FORM,
     FormTable,
@@ -47,8 +47,6 @@ _FAST_VERSION = "1.15."
 _TAG_COLUMNS = ("upos", "xpos", "feats")
 # Small batches win on a CPU (caches, padding), large ones on a GPU.
 _BATCH_WORDS = {"cpu": 2_000, "cuda": 8_000}
-# Pairs of words, by sentence and with padding, per word of a batch: the parser scores each pair.
-_PAIRS_PER_WORD = 100
 
 # Everything that Stanza takes for an e-mail or web address contains one of these.
 _ADDRESS_MARK = re.compile(r"@|http|www\.|\.(?:gov|org|edu|net|co)")
@@ -160,7 +158,7 @@ class FastStanza(FastTokenizer):
         self._forms.clear()
         analyses: list[list[WordAnalysis]] = [[] for _ in sentences]
         words_done, all_words = 0, sum(map(len, sentences))
-        for batch in _length_sorted(sentences, batch_words=self._batch_words):
+        for batch in length_sorted(sentences, batch_words=self._batch_words):
             batch.reverse()
             found = iter(self._analyse_batch([sentences[index] for index in batch]))
             for index in batch:
@@ -272,22 +270,6 @@ def _address_search(address: str, *, quotes: bool) -> Callable[..., re.Match[str
     """Return a search for addresses that tries few starts; all quotation marks if ``quotes``."""
     start = _ADDRESS_START + ('|(?=")' if quotes else "")
     return re.compile(f"(?:{start})(?:{address})").search
-
-
-def _length_sorted(sentences: Sequence[Sequence[str]], *, batch_words: int) -> Iterator[list[int]]:
-    """Split sentences, the shortest first, into batches limited in words and in pairs of words."""
-    batch: list[int] = []
-    words = 0
-    for index in sorted(range(len(sentences)), key=lambda index: len(sentences[index])):
-        length = len(sentences[index])
-        pairs = (len(batch) + 1) * length**2
-        if batch and (words + length > batch_words or pairs > batch_words * _PAIRS_PER_WORD):
-            yield batch
-            batch, words = [], 0
-        batch.append(index)
-        words += length
-    if batch:
-        yield batch
 
 
 def _number_of_parts(vocabulary: Any) -> int | None:

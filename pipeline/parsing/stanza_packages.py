@@ -2,21 +2,25 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from concord.models.errors import ModelError
+from concord.models.words.encoder_config import BUNDLED_SHA256
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.parsing.tokens import SENTENCE_CAP
 from concord.pipeline.storage.files import file_sha256
 
 EMBEDDED_PACKAGE, MULTILINGUAL_PACKAGE = EMBEDDED_PACKAGES = "parser_en", "parser_multi"
-PARSING_VERSION = 4
-"""To be raised whenever the modules of this folder, or ``language_of``, would give other words for the same weights."""
+PARSING_VERSION = 5
+"""To be raised whenever the modules of this folder would give other words for the same weights."""
+PASSAGE_WORDS = 190
+"""The words of a passage that the encoder reads for ``parser_multi``, about; the default tagger's are as long."""
+NETWORK_NAME, NETWORK_WEIGHTS_NAME, LEMMAS_NAME = "network.json", "network.safetensors", "lemmas.json.gz"
 
 _EMBEDDED_FOLDERS = Path(__file__).resolve().parents[2] / "models" / "pretrained"
 _MULTILINGUAL = "multilingual"
@@ -35,7 +39,7 @@ class StanzaPackage:
 
 
 def find_package(config: ParserConfig) -> StanzaPackage:
-    """Find the package that a configuration names, that of many languages without trees and tags.
+    """Find the package that a configuration names.
 
     Raises:
         ModelError: when it is not installed.
@@ -48,7 +52,9 @@ def find_package(config: ParserConfig) -> StanzaPackage:
         )
     if config.package == MULTILINGUAL_PACKAGE:
         folder = _EMBEDDED_FOLDERS / config.package
-        return _read_package(folder, language=_MULTILINGUAL, name="default", processors=["tokenize"])
+        found = _read_package(folder, language=_MULTILINGUAL, name="default", processors=["tokenize", "mwt"])
+        names = (NETWORK_NAME, NETWORK_WEIGHTS_NAME, LEMMAS_NAME) if config.tags else ()
+        return replace(found, files=(*found.files, *(folder / name for name in names)))
     folder = Path(config.directory or _default_directory())
     return _read_package(folder, language=config.language, name=config.package, processors=_processors(config))
 
@@ -68,6 +74,8 @@ def identity_of(config: ParserConfig, package: StanzaPackage) -> ComponentIdenti
         "sentence_cap": SENTENCE_CAP,
         "files": {path.relative_to(package.folder).as_posix(): file_sha256(path) for path in package.files},
     }
+    if config.package == MULTILINGUAL_PACKAGE and config.tags:
+        decisive["encoder"] = [BUNDLED_SHA256, PASSAGE_WORDS, config.trees]
     digest = sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return ComponentIdentity(name=f"stanza/{config.package}", version=version("stanza"), digest=digest)
 

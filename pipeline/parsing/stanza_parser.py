@@ -1,4 +1,4 @@
-"""The parser of a Stanza package, and the parser of collections in several languages.
+"""The parser of a Stanza package.
 
 A configuration may leave out the trees, and the tags with them; their networks are then not loaded.
 
@@ -9,18 +9,16 @@ word. ``spanning_tree`` finds the best tree.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal
 
 from typing_extensions import override
 
 from concord.models.bundles.checkpoint import pick_device
 from concord.models.data.outputs import OnBatch
+from concord.models.data.sentence import Sentence
 from concord.pipeline.config import ParserConfig
-from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
-from concord.pipeline.identity import ComponentIdentity
-from concord.pipeline.names.language import ENGLISH, language_of, load_languages
 from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.stanza_fast import FastStanza, FastTokenizer, obstacle_to_shortcuts
 from concord.pipeline.parsing.stanza_packages import EMBEDDED_PACKAGES, find_package, identity_of
@@ -59,52 +57,5 @@ class StanzaParser(Parser):
         return list(map(partial(mend_words, letters=self._needs_spaces), views, tokenized))
 
     @override
-    def _analyse(self, sentences: Sequence[Sequence[str]], on_batch: OnBatch | None) -> list[list[WordAnalysis]]:
-        return self._stanza.analyse(sentences, on_batch=on_batch)
-
-
-ResultT = TypeVar("ResultT")
-_Read: TypeAlias = Callable[[Sequence[Document]], list[ResultT]]
-
-
-class LanguageParser(StanzaParser):
-    """A tokenizer for many languages that leaves documents which are surely English to another parser.
-
-    Sentences given as words belong to no document; it keeps them.
-    """
-
-    def __init__(self, config: ParserConfig, *, english: Parser, identity: ComponentIdentity) -> None:
-        super().__init__(config)
-        self.identity = identity
-        self._english = english
-        load_languages()
-
-    @override
-    def parse(
-        self, documents: Sequence[Document], *, on_batch: OnBatch | None = None
-    ) -> list[ParsedDocument | DeadLetter]:
-        others, english = (partial(parse, on_batch=on_batch) for parse in (super().parse, self._english.parse))
-        return _read_by_language(documents, others=others, english=english)
-
-    @override
-    def split(self, documents: Sequence[Document]) -> list[list[tuple[str, ...]] | DeadLetter]:
-        return _read_by_language(documents, others=super().split, english=self._english.split)
-
-
-def _read_by_language(
-    documents: Sequence[Document], *, others: _Read[ResultT], english: _Read[ResultT]
-) -> list[ResultT]:
-    """Read the documents of each parser in one call, and return the results in the order of the documents."""
-    is_english = [_is_english(document.text) for document in documents]
-    # English comes last: progress must not go back, and the other parser does not report how many words it has read.
-    results = {
-        chosen: iter(read([document for document, one in zip(documents, is_english, strict=True) if one is chosen]))
-        for chosen, read in ((False, others), (True, english))
-        if chosen in is_english
-    }
-    return [next(results[one]) for one in is_english]
-
-
-def _is_english(text: str) -> bool:
-    language = language_of(text)
-    return language is not None and language.code == ENGLISH
+    def _analyse(self, sentences: Sequence[Sentence], on_batch: OnBatch | None) -> list[list[WordAnalysis]]:
+        return self._stanza.analyse([sentence.words for sentence in sentences], on_batch=on_batch)

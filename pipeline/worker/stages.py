@@ -365,7 +365,8 @@ class TagStage:
 
     def _tag(self, documents: Sequence[ParsedDocument]) -> list[AnnotatedDocument]:
         annotated = [
-            AnnotatedDocument(parsed=document, predictions=predictions)
+            # What the encoder has read is of no more use.
+            AnnotatedDocument(parsed=replace(document, passages=()), predictions=predictions)
             for document, predictions in zip(documents, self._predict(documents, self._options), strict=True)
         ]
         if self._options.precision == "fp32":

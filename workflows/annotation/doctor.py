@@ -84,7 +84,7 @@ def _bundled() -> Iterator[Check]:
     from concord.models.words.bundled_encoder import damaged_files
     from concord.pipeline.config import ParserConfig
     from concord.pipeline.parsing.resolve_parser import parser_identity
-    from concord.pipeline.parsing.stanza_packages import MULTILINGUAL_PACKAGE
+    from concord.pipeline.parsing.stanza_packages import EMBEDDED_PACKAGES
     from concord.workflows.registry import bundled_names, find_tagger
 
     def encoder() -> str:
@@ -92,9 +92,10 @@ def _bundled() -> Iterator[Check]:
             raise ModelError(f"damaged: {', '.join(damaged)}")
         return "whole"
 
-    # It is of both bundled packages: that for English, and that for other languages.
-    parser = ParserConfig(package=MULTILINGUAL_PACKAGE)
-    models: dict[str, Callable[[], object]] = {"parser": partial(parser_identity, parser), "encoder": encoder}
+    models: dict[str, Callable[[], object]] = {
+        f"parser {name}": partial(parser_identity, ParserConfig(package=name)) for name in EMBEDDED_PACKAGES
+    }
+    models["encoder"] = encoder
     models |= {f"tagger {name}": partial(find_tagger, name) for name in bundled_names()}
     for name, find in models.items():
         yield _try(name, find, "install Concord again")

@@ -272,17 +272,22 @@ def test_passages_that_a_parser_has_read_are_not_encoded_again(
     _, tokenizer, _ = read_bundled_encoder(BUNDLED, device="cpu")
     passages = [Passage(tuple(words)) for words in SENTENCES[:2]]
     found = encoder.read(passages)
-    pieces = tokenizer.split(passages[0].words)
+    pieces = tokenizer.split(list(passages[0].words))
     layers = reference([tokenizer.start, *(number for word in pieces for number in word), tokenizer.end])
     middle = ((layers[3] + layers[4]) / 2)[1:-1]
     last = [sum(map(len, pieces[: number + 1])) - 1 for number in range(len(pieces))]
     means = torch.stack([part.mean(dim=0) for part in middle.split([len(word) for word in pieces])])
-    for own, expected in zip(found[0].chunk(4, dim=1)[1:], (means, middle[last], layers[0][1:-1][last]), strict=True):
-        assert float(torch.cosine_similarity(own.double(), expected, dim=1).min()) > 0.99
+    for own, other in zip(found[0].chunk(4, dim=1)[1:], (means, middle[last], layers[0][1:-1][last]), strict=True):
+        assert float(torch.cosine_similarity(own.double(), other, dim=1).min()) > 0.99
     expected = FrozenEncoder(BUNDLED).features(SENTENCES[:3])
     encoded: list[Sequence[tuple[str, ...]]] = []
     encode = encoder._encode
-    monkeypatch.setattr(encoder, "_encode", lambda sentences: encoded.append(sentences) or encode(sentences))
+
+    def record(sentences: Sequence[tuple[str, ...]]) -> list[Tensor]:
+        encoded.append(sentences)
+        return encode(sentences)
+
+    monkeypatch.setattr(encoder, "_encode", record)
     assert all(map(torch.equal, encoder.features(SENTENCES[:3]), expected))
     assert encoded == [[tuple(SENTENCES[2])]]
     del passages
