@@ -364,7 +364,7 @@ def _parse(parser: Parser, sentences: list[tuple[str, ...]], config: ParserConfi
             analyses += parser.parse_words(chunk)
             if any(word.head is None for word in analyses[start]):
                 raise ModelError(
-                    f"parser.package: expected a parser that finds trees in any sentence, got {config.package}; name "
+                    f"parser.package: expected a parser that finds trees, got {config.package}; name "
                     "one for the language of the corpus, such as parser_en"
                 )
             count(len(chunk))

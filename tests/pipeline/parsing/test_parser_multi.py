@@ -1,17 +1,26 @@
-"""The bundled parser for languages that write spaces: words of all, trees of English, and how a job comes to it."""
+"""The bundled parser for languages that write spaces: words, tags and trees of all, and how a job comes to it."""
 
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+import torch
 from concord_testing.parses import documents_of
 
-from concord.models.data.outputs import OnBatch
+from concord.models.bundles.checkpoint import load_tagger
+from concord.models.data.outputs import PredictOptions
+from concord.models.errors import ModelError
+from concord.models.words.encoder import FrozenEncoder
 from concord.pipeline.config import ParserConfig
-from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
-from concord.pipeline.parsing import resolve_parser
+from concord.pipeline.documents import DeadLetter, ParsedDocument, ParsedWord
+from concord.pipeline.errors import InputError
+from concord.pipeline.parsing import encoder_parser, stanza_packages
+from concord.pipeline.parsing.biaffine import BiaffineConfig, BiaffineNetwork, Words
 from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity
-from concord.pipeline.parsing.stanza_parser import StanzaParser
+from concord.pipeline.worker.stages import TagStage
+from concord.workflows.registry import BUNDLED_FOLDER
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +51,20 @@ def parse(parser: Parser, texts: Sequence[str]) -> list[ParsedDocument]:
     return found
 
 
+def assert_tree(words: Sequence[ParsedWord]) -> None:
+    """Check that a sentence has tags and one tree."""
+    assert all(word.upos and word.deprel and word.head in range(1 + len(words)) for word in words)
+    assert [word.deprel for word in words if word.head == 0] == ["root"]
+    assert [word.head for word in words if word.deprel == "root"] == [0]
+    for word in words:
+        seen = {0}
+        while word.head not in seen:
+            assert word.head
+            seen.add(word.head)
+            word = words[word.head - 1]
+        assert word.head == 0
+
+
 def test_sentences_and_words_have_true_offsets_that_depend_on_no_other_document(parser: Parser) -> None:
     texts = [" ".join(sentences) for sentences in SENTENCES.values()]
     together = parse(parser, texts)
@@ -52,7 +75,8 @@ def test_sentences_and_words_have_true_offsets_that_depend_on_no_other_document(
         assert all(text[word.start_char : word.end_char] == word.text == word.word for word in words)
         assert "".join(word.text for word in words) == text.replace(" ", "")
         assert {word.text for word in words} >= {"."}
-        assert all(word.head is None and word.upos is None and word.lemma is None for word in words)
+        for one in document.sentences:
+            assert_tree(one.words)
     alone = [parse(parser, [text])[0] for text in texts]
     assert [one.sentences for one in together] == [one.sentences for one in alone]
 
@@ -69,62 +93,106 @@ def test_broken_words_several_scripts_and_texts_without_spaces(parser: Parser) -
     assert refused.error == "no_spaces"
 
 
+SHORT = [
+    "lol who even reads the manual",
+    "Storm shuts port of Rotterdam",
+    "just landed in Oslo!! so tired",
+    "Prices up 3 % in May",
+    "ok",
+    "Mayor denies all charges",
+    "@maria see you at 8?",
+    "Lost cat near the old mill",
+    "No comment from Brussels",
+    "best. concert. ever.",
+    "Fire at school, nobody hurt",
+    "thx! will call u tmrw",
+]
+
+
+def test_short_english_texts_have_tags_and_trees(parser: Parser) -> None:
+    for document in parse(parser, SHORT):
+        assert document.sentences
+        for one in document.sentences:
+            assert_tree(one.words)
+
+
+def test_lemmas_and_tags_of_treebanks_are_given_where_their_language_is_sure(parser: Parser) -> None:
+    english, portuguese, greek = parse(
+        parser,
+        ["She was reading the letters that came on Friday.", *(" ".join(SENTENCES[one]) for one in ("pt", "el"))],
+    )
+    found = {word.word: (word.lemma, word.upos, word.xpos) for one in english.sentences for word in one.words}
+    assert found["was"] == ("be", "AUX", "VBD")
+    assert found["letters"] == ("letter", "NOUN", "NNS")
+    [opened] = [word for one in portuguese.sentences for word in one.words if word.word == "abriu"]
+    assert (opened.lemma, opened.upos, opened.xpos) == ("abrir", "VERB", None)
+    assert "Tense=Past" in (opened.feats or "")
+    assert {word.lemma for one in greek.sentences for word in one.words} <= {None, ".", ","}
+
+
+def test_contractions_are_their_words(parser: Parser) -> None:
+    [document] = parse(parser, ["O museu da cidade fica no centro."])
+    words = [(word.word, word.text) for one in document.sentences for word in one.words]
+    assert words[2:4] == [("de", "da"), ("a", "da")]
+    assert ("em", "no") in words
+
+
 ENGLISH = "The ferry couldn't leave on Tuesday. Nobody in the town knew why the mayor had closed the bridge."
-UNSURE = "Oslo 2004."
 TEXTS = [
     " ".join(SENTENCES["pt"]),
     ENGLISH,
     "",
     "東京は日本の首都です。",
-    UNSURE,
+    "Oslo 2004.",
     ENGLISH[:36],
     " ".join(SENTENCES["el"]),
 ]
-IN_ENGLISH = [1, 5]
 
 
-@pytest.mark.parametrize(("trees", "tags"), [(True, True), (False, True)])
-def test_english_is_read_as_by_parser_en_and_all_else_as_by_the_tokenizer(
-    trees: bool, tags: bool, monkeypatch: pytest.MonkeyPatch
+def test_long_sentences_are_parsed_in_pieces_of_which_each_has_a_root(
+    parser: Parser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("concord.pipeline.parsing.parser.SENTENCE_CAP", 10)
-    config = MULTI.model_copy(update={"trees": trees, "tags": tags})
-    parser, tokenizer = load_parser(config), StanzaParser(config)
-    english = StanzaParser(config.model_copy(update={"package": "parser_en"}))
+    monkeypatch.setattr("concord.pipeline.parsing.parser.SENTENCE_CAP", 7)
+    monkeypatch.setattr(encoder_parser, "_GROUP_WORDS", 30)
     documents = documents_of(TEXTS)
     together = parser.parse(documents)
     assert together == [parser.parse([document])[0] for document in documents]
-    for number, document in enumerate(documents):
-        expected = english if number in IN_ENGLISH else tokenizer
-        assert [together[number]] == expected.parse([document])
-        assert parser.split([document]) == expected.split([document])
-    assert parser.split(documents) == [parser.split([document])[0] for document in documents]
-    words = [
-        {(word.head is None, word.upos is None, word.lemma is None) for one in document.sentences for word in one.words}
-        for document in together
-        if isinstance(document, ParsedDocument)
-    ]
-    whole, alone = {(not trees, not tags, not tags)}, {(True, True, True)}
-    assert words == [alone, whole, set(), alone, whole, alone]
+    pieces = [one for document in together if isinstance(document, ParsedDocument) for one in document.sentences]
+    assert any(one.continues for one in pieces)
+    for one in pieces:
+        assert_tree(one.words)
 
 
-def test_the_documents_of_a_call_are_one_batch_of_each_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[list[str]] = []
+def test_trees_and_tags_may_be_left_out(parser: Parser) -> None:
+    documents = documents_of(TEXTS)
+    whole = parser.parse(documents)
+    tags, words = (load_parser(MULTI.model_copy(update=one)).parse(documents) for one in (NO_TREES, NO_TAGS))
+    for full, tagged, bare in zip(whole, tags, words, strict=True):
+        if isinstance(full, ParsedDocument):
+            assert isinstance(tagged, ParsedDocument)
+            assert isinstance(bare, ParsedDocument)
+            assert [one.words for one in tagged.sentences] == [
+                tuple(word._replace(head=None, deprel=None) for word in one.words) for one in full.sentences
+            ]
+            nothing = dict.fromkeys(("lemma", "upos", "xpos", "feats", "head", "deprel"))
+            assert [one.words for one in bare.sentences] == [
+                tuple(word._replace(**nothing) for word in one.words) for one in full.sentences
+            ]
 
-    def record(parser: Parser, documents: Sequence[Document], *, on_batch: OnBatch | None = None) -> list[DeadLetter]:
-        calls.append([document.text for document in documents])
-        return [DeadLetter.for_document(document, stage="parse", error="x", message="") for document in documents]
 
-    parser = load_parser(MULTI.model_copy(update={"trees": False, "tags": False}))
-    monkeypatch.setattr(StanzaParser, "parse", record)
-    found = parser.parse(documents_of(TEXTS))
-    assert [one.position for one in found if isinstance(one, DeadLetter)] == [*range(len(TEXTS))]
-    assert sorted(map(len, calls)) == [len(IN_ENGLISH), len(TEXTS) - len(IN_ENGLISH)]
-    parser.parse(documents_of([ENGLISH]))
-    assert calls[2:] == [[ENGLISH]]
+NO_TREES = {"trees": False}
+NO_TAGS = {"trees": False, "tags": False}
 
 
-def test_words_that_are_told_as_done_never_become_fewer(parser: Parser) -> None:
+def test_words_that_are_given_are_parsed_like_those_of_a_text(parser: Parser) -> None:
+    [document] = parse(parser, [ENGLISH[:36]])
+    [sentence] = document.sentences
+    [found] = parser.parse_words([[word.word for word in sentence.words]])
+    assert list(found) == [word[4:] for word in sentence.words]
+
+
+def test_words_that_are_told_as_done_never_become_fewer(parser: Parser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder_parser, "_GROUP_WORDS", 10)
     told: list[tuple[int, int]] = []
     parser.parse(documents_of(TEXTS), on_batch=lambda done, words: told.append((done, words)))
     shares = [done / max(1, words) for done, words in told]
@@ -132,7 +200,23 @@ def test_words_that_are_told_as_done_never_become_fewer(parser: Parser) -> None:
     assert shares[-1] == 1
 
 
-def test_the_identity_covers_both_packages_and_the_model_of_languages(
+def test_the_tagger_reads_what_the_parser_has_read(parser: Parser, monkeypatch: pytest.MonkeyPatch) -> None:
+    tagger = load_tagger(BUNDLED_FOLDER / "entities_multi")
+    documents = parse(parser, TEXTS[:2])
+    encoded: list[Sequence[tuple[str, ...]]] = []
+    encode = FrozenEncoder._encode
+
+    def record(self: FrozenEncoder, sentences: Sequence[tuple[str, ...]], *, wide: bool = False) -> list[torch.Tensor]:
+        encoded.append(sentences)
+        return encode(self, sentences, wide=wide)
+
+    monkeypatch.setattr(FrozenEncoder, "_encode", record)
+    stage = TagStage(tagger, PredictOptions())
+    stage.run(documents)
+    assert not any(encoded)
+
+
+def test_the_identity_covers_the_network_the_encoder_and_what_is_left_out(
     parser: Parser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def identity(**settings: object) -> str:
@@ -140,14 +224,57 @@ def test_the_identity_covers_both_packages_and_the_model_of_languages(
 
     assert parser.identity == parser_identity(MULTI)
     assert parser.identity.name == "stanza/parser_multi"
-    found = [identity(), identity(trees=False), identity(trees=False, tags=False)]
-    found += [parser_identity(ParserConfig()).digest, StanzaParser(MULTI).identity.digest]
-    monkeypatch.setattr(resolve_parser, "version", lambda name: "another" if name == "py3langid" else "")
-    assert len({*found, identity()}) == 6
+    found = [
+        identity(),
+        identity(trees=False),
+        identity(trees=False, tags=False),
+        parser_identity(ParserConfig()).digest,
+    ]
+    monkeypatch.setattr(stanza_packages, "BUNDLED_SHA256", "another")
+    assert len({*found, identity()}) == 5
+
+
+def test_a_damaged_network_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(BUNDLED_FOLDER / "parser_multi", tmp_path / "parser_multi")
+    (tmp_path / "parser_multi" / "network.safetensors").write_bytes(b"x")
+    monkeypatch.setattr(stanza_packages, "_EMBEDDED_FOLDERS", tmp_path)
+    with pytest.raises(ModelError, match="parser_multi cannot be read from"):
+        load_parser(MULTI)
+    (tmp_path / "parser_multi" / "network.safetensors").unlink()
+    with pytest.raises(InputError, match=r"network\.safetensors: cannot be read"):
+        parser_identity(MULTI)
 
 
 def test_the_parser_of_a_tagger_is_taken_where_the_job_names_none() -> None:
     assert parser_for("parser_multi", ParserConfig()) == MULTI
+    assert parser_for("parser_multi", ParserConfig(), device="cuda").device == "cuda"
+    assert parser_for("parser_multi", ParserConfig(device="cpu"), device="cuda").device == "cpu"
     named = ParserConfig(package="parser_en")
     assert parser_for("parser_multi", named) is named
     assert parser_for(None, ParserConfig()) == ParserConfig()
+
+
+def test_scanned_sentences_have_the_scores_of_the_modules() -> None:
+    torch.manual_seed(1)
+    sizes = {"hidden": 12, "lstm": 6, "arcs": 5, "relation_units": 4}
+    names = {"upos": ("X", "Y"), "xpos": ("_",), "languages": ("a", "b"), "relations": ("root", "r", "s")}
+    config = BiaffineConfig(width=8, features={"F": ("_", "1")}, **sizes, **names)
+    network = BiaffineNetwork(config).eval()
+    lengths = [3, 1, 7, 2]
+    states, words = torch.randn(sum(lengths), 8), Words.of(lengths)
+    expected = [score.detach() for score in scores(network, states, words)]
+    with torch.no_grad():
+        found = scores(network, states, words)
+    for name, left, right in zip(("tags", "arcs", "relations"), found, expected, strict=True):
+        cells = left.shape[0] if name == "tags" else None
+        kept = slice(None) if cells else torch.arange(7) < torch.tensor(lengths)[:, None]
+        torch.testing.assert_close(left[kept], right[kept], msg=name)
+
+
+def scores(network: BiaffineNetwork, states: torch.Tensor, words: Words) -> list[torch.Tensor]:
+    tags, contexts = network.read(states, words)
+    assert contexts is not None
+    arcs = network.arc_scores(contexts)
+    columns = torch.arange(8) <= words.lengths[:, None]
+    arcs = arcs.masked_fill(~columns[:, None], 0)
+    return [tags, arcs, network.relation_scores(contexts, torch.zeros(4, 7, dtype=torch.int64))]
