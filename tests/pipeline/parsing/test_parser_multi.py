@@ -19,6 +19,7 @@ from concord.pipeline.parsing import encoder_parser, stanza_packages
 from concord.pipeline.parsing.biaffine import BiaffineConfig, BiaffineNetwork, Words
 from concord.pipeline.parsing.parser import Parser
 from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity
+from concord.pipeline.parsing.tokens import WordAnalysis
 from concord.pipeline.worker.stages import TagStage
 from concord.workflows.registry import BUNDLED_FOLDER
 
@@ -174,9 +175,9 @@ def test_trees_and_tags_may_be_left_out(parser: Parser) -> None:
             assert [one.words for one in tagged.sentences] == [
                 tuple(word._replace(head=None, deprel=None) for word in one.words) for one in full.sentences
             ]
-            nothing = dict.fromkeys(("lemma", "upos", "xpos", "feats", "head", "deprel"))
+            nothing = WordAnalysis()
             assert [one.words for one in bare.sentences] == [
-                tuple(word._replace(**nothing) for word in one.words) for one in full.sentences
+                tuple(ParsedWord(*word[:4], *nothing) for word in one.words) for one in full.sentences
             ]
 
 
@@ -256,9 +257,11 @@ def test_the_parser_of_a_tagger_is_taken_where_the_job_names_none() -> None:
 
 def test_scanned_sentences_have_the_scores_of_the_modules() -> None:
     torch.manual_seed(1)
-    sizes = {"hidden": 12, "lstm": 6, "arcs": 5, "relation_units": 4}
-    names = {"upos": ("X", "Y"), "xpos": ("_",), "languages": ("a", "b"), "relations": ("root", "r", "s")}
-    config = BiaffineConfig(width=8, features={"F": ("_", "1")}, **sizes, **names)
+    config = BiaffineConfig.from_mapping(
+        {"width": 8, "hidden": 12, "lstm": 6, "arcs": 5, "relation_units": 4}
+        | {"upos": ["X", "Y"], "xpos": ["_"], "languages": ["a", "b"], "features": {"F": ["_", "1"]}}
+        | {"relations": ["root", "r", "s"]}
+    )
     network = BiaffineNetwork(config).eval()
     lengths = [3, 1, 7, 2]
     states, words = torch.randn(sum(lengths), 8), Words.of(lengths)
