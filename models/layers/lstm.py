@@ -327,12 +327,17 @@ def can_scan(lstm: nn.LSTM, inputs: Tensor) -> bool:
 
 def project(lstm: nn.LSTM, inputs: Tensor) -> Tensor:
     """Multiply inputs ``(R, D)`` by the input weights; return ``(R, 2, 4H)``, both directions, biases included."""
+    products: Tensor = nn.functional.linear(inputs, *input_weights(lstm)).unflatten(1, (2, -1))
+    return products
+
+
+def input_weights(lstm: nn.LSTM) -> tuple[Tensor, Tensor]:
+    """Return the weight that inputs are multiplied by, ``(2 * 4H, D)``, and the bias, both directions in one."""
     weight, bias, other_bias = (
         torch.cat([lstm.get_parameter(f"{kind}_{name}") for name in DIRECTIONS])
         for kind in ("weight_ih", "bias_ih", "bias_hh")
     )
-    products: Tensor = nn.functional.linear(inputs, weight, bias + other_bias).unflatten(1, (2, -1))
-    return products
+    return weight, bias + other_bias
 
 
 def scan(lstm: nn.LSTM, projected: Tensor, index: Tensor, lengths: Tensor) -> Tensor:

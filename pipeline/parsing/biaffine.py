@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from pydantic import Field
@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from concord.models.config import Config
-from concord.models.layers.lstm import lstm_states, project, scan
+from concord.models.layers.lstm import DIRECTIONS, input_weights, lstm_states, scan
+from concord.models.words.bert import Int8Linear
 from concord.pipeline.parsing.stanza_packages import NETWORK_NAME, NETWORK_WEIGHTS_NAME
 
 
@@ -74,8 +75,15 @@ class Words:
         return padded.flatten(0, 1).index_select(0, self.cells)
 
 
+class _Products(NamedTuple):
+    """The largest products in int8: that of the states, and those of what the LSTMs read."""
+
+    hidden: Int8Linear
+    lstms: Sequence[Int8Linear]
+
+
 class BiaffineNetwork(nn.Module):
-    """The network; in evaluation mode its LSTMs are scanned on a CPU.
+    """The network. Without gradient on a CPU its LSTMs are scanned, and what they read is multiplied in int8.
 
     Args:
         dropout: probability that training drops a unit of states, hidden layer and LSTMs.
@@ -100,26 +108,32 @@ class BiaffineNetwork(nn.Module):
         self.relation_words = nn.Linear(both, config.relation_units)
         self.relation_heads = nn.Linear(both, config.relation_units, bias=False)
         self.relations = nn.Linear(config.relation_units, len(config.relations))
+        self._products: _Products | None = None
 
     def read(self, states: Tensor, words: Words, *, trees: bool = True) -> tuple[Tensor, Tensor | None]:
         """Return scores of tags, ``(N, tags)``, and what the trees are read from, ``(B, 1 + T, 2 * lstm)``.
 
         The states have the shape ``(N, width)``. In each sentence the root comes first. None without trees.
         """
-        hidden = self.dropout(self.hidden(self.dropout(states * self.scale)).relu_())
+        linear = self.hidden if self._products is None else self._products.hidden
+        hidden = self.dropout(linear(self.dropout(states * self.scale)).relu_())
         tags = self.tags(hidden)
         if not trees:
             return tags, None
         rows, padded = hidden, hidden
-        for lstm in (self.first, self.second):
-            padded = self._scan(lstm, rows, words)
+        for number, lstm in enumerate((self.first, self.second)):
+            if self._products is None:
+                padded = lstm_states(lstm, words.pad(rows), words.lengths)
+            else:
+                projected = self._products.lstms[number](rows).unflatten(1, (len(DIRECTIONS), -1))
+                padded = scan(lstm, projected, words.index, words.lengths)
             rows = self.dropout(words.rows(padded))
         return tags, torch.cat([self.root.expand(len(padded), 1, -1), words.pad(rows)], dim=1)
 
-    def _scan(self, lstm: nn.LSTM, rows: Tensor, words: Words) -> Tensor:
-        if torch.is_grad_enabled() or rows.device.type != "cpu":
-            return lstm_states(lstm, words.pad(rows), words.lengths)
-        return scan(lstm, project(lstm, rows), words.index, words.lengths)
+    def round_products(self) -> None:
+        """Multiply in int8 from now on, for inference on a CPU."""
+        lstms = [Int8Linear(*input_weights(lstm)) for lstm in (self.first, self.second)]
+        self._products = _Products(Int8Linear(self.hidden.weight, self.hidden.bias), lstms)
 
     def arc_scores(self, contexts: Tensor) -> Tensor:
         """Score every word (row) with every head (column, the root first); ``(B, 1 + T, D)`` to ``(B, T, 1 + T)``."""
@@ -144,4 +158,7 @@ def read_network(folder: Path, *, device: str) -> BiaffineNetwork:
     config = BiaffineConfig.model_validate_json((folder / NETWORK_NAME).read_bytes())
     network = BiaffineNetwork(config)
     network.load_state_dict({name: value.float() for name, value in load_file(folder / NETWORK_WEIGHTS_NAME).items()})
-    return network.eval().requires_grad_(False).to(device)
+    network.eval().requires_grad_(False).to(device)
+    if device == "cpu":
+        network.round_products()
+    return network

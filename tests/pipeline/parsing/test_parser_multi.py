@@ -178,7 +178,7 @@ def test_trees_and_tags_may_be_left_out(parser: Parser) -> None:
             assert [[word[:4] for word in one.words] for one in bare.sentences] == [
                 [word[:4] for word in one.words] for one in full.sentences
             ]
-            assert {word[4:] for one in bare.sentences for word in one.words} == {WordAnalysis()}
+            assert {word[4:] for one in bare.sentences for word in one.words} <= {WordAnalysis()}
 
 
 NO_TREES = {"trees": False}
@@ -255,23 +255,24 @@ def test_the_parser_of_a_tagger_is_taken_where_the_job_names_none() -> None:
     assert parser_for(None, ParserConfig()) == ParserConfig()
 
 
-def test_scanned_sentences_have_the_scores_of_the_modules() -> None:
+def test_products_in_int8_have_about_the_scores_of_the_modules() -> None:
     torch.manual_seed(1)
     config = BiaffineConfig.from_mapping(
         {"width": 8, "hidden": 12, "lstm": 6, "arcs": 5, "relation_units": 4}
         | {"upos": ["X", "Y"], "xpos": ["_"], "languages": ["a", "b"], "features": {"F": ["_", "1"]}}
         | {"relations": ["root", "r", "s"]}
     )
-    network = BiaffineNetwork(config).eval()
+    network = BiaffineNetwork(config).eval().requires_grad_(False)
     lengths = [3, 1, 7, 2]
     states, words = torch.randn(sum(lengths), 8), Words.of(lengths)
-    expected = [score.detach() for score in scores(network, states, words)]
+    expected = scores(network, states, words)
+    network.round_products()
     with torch.no_grad():
         found = scores(network, states, words)
     for name, left, right in zip(("tags", "arcs", "relations"), found, expected, strict=True):
         cells = left.shape[0] if name == "tags" else None
         kept = slice(None) if cells else torch.arange(7) < torch.tensor(lengths)[:, None]
-        torch.testing.assert_close(left[kept], right[kept], msg=name)
+        torch.testing.assert_close(left[kept], right[kept], rtol=0.1, atol=0.02, msg=name)
 
 
 def scores(network: BiaffineNetwork, states: torch.Tensor, words: Words) -> list[torch.Tensor]:
