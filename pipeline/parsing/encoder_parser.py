@@ -30,6 +30,7 @@ from concord.pipeline.parsing.spanning_tree import best_trees
 from concord.pipeline.parsing.stanza_packages import LEMMAS_NAME, PASSAGE_WORDS, find_package
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.parsing.tokens import WordAnalysis
+from concord.pipeline.resources import torch_threads
 
 # Words whose states are in memory at once: 6 kB each.
 _GROUP_WORDS = 8_000
@@ -85,7 +86,8 @@ class EncoderParser(StanzaParser):
     def _analyse_group(self, sentences: Sequence[Sentence]) -> list[list[WordAnalysis]]:
         passages = [sentence.passage or Passage(sentence.words) for sentence in sentences]
         distinct = list(dict.fromkeys(passages))
-        read = dict(zip(distinct, self._encoder.read(distinct), strict=True))
+        with torch_threads(self._encoder_threads):
+            read = dict(zip(distinct, self._encoder.read(distinct), strict=True))
         states = [
             read[passage][sentence.passage_start :][: len(sentence.words)]
             for passage, sentence in zip(passages, sentences, strict=True)

@@ -7,6 +7,7 @@ they err.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ from concord.pipeline.resources import torch_threads
 
 
 class Parser(ABC):
-    """A parser that runs in this process, in one thread.
+    """A parser that runs in this process, in one thread but for the encoder.
 
     Its matrices are small: a second thread made it 1.2 times as fast on an idle machine, and less than half as fast
     where other processes needed the cores.
@@ -41,6 +42,7 @@ class Parser(ABC):
         self.identity = identity
         """As ``parser_identity`` returns it."""
         self._needs_spaces = needs_spaces
+        self._encoder_threads = 1
 
     @abstractmethod
     def _tokenize(self, views: Sequence[str], on_batch: OnBatch | None) -> list[list[list[Token]]]:
@@ -54,6 +56,12 @@ class Parser(ABC):
         """Return the sentences of a document, with the passages that an encoder reads if the parser has one."""
         return document
 
+    @contextmanager
+    def _in_one_thread(self) -> Iterator[None]:
+        self._encoder_threads = torch.get_num_threads()
+        with torch_threads(1), torch.inference_mode():
+            yield
+
     def parse(
         self, documents: Sequence[Document], *, on_batch: OnBatch | None = None
     ) -> list[ParsedDocument | DeadLetter]:
@@ -66,7 +74,7 @@ class Parser(ABC):
             on_batch: called after each batch of a network, with no words as long as they are not known; what it raises
                 ends the call.
         """
-        with torch_threads(1), torch.inference_mode():
+        with self._in_one_thread():
             tokenized, faults = self._read(documents, on_batch)
             pieces = [
                 [] if fault else list(self._pieces(sentences))
@@ -84,7 +92,7 @@ class Parser(ABC):
 
         A sentence above the cap is not cut.
         """
-        with torch_threads(1), torch.inference_mode():
+        with self._in_one_thread():
             tokenized, faults = self._read(documents, None)
         return [
             _dead_letter(document, fault) if fault else [tuple(_forms(sentence)) for sentence in sentences]
@@ -115,7 +123,7 @@ class Parser(ABC):
         A sentence above the cap is parsed in the same pieces as one from raw text; each piece has its own root.
         """
         cut = [list(self._pieces([[make_token("", 0, 0, [word]) for word in words]])) for words in sentences]
-        with torch_threads(1), torch.inference_mode():
+        with self._in_one_thread():
             analyses = iter(self._analyse([piece.sentence for pieces in cut for piece in pieces], None))
         return [tuple(_join_pieces([next(analyses) for _ in pieces])) for pieces in cut]
 
