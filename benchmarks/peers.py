@@ -87,8 +87,7 @@ def load_concord(model: str, settings: Mapping[str, object]) -> Loaded:
         return [list(prediction.labels) for document in predicted for prediction in document]
 
     def parse(documents: Documents) -> list[Tree]:
-        # Sentences that are given as words are of no language.
-        trees = load_parser(config.parser).parse_words(list(_sentences(documents)))
+        trees = parser.parse_words(list(_sentences(documents)))
         return [[(word.upos, word.head, word.deprel) for word in tree] for tree in trees]
 
     return Loaded(run, label, parse)
