@@ -17,6 +17,8 @@ class ConlluSentence(NamedTuple):
     heads: Sequence[int]
     relations: Sequence[str]
     lemmas: Sequence[str]
+    languages: Sequence[str] = ()
+    """Of each word, where a corpus has several."""
 
 
 def read_sentences(path: Path) -> Iterator[ConlluSentence]:

@@ -36,18 +36,19 @@ def pack(trained: Path, earlier: Path, output: Path) -> None:
     (output / "resources.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
 
 
-def pack_tokenizer(trained: Path, output: Path) -> None:
-    """Write a package of a tokenizer alone, which Stanza reads for any language."""
-    target = output / "multilingual" / "tokenize" / f"{_PACKAGE}.pt"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(_halved(torch.load(trained, weights_only=True), whole=False), target)
-    md5 = hashlib.md5(target.read_bytes(), usedforsecurity=False).hexdigest()
-    chosen = {"tokenize": _PACKAGE}
-    language = {
-        "lang_name": "Multilingual",
-        "packages": {_PACKAGE: chosen, "default": chosen},
-        "tokenize": {_PACKAGE: {"md5": md5, "dependencies": []}},
-    }
+def pack_multilingual(trained: Path, output: Path) -> None:
+    """Write ``tokenize.pt`` and ``mwt.pt`` as a package that Stanza reads for any language."""
+    models: dict[str, dict[str, Any]] = {}
+    for processor in _PROCESSORS[:2]:
+        target = output / "multilingual" / processor / f"{_PACKAGE}.pt"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(
+            _halved(torch.load(trained / f"{processor}.pt", weights_only=True), whole=processor == "mwt"), target
+        )
+        md5 = hashlib.md5(target.read_bytes(), usedforsecurity=False).hexdigest()
+        models[processor] = {_PACKAGE: {"md5": md5, "dependencies": []}}
+    chosen = dict.fromkeys(models, _PACKAGE)
+    language = {"lang_name": "Multilingual", "packages": {_PACKAGE: chosen, "default": chosen}, **models}
     index = {"multilingual": language, "url": ""}
     (output / "resources.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
 

@@ -76,8 +76,6 @@ def _marked_paragraphs(path: Path, *, split: bool = False) -> Iterator[tuple[boo
                 if int(number) == inside and "".join(parts) == whole.text:
                     cut = [Token(part, 1, space_after=False) for part in parts]
                     tokens[-1:] = [*cut[:-1], cut[-1]._replace(space_after=whole.space_after)]
-                elif int(number) == inside:
-                    tokens[-1] = whole._replace(words=1)
             elif number.isdigit() and int(number) > inside:
                 tokens.append(Token(form, 1, space))
         elif not line and tokens:
@@ -87,10 +85,10 @@ def _marked_paragraphs(path: Path, *, split: bool = False) -> Iterator[tuple[boo
         yield starts, sentences
 
 
-def read_documents(path: Path) -> Iterator[list[Paragraph]]:
-    """Read the paragraphs of each document of a treebank."""
+def read_documents(path: Path, *, split: bool = False) -> Iterator[list[Paragraph]]:
+    """Read the paragraphs of each document of a treebank; ``split`` as in ``read_paragraphs``."""
     document: list[Paragraph] = []
-    for starts, paragraph in _marked_paragraphs(path):
+    for starts, paragraph in _marked_paragraphs(path, split=split):
         if starts and document:
             yield document
             document = []
