@@ -4,6 +4,7 @@ Stage one (Ye et al., 2021, section III-A) is a variational LSTM with a softmax;
 probability whose entropy, in nats, is the uncertainty. Stage two (section III-B) has word representations of its own
 and reads the draft labels as the expected label embedding under the detached mean probability. A draft is replaced only
 where its uncertainty exceeds the threshold, so a sentence without such a word skips stage two, with the same result.
+With a ``draft_share`` the two probabilities are averaged there.
 Doc-UANet adds the document memory, read once: before the last layer or, in the form of the paper, the first, where it
 is then joined to the streams before every layer.
 """
@@ -68,6 +69,10 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
     def set_samples_above(self, uncertainty: float | None) -> None:
         """Set above what uncertainty of the mean weights, in nats, samples are drawn; None for every sentence."""
         self._reconfigure(samples_above=uncertainty)
+
+    def set_draft_share(self, share: float) -> None:
+        """Set the share of the draft's probabilities in those of a refined word, 0 or more and below 1."""
+        self._reconfigure(draft_share=share)
 
     @property
     def memory_slots(self) -> int | None:
@@ -194,6 +199,9 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
         contents = memory.read(_window_rows(windows, batch)) if memory is not None else None
         with self._small_networks(work.options.precision):
             logits = self.refine_network(batch, features, probabilities, contents)
+        if share := self.config.draft_share:
+            averaged = share * probabilities + (1 - share) * logits.float().softmax(dim=-1)
+            logits = averaged.clamp(min=torch.finfo(averaged.dtype).tiny).log()
         stage_two = self.refine_network.decoder(logits, batch.mask)
         merged = merge_stages(probabilities, uncertainty, stage_two, work.threshold)
         found = yield from work.table.write_refined(KeptWords.of(windows, batch.mask.shape[1]), merged)

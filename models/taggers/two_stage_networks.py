@@ -86,6 +86,8 @@ class TwoStageConfig(TaggerConfig):
     slot is of the code, and nothing that the paper asks for."""
     decoder: DecoderName = "softmax"
     """The decoder of stage two. A CRF decodes the whole sentence, and uncertain words take its labels."""
+    draft_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the draft's probabilities in those of a refined word; 0, as in the paper, leaves all to stage two."""
     threshold: float = 0.35
     """Nats; a word of higher uncertainty takes stage two's label. Training chooses the value on the dev set."""
 

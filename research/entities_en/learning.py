@@ -2,7 +2,11 @@
 
 import random
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 import torch
@@ -16,8 +20,10 @@ from research.entities_en.silver import GOLD_TYPES
 
 Documents = Sequence[Sequence[Sentence]]
 Batch = Sequence[Sentence]
+BatchT = TypeVar("BatchT")
 _LONGEST_BATCH = 48
 _BATCH_WORDS, _BATCH_SENTENCES, _SHUFFLED = 2000, 64, 8192
+_SAVE_SECONDS = 180
 
 
 def equal_lengths(sentences: Sequence[Sentence], *, words: int, draw: random.Random | None = None) -> list[Batch]:
@@ -65,36 +71,57 @@ def repeated(corpora: Mapping[str, Documents], times: Mapping[str, float]) -> li
 def learn(
     network: nn.Module,
     groups: Sequence[Mapping[str, object]],
-    epochs: Sequence[Sequence[Batch]],
-    loss_of: Callable[[Batch], Tensor],
+    epochs: Sequence[Sequence[BatchT]],
+    loss_of: Callable[[BatchT], Tensor],
     *,
     name: str,
     warmup: float = 0.1,
     clip_norm: float = 5.0,
     weight_decay: float = 0.0,
+    state: Path | None = None,
 ) -> None:
-    """Train a network; the learning rates of its groups rise for a share of all steps, then fall to 0."""
-    steps, step, started = sum(map(len, epochs)), 0, time.monotonic()
+    """Train a network; the learning rates of its groups rise for a share of all steps, then fall to 0.
+
+    With a file ``state``, written every three minutes and after each epoch, a training that was interrupted goes on;
+    the result is that of an uninterrupted one.
+    """
+    batches, ends = [batch for epoch in epochs for batch in epoch], list(accumulate(map(len, epochs)))
+    steps, step, total, started = len(batches), 0, 0.0, time.monotonic()
     optimizer = torch.optim.AdamW([dict(group) for group in groups], weight_decay=weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda done: min((done + 1) / (warmup * steps), (steps - done) / ((1 - warmup) * steps))
     )
-    for number, batches in enumerate(epochs, 1):
-        network.train()
-        total = 0.0
-        for batch in batches:
-            loss = loss_of(batch)
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(network.parameters(), clip_norm)
-            optimizer.step()
-            schedule.step()
-            total += float(loss.detach())
-            step += 1
+    stateful: dict[str, Any] = {"network": network, "optimizer": optimizer, "schedule": schedule}
+    if state is not None and state.exists():
+        kept = torch.load(state, weights_only=True)
+        for key, part in stateful.items():
+            part.load_state_dict(kept[key])
+        torch.set_rng_state(kept["random"])
+        step, total = kept["step"], kept["total"]
+        click.echo(f"{name}: goes on after step {step}/{steps}")
+    saved = time.monotonic()
+    network.train()
+    for batch in batches[step:]:
+        loss = loss_of(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), clip_norm)
+        optimizer.step()
+        schedule.step()
+        total += float(loss.detach())
+        step += 1
+        if step not in ends and time.monotonic() - saved < _SAVE_SECONDS:
+            continue
+        number = bisect_left(ends, step)
+        mean = total / (step - [0, *ends][number])
         spent = time.monotonic() - started
-        click.echo(
-            f"{name}: epoch {number}/{len(epochs)}, {steps} steps, loss {total / len(batches):.3f}, {spent:.0f} s"
-        )
+        click.echo(f"{name}: epoch {number + 1}/{len(epochs)}, step {step}/{steps}, loss {mean:.3f}, {spent:.0f} s")
+        total = 0.0 if step in ends else total
+        if state is not None:
+            content = {key: part.state_dict() for key, part in stateful.items()}
+            torch.save({**content, "random": torch.get_rng_state(), "step": step, "total": total}, f"{state}.partial")
+            Path(f"{state}.partial").replace(state)
+        saved = time.monotonic()
     network.eval()
 
 
@@ -127,14 +154,22 @@ def score(probabilities: Tensor, corpora: Mapping[str, Documents], vocabulary: V
 
     The words of the corpora have the rows of the probabilities in order.
     """
-    labels, found, row = probabilities.argmax(dim=-1).cpu(), {}, 0
+    counts = counts_by_corpus(probabilities.argmax(dim=-1).cpu(), corpora, vocabulary)
+    found = {name: round(f1(torch.stack(list(by_type.values()))), 2) for name, by_type in counts.items()}
+    return {**found, "mean": round(sum(found.values()) / len(found), 2)}
+
+
+def counts_by_corpus(
+    labels: Tensor, corpora: Mapping[str, Documents], vocabulary: Vocabulary
+) -> dict[str, dict[str, Tensor]]:
+    """Return ``span_counts`` of each corpus for the numbers of the labels of all words in order, ``(N,)``."""
+    found, row = {}, 0
     for name, documents in corpora.items():
         words = sum(len(sentence.words) for document in documents for sentence in document)
         guessed = label_sequences(labels[row : row + words], documents, vocabulary)
-        counts = span_counts(by_document(guessed, documents), documents, GOLD_TYPES)
-        found[name] = round(f1(torch.stack(list(counts.values()))), 2)
+        found[name] = span_counts(by_document(guessed, documents), documents, GOLD_TYPES)
         row += words
-    return {**found, "mean": round(sum(found.values()) / len(found), 2)}
+    return found
 
 
 def by_document(labels: Sequence[Sequence[str]], documents: Documents) -> list[list[Sequence[str]]]:

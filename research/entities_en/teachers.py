@@ -1,7 +1,8 @@
-"""The teacher: a BiLSTM over spaCy's labels and the states of the bundled encoder, which reads blocks of a document."""
+"""The teachers: BiLSTMs over the states of the bundled encoder, and perhaps over spaCy's labels."""
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,7 @@ _PREDICTED_WORDS = 8000
 
 
 class FrozenTeacher(nn.Module):
-    """Words, characters, states of the frozen encoder, spaCy's labels; two layers of a BiLSTM.
+    """Words, characters, and features such as the states of the frozen encoder; two layers of a BiLSTM.
 
     It labels sentences of one length: features of shape ``(B, T, D)`` to logits, ``(B, T, L)``.
     """
@@ -66,8 +67,9 @@ def train(
     epochs: int,
     seed: int,
     name: str,
+    state: Path | None = None,
 ) -> None:
-    """Train a teacher on sentences; gold has a one-hot row for each word."""
+    """Train a teacher on sentences; gold has the probabilities of each word's labels, ``state`` is as in ``learn``."""
     draws = [random.Random(f"{seed}/{epoch}") for epoch in range(epochs)]
     batches = [equal_lengths(sentences, words=_BATCH_WORDS, draw=draw) for draw in draws]
 
@@ -76,7 +78,7 @@ def train(
         loss: Tensor = -(log_probabilities * gold.batch(batch)).sum() / _LOSS_SENTENCES
         return loss
 
-    learn(teacher, [{"params": list(teacher.parameters()), "lr": 2e-3}], batches, loss_of, name=name)
+    learn(teacher, [{"params": list(teacher.parameters()), "lr": 2e-3}], batches, loss_of, name=name, state=state)
 
 
 @torch.inference_mode()

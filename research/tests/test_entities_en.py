@@ -13,8 +13,8 @@ from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.labels import Span
 from concord.models.words.encoder_config import EncoderConfig
-from research.entities_en.features import Features, blocks, encoder_states
-from research.entities_en.learning import equal_lengths, f1, like_lengths, repeated, score, span_counts
+from research.entities_en.features import Features, encoder_states
+from research.entities_en.learning import equal_lengths, f1, learn, like_lengths, repeated, score, span_counts
 from research.entities_en.prepare import with_per_cent
 from research.entities_en.prepared import Prepared
 from research.entities_en.silver import add_silver, find_certain, is_plausible, mend
@@ -39,16 +39,6 @@ def test_batches_of_one_length_hold_every_sentence_once() -> None:
 def test_batches_of_like_lengths_hold_every_sentence_once() -> None:
     found = [sentence for batch in like_lengths(SENTENCES * 40, random.Random(1)) for sentence in batch]
     assert Counter(map(id, found)) == Counter(map(id, SENTENCES * 40))
-
-
-@pytest.mark.parametrize("lengths", [[], [500], [10] * 60, [189, 3], [5, 300, 5], [95, 95, 1]])
-def test_blocks_hold_the_words_of_a_document_in_order(lengths: list[int]) -> None:
-    document = [Sentence(words=tuple(f"{row}.{column}" for column in range(n))) for row, n in enumerate(lengths)]
-    found = blocks(document)
-    assert [word for block in found for word in block] == [word for one in document for word in one.words]
-    assert all(found)
-    longest = max(lengths, default=0)
-    assert all(len(block) <= 190 + longest / 2 or len(block) == longest for block in found)
 
 
 def test_silver_names_stand_beside_gold_ones_where_they_are_plausible() -> None:
@@ -175,3 +165,32 @@ def test_a_teacher_learns_its_sentences() -> None:
     train(teacher, SENTENCES * 8, targets, features, epochs=60, seed=1, name="teacher")
     probabilities = predict(teacher, SENTENCES, features)
     assert score(probabilities.float(), {"all": [SENTENCES]}, vocabulary) == {"all": 100.0, "mean": 100.0}
+
+
+def test_a_training_that_was_interrupted_ends_with_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("research.entities_en.learning._SAVE_SECONDS", 0)
+
+    def trained(state: Path | None, stop: int | None = None) -> dict[str, torch.Tensor]:
+        torch.manual_seed(1)
+        network, seen = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), 0
+
+        def loss_of(batch: float) -> torch.Tensor:
+            nonlocal seen
+            seen += 1
+            if seen == stop:
+                raise InterruptedError
+            loss: torch.Tensor = network(torch.tensor([batch, 1.0])).square().sum()
+            return loss
+
+        groups = [{"params": list(network.parameters()), "lr": 0.1}]
+        learn(network, groups, [[1.0, 2.0, 3.0], [4.0, 5.0]], loss_of, name="test", state=state)
+        return network.state_dict()
+
+    whole = trained(None)
+    for stop in (2, 3, 2):
+        with pytest.raises(InterruptedError):
+            trained(tmp_path / "state", stop)
+    for name, value in trained(tmp_path / "state").items():
+        torch.testing.assert_close(value, whole[name], rtol=0, atol=0)

@@ -65,6 +65,22 @@ def test_merge_stages_takes_each_label_from_its_stage() -> None:
     assert torch.allclose(merged.probabilities, logits.softmax(-1))
 
 
+def test_a_share_of_the_draft_is_averaged_with_what_stage_two_says(tagger: Any, random_documents: Draw) -> None:
+    documents = random_documents(0, documents=4)
+
+    def distributions(*, threshold: float, share: float) -> torch.Tensor:
+        tagger.set_draft_share(share)
+        found: torch.Tensor = tagger.tabulate(
+            documents, PredictOptions(threshold=threshold), keep="distributions"
+        ).distributions
+        return found
+
+    drafts, refined = distributions(threshold=9.0, share=0.0), distributions(threshold=-1.0, share=0.0)
+    averaged = distributions(threshold=-1.0, share=0.4)
+    torch.testing.assert_close(averaged, 0.4 * drafts + 0.6 * refined)
+    assert not torch.allclose(averaged, refined)
+
+
 def test_predictions_have_the_columns_of_the_table(tagger: Any, documents: Documents) -> None:
     table = tagger.tabulate(documents, PredictOptions(threshold=1.0))
     predictions = [
