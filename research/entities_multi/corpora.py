@@ -17,7 +17,7 @@ from concord.workflows.corpora import SeenDocuments, describe_part, read_corpora
 from research.entities_en.learning import Documents
 from research.entities_en.prepared import Prepared, flat
 from research.entities_en.silver import GOLD_TYPES
-from research.parser_multi import contraction
+from research.parser_multi.texts import contraction
 
 UNER = ("pt", "hr", "sr", "da", "sk", "sv")
 NEWSPAPERS = ("nl", "fr", "de_lft", "de_onb", "de_sbb")

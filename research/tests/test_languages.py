@@ -8,7 +8,6 @@ import torch
 
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from research import parser_multi
 from research.entities_multi import corpora
 from research.entities_multi.reach import Reach, choose
 from research.parser_en import raw_text
@@ -39,7 +38,7 @@ CONLLU = """# newdoc id = a
     [("de", "o", "do"), ("Em", "as", "Nas"), ("a", "a", "à"), ("por", "os", "pelos"), ("de", "Porto", None)],
 )
 def test_contractions_are_as_portuguese_writes_them(first: str, second: str, written: str | None) -> None:
-    assert parser_multi.contraction(first, second) == written
+    assert texts.contraction(first, second) == written
 
 
 def test_a_name_does_not_begin_within_a_contraction() -> None:
