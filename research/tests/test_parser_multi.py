@@ -2,12 +2,14 @@
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import Document, ParsedDocument
@@ -18,6 +20,7 @@ from concord.pipeline.parsing.stanza_packages import LEMMAS_NAME, NETWORK_NAME
 from research.parser_en import raw_text
 from research.parser_en.conllu import ConlluSentence
 from research.parser_en.raw_text import Token
+from research.parser_multi import __main__ as commands
 from research.parser_multi import labels, network, pack, texts
 from research.parser_multi.corpora import treebanks
 from research.parser_multi.labels import Labels, Numbers
@@ -95,7 +98,7 @@ def test_the_network_learns_what_the_states_tell(corpora: Path, tmp_path: Path) 
     joined = Labels.joined([Numbers(config).gold(one) for one in own])
     states = np.random.default_rng(1).normal(size=(sum(joined.lengths), 16)).astype(np.float16)
     corpus = network.Corpus("all", joined, states)
-    settings = network.Settings(epochs=60, rate=1e-2, dropout=0.0, times={"all": 2})
+    settings = network.Settings(epochs=40, rate=2e-2, dropout=0.0)
     trained = network.train(config, [corpus], [], settings, tmp_path / "network.pt")
     assert network.scores(trained, corpus) == dict.fromkeys(("upos", "xpos", "feats", "languages", "uas", "las"), 100.0)
     # As a teacher it says the same, in the order of the sentences.
@@ -146,3 +149,37 @@ class _Marked:
 
     def __init__(self, text: str) -> None:
         self.text = text
+
+
+def test_the_steps_make_a_network_of_treebanks_and_texts(corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    english = corpora / "labelled" / "ewt_uner"
+    english.mkdir(parents=True)
+    for part in ("train", "dev"):
+        (english / f"{part}.conllu").write_text(GERMAN, encoding="utf-8")
+
+    def write_states(path: Path, documents: Sequence[Sequence[Sequence[str]]]) -> None:
+        words = sum(len(one) for document in documents for one in document)
+        np.save(path, np.random.default_rng(1).normal(size=(words, 8)).astype(np.float16))
+
+    for module in (commands, network):
+        monkeypatch.setattr(module, "write_states", write_states)
+    monkeypatch.setattr(commands, "WIDTH", 8)
+    for name in ("_TEACHER", "_NETWORK"):
+        monkeypatch.setattr(commands, name, getattr(commands, name)._replace(epochs=1))
+    read = [("a", "sr", [[("Ljudi", "idu"), ("Idu",)]]), ("b", "en", [[("Bob", "goes")]])]
+    monkeypatch.setattr(commands, "documents_to_label", lambda _: iter(read))
+    work = corpora / "work"
+    for step in ("states", "teacher", "silver", "network"):
+        arguments = [step, str(work), *([str(corpora)] if step in {"states", "silver"} else [])]
+        found = CliRunner().invoke(commands.main, arguments, catch_exceptions=False)
+        assert found.exit_code == 0, found.output
+    gold, dev = commands._gold(work)
+    assert [one.name for one in gold] == ["de", "en", "sr", "sr_cyrillic"]
+    assert dev.labels.lengths.tolist() == [5]
+    silver = network.Corpus.read(work / "silver" / "a.npz")
+    assert silver.labels.lengths.tolist() == [2, 1]
+    config = commands._config(work)
+    assert {config.languages[number] for number in silver.labels.languages} == {"sr"}
+    start, end = (network.load(config, work / f"{name}.pt") for name in ("teacher-1", "network"))
+    assert not torch.equal(start.hidden.weight, end.hidden.weight)
+    assert torch.equal(start.scale, end.scale)
