@@ -16,8 +16,8 @@
     python -m research.entities_multi score WORK START WORK/bundle -o SCORES.json
 
 WORK is a folder of what was made, START the bundled tagger before, from which the training goes on. CORPORA has those
-of English, uner_* and europeana_*; TREEBANKS the NorNE of both written forms of Norwegian. Each step is skipped once
-its result is there, and a training goes on from where it was interrupted.
+of English, uner_* and europeana_*; TREEBANKS the NorNE of both written forms of Norwegian. A long step is skipped once
+its result is there, the others are repeated, and a training goes on from where it was interrupted.
 
 START and two BiLSTMs, one of English and one of all languages, are the teachers: the mean of their probabilities labels
 the open texts, and is a share of what the train parts of the further languages teach. These have PER, LOC and ORG
