@@ -9,6 +9,9 @@ Command: python benchmarks/bench_encoder.py --corpora ../shared/data/labelled --
 - `encoder`: words a second of the encoder alone, on 600 sentences of the first part, in the same turns.
 - `processors`: the labels and probabilities of the first part by child processes that are held to fewer vector
   instructions (torch's ATEN_CPU_CAPABILITY, oneDNN's ONEDNN_MAX_CPU_ISA), against those of this processor.
+
+With --before another checkout is measured against this one instead: the processor time of the encoder alone by child
+processes that take turns, and the labels of the first part, on this processor and on one with AVX2 alone.
 """
 
 import argparse
@@ -49,6 +52,7 @@ PROCESSORS: Mapping[str, Mapping[str, str]] = {
     "no vector instructions in torch": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
 }
 _SENTENCES = 600
+_TURN_SENTENCES = 60
 Way = TypeVar("Way", bound=str)
 
 
@@ -158,6 +162,59 @@ def compare_processors(model: str, path: Path) -> dict[str, object]:
     return report
 
 
+class EncoderOf:
+    """A process that encodes sentences with the encoder of a checkout."""
+
+    def __init__(self, checkout: Path, path: Path, variables: Mapping[str, str]) -> None:
+        """Start the process."""
+        command = [sys.executable, __file__, "--turns", "--corpora", str(path)]
+        environ = {**os.environ, **variables, "PYTHONPATH": str(checkout)}
+        self._process = subprocess.Popen(
+            command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def turn(self) -> float:
+        """Return the microseconds of processor time a word of one turn."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+def take_turns(path: Path) -> None:
+    """Encode the first sentences of a corpus for every line of stdin, and print the microseconds a word."""
+    sentences = [one.words for one in chain.from_iterable(read_corpora([str(path)], labels=TYPES))][:_TURN_SENTENCES]
+    encoder = FrozenEncoder(EncoderConfig(passage_words=190))
+    for _ in sys.stdin:
+        print(1e6 * timed(partial(encoder.features, sentences))[1] / sum(map(len, sentences)), flush=True)
+
+
+def compare_checkouts(before: Path, model: str, path: Path, *, rounds: int) -> dict[str, object]:
+    """Compare another checkout's encoder with this one's, by kinds of processors."""
+    report: dict[str, object] = {}
+    for name, variables in {"this processor": {}, "AVX2": PROCESSORS["AVX2"]}.items():
+        pair = [EncoderOf(checkout, path, variables) for checkout in (before, Path.cwd())]
+        turns = [[encoder.turn() for encoder in pair] for _ in range(rounds + 1)][1:]
+        for encoder in pair:
+            encoder.close()
+        old, new = (of_child(model, path, {**variables, "PYTHONPATH": str(one)}) for one in (before, Path.cwd()))
+        report[name] = {
+            "product": {"before": old["product"], "now": new["product"]},
+            "microseconds_a_word": {
+                "before": quartiles([turn[0] for turn in turns], digits=1),
+                "now": quartiles([turn[1] for turn in turns], digits=1),
+            },
+            "times_as_fast": quartiles([slow / fast for slow, fast in turns], digits=3),
+            "words": len(new["labels"]),
+            "labels_changed": sum(one != other for one, other in zip(old["labels"], new["labels"], strict=True)),
+        }
+    return report
+
+
 def main() -> None:
     """Measure every corpus and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -165,21 +222,31 @@ def main() -> None:
     parser.add_argument("--model", default="entities_multi")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--summary", type=Path)
+    parser.add_argument("--before", type=Path, help="root of another checkout, to measure against this one")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--turns", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.child:
         print(json.dumps(answer(arguments.model, arguments.corpora)))
         return
+    if arguments.turns:
+        take_turns(arguments.corpora)
+        return
     found = find_tagger(arguments.model)
     paths = {part: next((arguments.corpora / part).glob("dev.*")) for part in PARTS}
     first = next(iter(paths.values()))
     report = environment("bench_encoder.py") | {"model": found.identity.model_dump()}
-    report["processors"] = compare_processors(arguments.model, first)
-    report["encoder"] = time_encoder(first, rounds=arguments.rounds)
-    with TemporaryDirectory() as copies:
-        folders = {precision: copy_with(precision, found.folder, Path(copies) / precision) for precision in PRECISIONS}
-        report["precision"] = {part: compare(folders, path, rounds=arguments.rounds) for part, path in paths.items()}
+    if arguments.before is not None:
+        report["before"] = compare_checkouts(arguments.before, arguments.model, first, rounds=arguments.rounds)
+    else:
+        report["processors"] = compare_processors(arguments.model, first)
+        report["encoder"] = time_encoder(first, rounds=arguments.rounds)
+        with TemporaryDirectory() as copies:
+            folders = {one: copy_with(one, found.folder, Path(copies) / one) for one in PRECISIONS}
+            report["precision"] = {
+                part: compare(folders, path, rounds=arguments.rounds) for part, path in paths.items()
+            }
     print(text := json.dumps(report, indent=1))
     if arguments.summary is not None:
         arguments.summary.write_text(text + "\n", encoding="utf-8")
