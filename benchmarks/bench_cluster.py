@@ -26,8 +26,8 @@ from concord.pipeline.annotate import annotate
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig
 from concord.pipeline.executors import ray_scheduler
 from concord.pipeline.executors.base import StopRequest
-from concord.pipeline.executors.ray_actors import ShardActor, SharedStorage
-from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole
+from concord.pipeline.executors.ray_actors import SharedStorage
+from concord.pipeline.executors.ray_scheduler import RayScheduler, Workers
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.output_folder import OutputFolder
@@ -66,7 +66,7 @@ def drive(plan: Plan, *, workers: int, shard_seconds: float, latency: float) -> 
     shard = plan.shards[0]
     shards = [replace(shard, index=index) for index in range(workers * SHARDS_PER_WORKER)]
     large = plan.model_copy(update={"shards": tuple(shards)})
-    role = WorkerRole(count=workers, cpus=1, gpus=0, key="actors", actor=ShardActor, build=build)
+    kind = Workers(count=workers, cpus=1, gpus=0, build=build)
     tally = RunTally(large, [], lambda _: None)
 
     def read(_log: CrashLog, shard: Any) -> ShardProgress:
@@ -80,7 +80,7 @@ def drive(plan: Plan, *, workers: int, shard_seconds: float, latency: float) -> 
         mock.patch.object(ray_scheduler, "PROGRESS_SECONDS", PROGRESS_SECONDS),
     ):
         wall, thread = time.perf_counter(), time.thread_time()
-        scheduler = RayScheduler(large, ExecutorConfig(kind="ray"), [role], storage)
+        scheduler = RayScheduler(large, ExecutorConfig(kind="ray"), kind, storage)
         try:
             scheduler.run(shards, on_report=tally.add, on_progress=tally.update, stop=StopRequest())
         finally:

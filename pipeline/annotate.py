@@ -19,7 +19,7 @@ import yaml
 
 from concord.models.errors import ConfigError
 from concord.pipeline.config import ExecutorConfig
-from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, Executor, run_locally
+from concord.pipeline.executors.base import BuildWorker, Executor, run_locally
 from concord.pipeline.executors.ray_setup import resolve_auth_mode
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.collection import DeadLetterFilter
@@ -32,7 +32,7 @@ from concord.pipeline.run_report import OnProgress, RunReport, RunTally
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.folders import names_in
 from concord.pipeline.storage.output_paths import read_bytes
-from concord.pipeline.worker.build import build_parse_worker, build_worker
+from concord.pipeline.worker.build import build_worker
 
 
 def annotate(
@@ -41,7 +41,6 @@ def annotate(
     retry: DeadLetterFilter | None = None,
     progress: OnProgress | None = None,
     build: BuildWorker = build_worker,
-    build_parse: BuildParseWorker = build_parse_worker,
 ) -> RunReport:
     """Annotate what the output folder does not hold yet, and finish the run.
 
@@ -53,7 +52,7 @@ def annotate(
             fails again has one more in ``attempts``. The configuration is then that of the run's plan, except for the
             executor.
         progress: called in this process, once before the first shard, from time to time during a shard and after each.
-        build, build_parse: make the worker, and one that parses for others, in the process that runs it.
+        build: makes the worker in the process that runs it.
 
     Raises:
         PlanError: when the folder holds another run; for ``retry``, when the run is not finished or its other
@@ -87,7 +86,7 @@ def annotate(
             with tally.timed(folder):
                 if shards:
                     folder.remove_broken_commits(shards, generation=plan.generation)
-                    run_shards = _executor(config.executor, build, build_parse)
+                    run_shards = _executor(config.executor, build)
                     tally.replaced = run_shards(plan, shards, tally.add, tally.update)
             retention = Retention(keep=config.output.keep, grace_seconds=config.output.grace_seconds)
             folder.finish(plan, retention)
@@ -150,11 +149,11 @@ def _write_settings(job: ResolvedJob) -> None:
         write_atomically(path, text.encode(), staging=job.folder.staging)
 
 
-def _executor(config: ExecutorConfig, build: BuildWorker, build_parse: BuildParseWorker) -> Executor:
+def _executor(config: ExecutorConfig, build: BuildWorker) -> Executor:
     if config.kind == "local":
         return partial(run_locally, drain_seconds=config.drain_seconds, build=build)
     resolve_auth_mode(os.environ.get("RAY_ADDRESS"))
     # Importing Ray takes seconds, and a finished run needs none.
     from concord.pipeline.executors.ray_cluster import run_on_ray
 
-    return partial(run_on_ray, config=config, build=build, build_parse=build_parse)
+    return partial(run_on_ray, config=config, build=build)

@@ -151,18 +151,15 @@ class ExecutorConfig(Config):
 
     kind: Literal["local", "ray"] = "local"
     actors: int | None = Field(default=None, ge=1)
-    """Ray only: number of workers, each with one shard in flight; where they hold GPUs, those with a GPU. If null, two;
-    with GPUs as many as there is room for, three CPUs left beside each for workers that parse."""
+    """Ray only: number of workers, each with one shard in flight. If null, two; with GPUs as many as there is
+    room for."""
     threads: int | None = Field(default=None, ge=1)
     """Threads of a worker for tagging; parsing uses one. Fixed in the plan of a collection. If null, a new plan takes
     OMP_NUM_THREADS, or without that variable 1 for Ray and all cores (at most 4) for local. Set it where both executors
     should write equal bytes, and to 1 where other work shares the cores."""
     gpus: float | None = Field(default=None, ge=0)
-    """Ray only: share of a GPU that a worker holds beside `threads` CPUs. If above 0, other workers parse for these, on
-    CPUs. If null, a quarter where tagger.device is cuda, and else 0."""
-    parse_actors: int | None = Field(default=None, ge=0)
-    """Ray with gpus only: number of workers that parse for those with a GPU, each with one shard in flight and one CPU.
-    If null, one for each CPU that workers with a GPU leave; if 0, each of these parses for itself."""
+    """Ray only: share of a GPU that a worker holds beside `threads` CPUs. If null, a quarter where tagger.device is
+    cuda, and else 0."""
     worker_memory_bytes: int | None = Field(default=None, ge=1)
     """Ray only: a worker that holds more memory (RSS) than this after a shard is replaced by a new one. Never if null.
     Choose well above what a worker holds after its first shards."""
@@ -182,7 +179,7 @@ class ExecutorConfig(Config):
         return self.gpus if self.gpus is not None else _GPU_SHARE * (device == "cuda")
 
     def num_actors(self, device: str) -> int | None:
-        """Return the number of workers that tag, given the tagger's device; None if it depends on the nodes."""
+        """Return the number of workers, given the tagger's device; None if it depends on the nodes."""
         return self.actors if self.actors is not None or self.gpu_share(device) else _ACTORS
 
     @field_validator("gpus")
@@ -192,7 +189,7 @@ class ExecutorConfig(Config):
             raise ValueError("expected a share of one GPU, up to 1, or a whole number of them")
         return gpus
 
-    @field_validator("gpus", "parse_actors", "shard_seconds")
+    @field_validator("gpus", "shard_seconds")
     @classmethod
     def _check_ray_alone(cls, setting: float | None, other: ValidationInfo) -> float | None:
         if setting is not None and other.data.get("kind") == "local":

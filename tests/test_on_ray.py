@@ -135,9 +135,7 @@ def check_equal(output: Path, expected: Path) -> None:
     assert verify(output) == []
 
 
-def test_workers_of_two_kinds_write_the_bytes_of_a_local_run_and_store_its_texts_later(
-    tmp_path: Path, head: Head
-) -> None:
+def test_workers_with_gpus_write_the_bytes_of_a_local_run_and_store_its_texts_later(tmp_path: Path, head: Head) -> None:
     folder = tmp_path / "archive"
     folder.mkdir()
     for name, content in hostile_files().items():
@@ -157,13 +155,9 @@ def test_workers_of_two_kinds_write_the_bytes_of_a_local_run_and_store_its_texts
         return {**HOSTILE, "output": {"path": str(path), "keep_text": True}}
 
     def work() -> None:
-        roles: dict[str, Any] = {"actors": 2, "gpus": 0.5, "parse_actors": 1}
-        # Its parser must not be called where others parse ahead.
-        config = ray_job(folder, output, changes=HOSTILE, **roles)
-        report = runs.run_job(config, build=fakes.build_worker_that_only_tags)
-        assert report.seconds["parse"] > 0
+        runs.run_job(ray_job(folder, output, changes=HOSTILE, actors=2, gpus=0.5))
         runs.copy_output(output, copy)
-        runs.run_job(ray_job(folder, output, changes=with_texts(output), gpus=1, parse_actors=0))
+        runs.run_job(ray_job(folder, output, changes=with_texts(output), gpus=1))
 
     assert finish(start(work, head.address)) == 0
     runs.run_job(runs.job(folder, local, **HOSTILE))
@@ -222,7 +216,7 @@ def test_lost_node_costs_no_shard_an_attempt(tmp_path: Path, head: Head) -> None
     def work() -> None:
         uncounted = mock.patch.object(CrashLog, "record_death", side_effect=AssertionError)
         with uncounted, mock.patch.object(ray_scheduler, "HOLD_SECONDS", 1.0):
-            runs.run_job(ray_job(source, output, actors=2, gpus=1, parse_actors=0))
+            runs.run_job(ray_job(source, output, actors=2, gpus=1))
 
     with ray_node(head, options=("--num-cpus=1", "--num-gpus=1")) as node:
         process = start(work, head.address)
@@ -240,7 +234,6 @@ def test_workers_that_do_not_fit_or_cannot_be_built_end_the_run(
     refused: list[dict[str, Any]] = [
         {"actors": 3, "threads": 2},
         {"actors": 2, "gpus": 1},
-        {"actors": 2, "gpus": 0.25, "parse_actors": 2},
     ]
 
     def work() -> None:
@@ -254,7 +247,6 @@ def test_workers_that_do_not_fit_or_cannot_be_built_end_the_run(
     said = capfd.readouterr().err
     assert "3 workers of 2 CPUs and 0 GPUs do not fit the Ray cluster (3 CPUs and 1 GPUs)" in said
     assert "2 workers of 1 CPUs and 1 GPUs do not fit the Ray cluster (3 CPUs and 1 GPUs)" in said
-    assert "(left by executor.actors: 1 CPUs and 0.5 GPUs); lower executor.parse_actors" in said
     assert "ModelError: a worker cannot be built: OSError: no weights for fake_tagger" in said
     assert not list(tmp_path.glob("*/*/*.parquet"))
 

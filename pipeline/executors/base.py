@@ -23,13 +23,12 @@ from concord.pipeline.worker.crash_log import CrashLog, WorkPlace
 from concord.pipeline.worker.shard_progress import OnShardProgress, ShardProgress, Timings
 
 if TYPE_CHECKING:
-    from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker
+    from concord.pipeline.worker.shard_worker import ShardWorker
 
 
 logger = logging.getLogger(__name__)
 
 BuildWorker = Callable[[Plan], "ShardWorker"]
-BuildParseWorker = Callable[[Plan], "ParseWorker"]
 OnReport = Callable[[CommitRecord, Timings], None]
 
 

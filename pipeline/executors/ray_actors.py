@@ -1,17 +1,15 @@
 """Ray actors that each hold one worker, and what a worker of another machine must see of the driver's files."""
 
 import gc
-import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 from uuid import uuid4
 
 import ray
-from ray.exceptions import RayError
 
 from concord.models.errors import ConfigError
 from concord.pipeline.output.manifest import CommitRecord
@@ -22,7 +20,6 @@ from concord.pipeline.storage.files import is_url
 from concord.pipeline.storage.output_paths import output_path, remove
 from concord.pipeline.worker.crash_log import CrashLog
 from concord.pipeline.worker.shard_progress import Timings
-from concord.pipeline.worker.stages import Parses
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,19 +74,15 @@ class SharedStorage:
         )
 
 
-logger = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardResult:
     """What a worker returns for a shard.
 
     Attributes:
-        report: None if the shard was only parsed.
         resident_bytes: memory of its process; None where the system does not tell.
     """
 
-    report: CommitRecord | None
+    report: CommitRecord
     timings: Timings
     resident_bytes: int | None
 
@@ -102,7 +95,7 @@ class ProcessPlace:
     node: str
 
 
-class _Actor:
+class ShardActor:
     """A worker in a process of its own.
 
     Args:
@@ -129,34 +122,8 @@ class _Actor:
             raise ConfigError(self._fault)
         return self._place
 
-
-class ShardActor(_Actor):
-    """A worker that tags and commits; it parses what was not parsed ahead."""
-
-    def run(self, shard: Shard, parse_tables: Sequence[Any]) -> ShardResult:
-        """Annotate and commit a shard.
-
-        Args:
-            parse_tables: a reference to its parses, if it was parsed ahead. In a list, since Ray would otherwise
-                resolve it, and fail the call when the parses are lost.
-        """
+    def run(self, shard: Shard) -> ShardResult:
+        """Annotate and commit a shard."""
         on_progress = CrashLog(self._plan).progress_writer(shard)
-        report, timings = self._worker.run(shard, parses=_fetch(parse_tables), on_progress=on_progress)
+        report, timings = self._worker.run(shard, on_progress=on_progress)
         return ShardResult(report=report, timings=timings, resident_bytes=resident_bytes())
-
-
-class ParseActor(_Actor):
-    """A worker that only parses."""
-
-    def run(self, shard: Shard) -> tuple[ShardResult, Mapping[str, Any]]:
-        """Parse a shard; its tables stay in the object store as an object of their own."""
-        tables, timings = self._worker.run(shard)
-        return ShardResult(report=None, timings=timings, resident_bytes=resident_bytes()), tables
-
-
-def _fetch(parse_tables: Sequence[Any]) -> Parses | None:
-    try:
-        return Parses(ray.get(parse_tables[0])) if parse_tables else None
-    except RayError as error:
-        logger.warning("parses made ahead are lost (%s); parsing again", type(error).__name__)
-        return None

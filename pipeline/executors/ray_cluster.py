@@ -12,8 +12,6 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +21,20 @@ from ray.exceptions import RayError, RayTaskError
 from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.errors import StoppedError
-from concord.pipeline.executors.base import BuildParseWorker, BuildWorker, OnReport, stop_request
-from concord.pipeline.executors.ray_actors import ParseActor, ShardActor, SharedStorage
-from concord.pipeline.executors.ray_scheduler import RayScheduler, WorkerRole, cause_of, runtime_env, workers_that_fit
+from concord.pipeline.executors.base import BuildWorker, OnReport, stop_request
+from concord.pipeline.executors.ray_actors import SharedStorage
+from concord.pipeline.executors.ray_scheduler import RayScheduler, Workers, cause_of, runtime_env, workers_that_fit
 from concord.pipeline.executors.ray_setup import leftovers_ended, resolve_auth_mode
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.resources import usable_cores
 from concord.pipeline.storage.atomic_writes import store_errors
 from concord.pipeline.storage.files import file_sha256
-from concord.pipeline.worker.build import build_parse_worker, build_worker
+from concord.pipeline.worker.build import build_worker
 from concord.pipeline.worker.shard_progress import OnShardProgress
 
 logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 20.0
-_PARSERS_FOR_A_GPU_WORKER = 3
-"""Of a worker with a GPU, a word took 21 to 28 microseconds of its CPU, to tag and to write; parsing it took 81."""
 
 
 def run_on_ray(
@@ -49,23 +45,21 @@ def run_on_ray(
     *,
     config: ExecutorConfig,
     build: BuildWorker = build_worker,
-    build_parse: BuildParseWorker = build_parse_worker,
 ) -> Mapping[str, int]:
     """Run shards on the cluster of ``RAY_ADDRESS``, or on a Ray of its own here; otherwise as ``Executor`` describes.
 
     Args:
-        build, build_parse: build each kind of worker from a plan in its process.
+        build: builds a worker from a plan in its process.
 
     Raises:
         ConfigError: when the cluster has no room for the workers.
     """
-    _check_parsing(plan, config)
     with connected(cpus=_cpus_here(plan, config, len(shards))):
-        nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
-        roles = choose_roles(plan, config, len(shards), nodes, build=build, build_parse=build_parse)
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        workers = choose_workers(plan, config, len(shards), nodes, build=build)
         # Ray installs its own SIGTERM handler when it starts, so ours is installed afterwards.
         with stop_request(config.drain_seconds) as stop, SharedStorage.of(plan, shards).marked() as storage:
-            scheduler = RayScheduler(plan, config, roles, storage)
+            scheduler = RayScheduler(plan, config, workers, storage)
             try:
                 scheduler.run(shards, on_report=on_report, on_progress=on_progress, stop=stop)
             finally:
@@ -73,97 +67,41 @@ def run_on_ray(
     return dict(scheduler.replaced)
 
 
-def _check_parsing(plan: Plan, config: ExecutorConfig) -> None:
-    """Refuse workers that only parse where they would help nobody, or have no GPU that they need."""
-    if not config.gpu_share(plan.config.tagger.device):
-        if config.parse_actors:
-            raise ConfigError(
-                "executor.parse_actors: expected null where workers hold no GPU and parse for themselves, got "
-                f"{config.parse_actors}; set tagger.device=cuda or executor.gpus, or raise executor.actors instead"
-            )
-    elif config.parse_actors != 0 and plan.config.parser.device == "cuda":
-        raise ConfigError(
-            "executor.parse_actors: workers that only parse hold no GPU, and parser.device is cuda; set "
-            "executor.parse_actors=0 to parse where the tagger works, or parser.device=cpu"
-        )
-
-
 def _cpus_here(plan: Plan, config: ExecutorConfig, shards: int) -> int:
     """Return the CPUs that a Ray of this machine offers: those of the workers; where they are to be chosen, all."""
     device = plan.config.tagger.device
-    asked = min(config.num_actors(device) or 0, shards) * plan.threads + min(config.parse_actors or 0, shards)
+    asked = min(config.num_actors(device) or 0, shards) * plan.threads
     return max(asked, usable_cores()) if config.gpu_share(device) else asked
 
 
-def choose_roles(
-    plan: Plan,
-    config: ExecutorConfig,
-    shards: int,
-    nodes: Mapping[str, Mapping[str, float]],
-    *,
-    build: BuildWorker,
-    build_parse: BuildParseWorker,
-) -> list[WorkerRole]:
-    """Return the kinds of workers, in numbers that the nodes, if idle, have room for; no CPU or GPU is given twice.
+def choose_workers(
+    plan: Plan, config: ExecutorConfig, shards: int, nodes: Sequence[Mapping[str, float]], *, build: BuildWorker
+) -> Workers:
+    """Return the workers, as many as the job says; where none says it, as the GPUs of idle nodes have room for.
 
-    There are no more of each kind than shards, since each costs a process and its models.
+    There are no more than shards, since each costs a process and its models.
 
     Args:
-        nodes: the resources of each node, by its id.
+        nodes: the resources of each node.
 
     Raises:
-        ConfigError: when there is no room for the numbers of the configuration. Ray would wait for it forever.
+        ConfigError: when there is no room for the number of the configuration. Ray would wait for it forever.
     """
-    device = plan.config.tagger.device
-    gpus, actors = config.gpu_share(device), config.num_actors(device)
-    free = {node: dict(resources) for node, resources in nodes.items()}
-    worker = WorkerRole(count=shards, cpus=plan.threads, gpus=gpus, key="actors", actor=ShardActor, build=build)
-    leaves_room = actors is None and config.parse_actors != 0
-    worker = _placed(worker, actors, free, beside=_PARSERS_FOR_A_GPU_WORKER if leaves_room else 0)
-    if not gpus:
-        return [replace(worker, nodes=())]
-    parser = WorkerRole(count=shards, cpus=1, gpus=0, key="parse_actors", actor=ParseActor, build=build_parse)
-    parser = _placed(parser, config.parse_actors, free)
-    logger.info(
-        "executor.actors=%d with %g GPUs and %d CPUs each, executor.parse_actors=%d with 1 CPU each",
-        *(worker.count, worker.gpus, worker.cpus, parser.count),
-    )
-    return [worker, parser] if parser.count else [worker]
-
-
-def _placed(
-    role: WorkerRole, count: int | None, free: Mapping[str, dict[str, float]], *, beside: int = 0
-) -> WorkerRole:
-    """Return the role with its workers on nodes that take turns, and take what they hold from what is free.
-
-    Args:
-        role: with as many workers as are of use.
-        count: how many are asked for; if None, as many as there is room for.
-        beside: CPUs to leave for each, unless it is the only one of its node.
-    """
-    rooms = {
-        node: min(
-            workers_that_fit(resources, cpus=role.cpus, gpus=role.gpus),
-            max(1, workers_that_fit(resources, cpus=role.cpus + beside, gpus=0)),
-        )
-        for node, resources in free.items()
-    }
-    turns = (node for turn in range(max(rooms.values(), default=0)) for node, room in rooms.items() if room > turn)
-    nodes = tuple(islice(turns, role.count if count is None else min(count, role.count)))
-    # Those that tag may parse for themselves.
-    needed = min(role.count, count if count is not None else int(role.gpus > 0))
-    if len(nodes) < needed:
-        have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in free.values())
-        left = "left by executor.actors: " if role.actor is ParseActor else ""
+    cpus, gpus = plan.threads, config.gpu_share(plan.config.tagger.device)
+    asked = config.num_actors(plan.config.tagger.device)
+    room = sum(workers_that_fit(resources, cpus=cpus, gpus=gpus) for resources in nodes)
+    needed = min(shards, 1 if asked is None else asked)
+    if room < needed:
+        have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
         raise ConfigError(
-            f"executor: {needed} workers of {role.cpus} CPUs and {role.gpus:g} GPUs do not fit the Ray cluster "
-            f"({left}{have or 'no node'}); lower executor.{role.key}, executor.threads or executor.gpus, or add nodes"
-            f"{', or set tagger.device=cpu' if role.gpus else ''}"
+            f"executor: {needed} workers of {cpus} CPUs and {gpus:g} GPUs do not fit the Ray cluster "
+            f"({have or 'no node'}); lower executor.actors, executor.threads or executor.gpus, or add nodes"
+            f"{', or set tagger.device=cpu' if gpus else ''}"
         )
-    for node in nodes:
-        free[node]["CPU"] -= role.cpus
-        free[node]["GPU"] = free[node].get("GPU", 0) - role.gpus
-    return replace(role, count=len(nodes), nodes=nodes)
+    count = min(shards, room if asked is None else asked)
+    if gpus:
+        logger.info("executor.actors=%d with %g GPUs and %d CPUs each", count, gpus, cpus)
+    return Workers(count=count, cpus=cpus, gpus=gpus, build=build)
 
 
 def hash_files(paths: Sequence[str]) -> list[str]:

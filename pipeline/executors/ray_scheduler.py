@@ -1,9 +1,6 @@
 """Schedule shards on Ray actors: start them, hand out shards, collect results, replace workers, shut down.
 
-Each actor has at most one shard in flight. Where workers hold GPUs, others parse ahead for them on CPUs; the parses go
-from process to process as Arrow tables in Ray's object store, a bounded number at a time, and the driver does not open
-them. A parse made ahead is only ever help: a shard whose parse fails, or is lost with its node, is parsed by the worker
-that tags it.
+Each actor has at most one shard in flight.
 
 Ray restarts an actor whose process dies but never repeats a call: what is tried again, and how often, is decided here.
 An actor gets work only after it has answered a ping, and a worker's death counts against its shard only when another
@@ -21,7 +18,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import repeat
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -29,14 +25,13 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayError, RayTaskError
 from ray.util import metrics
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from concord.models.errors import ConcordError, ModelError
 from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.documents import STAGES
 from concord.pipeline.errors import DeviceError, ShardError
-from concord.pipeline.executors.base import OnReport, StopRequest
-from concord.pipeline.executors.ray_actors import ParseActor, ProcessPlace, ShardResult, SharedStorage
+from concord.pipeline.executors.base import BuildWorker, OnReport, StopRequest
+from concord.pipeline.executors.ray_actors import ProcessPlace, ShardActor, ShardResult, SharedStorage
 from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.resources import WAIT_POLICY
@@ -122,23 +117,18 @@ _IMPORT_ROOT = Path(__file__).absolute().parents[3]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerRole:
-    """A kind of worker.
+class Workers:
+    """How many workers there are, and what each needs.
 
     Attributes:
         cpus, gpus: that each holds.
-        nodes: the id of the node of each; empty if they may be anywhere.
-        key: the setting of ExecutorConfig that says how many there are.
-        actor: its class, built from the plan and ``build``.
+        build: builds one from a plan in its process.
     """
 
     count: int
     cpus: int
     gpus: float
-    key: str
-    actor: type
-    build: Callable[[Plan], Any]
-    nodes: tuple[str, ...] = ()
+    build: BuildWorker
 
 
 def workers_that_fit(resources: Mapping[str, float], *, cpus: int, gpus: float) -> int:
@@ -186,26 +176,18 @@ class _Worker:
     """One actor and its state.
 
     Attributes:
-        node: the id of the node that has room for it; None if any may have.
         process: the process that answered its last ping.
         is_late: whether it was killed because its shard took too long.
         silent_since: when it stopped answering; seconds of the monotonic clock.
         ping_at: when it is to be pinged again; seconds of the monotonic clock.
     """
 
-    role: WorkerRole
-    node: str | None = None
     actor: Any = None
     process: ProcessPlace | None = None
     lost_call: _LostCall | None = None
     is_late: bool = False
     silent_since: float | None = None
     ping_at: float | None = None
-
-    @property
-    def only_parses(self) -> bool:
-        """Whether its shards remain to be tagged."""
-        return self.role.actor is ParseActor
 
     @property
     def silence(self) -> float:
@@ -225,36 +207,33 @@ class _Call:
     Attributes:
         since: when it started, or was last seen to go on to another document; seconds of the monotonic clock.
         at: the document that was in progress alone then.
-        tables: reference to the parses that come with the result of a worker that only parses.
-        parse_timings: how long the shard was parsed ahead, once that is done.
     """
 
     worker: _Worker
     shard: Shard | None = None
     since: float = field(default_factory=time.monotonic)
     at: WorkPlace | None = None
-    tables: Any = None
-    parse_timings: Timings = field(default_factory=Timings)
 
 
 class RayScheduler:
     """The actors of one run, their calls in flight, and the shards that wait."""
 
-    def __init__(self, plan: Plan, config: ExecutorConfig, roles: Sequence[WorkerRole], storage: SharedStorage) -> None:
+    def __init__(self, plan: Plan, config: ExecutorConfig, workers: Workers, storage: SharedStorage) -> None:
         self.replaced: Counter[str] = Counter()
         self._config = config
+        self._kind = workers
         self._storage = storage
         self._plan: Any = plan.for_workers().to_json()
         if len(self._plan) > _LARGEST_INLINE:
             # Ray restarts actors from such an object only as long as somebody holds a reference to it.
             self._plan = ray.put(self._plan)
-        environment = runtime_env(threads=plan.threads)
-        self._actor_classes = {
-            role: ray.remote(
-                num_cpus=role.cpus, num_gpus=role.gpus, max_restarts=-1, max_task_retries=0, runtime_env=environment
-            )(role.actor)
-            for role in roles
-        }
+        self._actor_class = ray.remote(
+            num_cpus=workers.cpus,
+            num_gpus=workers.gpus,
+            max_restarts=-1,
+            max_task_retries=0,
+            runtime_env=runtime_env(threads=plan.threads),
+        )(ShardActor)
         self._crash_log = CrashLog(plan)
         self._metrics = RunMetrics(
             counter=metrics.Counter,
@@ -263,24 +242,16 @@ class RayScheduler:
             collection=plan.config.output.path,
         )
         self._num_left = 0
-        self._to_parse: deque[Shard] = deque()
-        self._to_tag: deque[Shard] = deque()
-        self._parsed_ahead: dict[int, _Call] = {}
+        self._waiting: deque[Shard] = deque()
         self._marked = self._crash_log.marked_shards()
         self._lost_with_node: Counter[int] = Counter()
-        self._workers = [
-            _Worker(role=role, node=node)
-            for role in roles
-            for node, _ in zip(role.nodes or repeat(None), range(role.count), strict=False)
-        ]
-        # Each worker that has answered is in one of the first three or has a call in flight.
-        self._idle_parsers: deque[_Worker] = deque()
-        self._idle_taggers: deque[_Worker] = deque()
+        self._workers = [_Worker() for _ in range(workers.count)]
+        # Each worker that has answered is in one of the first two or has a call in flight.
+        self._idle: deque[_Worker] = deque()
         self._silent: set[_Worker] = set()
-        self._taggers_up: set[_Worker] = set()
-        # In flight, by the shard's index; one that is only being parsed may be dropped at any time.
-        self._parsing: dict[int, _Call] = {}
-        self._tagging: dict[int, _Call] = {}
+        self._up: set[_Worker] = set()
+        self._in_flight: dict[int, _Call] = {}
+        """By the shard's index."""
         self._ended: SimpleQueue[tuple[_Call | None, Future[Any]]] = SimpleQueue()
         self._failure: Exception | None = None
         self._readers = ThreadPoolExecutor(_READERS)
@@ -296,8 +267,7 @@ class RayScheduler:
 
         After a signal, shards in flight that take too long are dropped.
         """
-        parses_ahead = any(worker.only_parses for worker in self._workers)
-        (self._to_parse if parses_ahead else self._to_tag).extend(longest_first(shards))
+        self._waiting.extend(longest_first(shards))
         self._num_left = len(shards)
         self._metrics.set_shards_left(self._num_left)
         for worker in self._workers:
@@ -306,7 +276,7 @@ class RayScheduler:
             stopping = self._failure is not None or stop.received is not None
             if not stopping:
                 self._hand_out_shards()
-            if not self._tagging and (stopping or not self._has_work_left()):
+            if not self._in_flight and (stopping or not self._has_work_left()):
                 break
             if stop.is_overdue:
                 self._drop_shards()
@@ -331,7 +301,7 @@ class RayScheduler:
 
     def _drop_shards(self) -> None:
         """Kill the actors; no attempt is counted for what they were doing."""
-        dropped = [call.shard for call in self._tagging.values() if call.shard is not None]
+        dropped = [call.shard for call in self._in_flight.values() if call.shard is not None]
         logger.warning("not finished in time, to be done by the next run: shards %s", [shard.name for shard in dropped])
         self.shutdown()
         for shard in dropped:
@@ -348,7 +318,7 @@ class RayScheduler:
             self._warn_of_wait()
         if shows_progress and now - self._progress_read_at > PROGRESS_SECONDS and not self._reads:
             self._progress_read_at = now
-            for shard in filter(None, (call.shard for call in self._tagging.values())):
+            for shard in filter(None, (call.shard for call in self._in_flight.values())):
                 read = self._readers.submit(self._crash_log.read_progress, shard)
                 self._reads.add(read)
                 read.add_done_callback(lambda read: self._ended.put((None, read)))
@@ -357,32 +327,25 @@ class RayScheduler:
         """Pass on what a worker has last written about a shard, if that is still in flight."""
         self._reads.discard(read)
         progress = None if read.cancelled() else read.result()
-        if progress is not None and progress.shard in self._tagging:
+        if progress is not None and progress.shard in self._in_flight:
             on_progress(progress)
 
     def _warn_of_wait(self) -> None:
         """Say how many workers have no room yet because others hold it."""
-        waiting = Counter(worker.role for worker in self._workers if worker.process is None)
-        free = ray.available_resources()
-        for role, number in waiting.items():
-            room_at_start, room = (
-                workers_that_fit(resources, cpus=role.cpus, gpus=role.gpus) for resources in (self._free_at_start, free)
+        kind, free = self._kind, ray.available_resources()
+        waiting = sum(worker.process is None for worker in self._workers)
+        room_at_start, room = (
+            workers_that_fit(resources, cpus=kind.cpus, gpus=kind.gpus) for resources in (self._free_at_start, free)
+        )
+        if waiting and room_at_start < kind.count and not room:
+            logger.warning(
+                "%d of %d workers (executor.actors) have no room yet: others hold the CPUs or GPUs of the cluster, of "
+                "which %g and %g are free; they start as soon as there is room for %d and %g",
+                *(waiting, kind.count, free.get("CPU", 0), free.get("GPU", 0), kind.cpus, kind.gpus),
             )
-            if room_at_start < role.count and not room:
-                logger.warning(
-                    "%d of %d workers (executor.%s) have no room yet: others hold the CPUs or GPUs of the cluster, of "
-                    "which %g and %g are free; they start as soon as there is room for %d and %g",
-                    *(number, role.count, role.key, free.get("CPU", 0), free.get("GPU", 0), role.cpus, role.gpus),
-                )
 
     def _start(self, worker: _Worker) -> None:
-        actor_class = self._actor_classes[worker.role]
-        if worker.node is not None:
-            # Elsewhere it could hold CPUs that a worker with a GPU needs; once the node is lost it may be anywhere.
-            actor_class = actor_class.options(
-                scheduling_strategy=NodeAffinitySchedulingStrategy(worker.node, soft=True)
-            )
-        worker.actor = actor_class.remote(self._plan, worker.role.build, self._storage)
+        worker.actor = self._actor_class.remote(self._plan, self._kind.build, self._storage)
         self._ping(worker)
 
     def _ping(self, worker: _Worker) -> None:
@@ -391,7 +354,7 @@ class RayScheduler:
     def _follow(self, reference: Any, call: _Call) -> None:
         """Have the call in the queue when it ends."""
         if call.shard is not None:
-            (self._parsing if call.worker.only_parses else self._tagging)[call.shard.index] = call
+            self._in_flight[call.shard.index] = call
         reference.future().add_done_callback(lambda outcome: self._ended.put((call, outcome)))
 
     def _ping_silent_workers(self) -> None:
@@ -410,67 +373,49 @@ class RayScheduler:
 
     def _has_work_left(self) -> bool:
         held = any(worker.lost_call is not None and worker.lost_call.is_held for worker in self._silent)
-        return bool(self._to_tag or self._to_parse or self._parsing or held)
+        return bool(self._waiting or held)
 
     def _hand_out_shards(self) -> None:
-        """Hand shards to idle workers; no more shards are parsed ahead than there are workers."""
-        while self._idle_taggers and self._to_tag:
-            self._tag(self._idle_taggers.popleft(), self._to_tag.popleft())
-        room = len(self._workers) - len(self._parsing) - len(self._parsed_ahead)
-        for _ in range(min(room, len(self._idle_parsers), len(self._to_parse))):
-            self._parse(self._idle_parsers.popleft(), self._to_parse.popleft())
-
-    def _parse(self, worker: _Worker, shard: Shard) -> None:
-        reference, tables = worker.actor.run.options(num_returns=2).remote(shard)
-        self._follow(reference, _Call(worker=worker, shard=shard, tables=tables))
-
-    def _tag(self, worker: _Worker, shard: Shard) -> None:
-        if shard.name in self._marked:
-            self._marked.discard(shard.name)
-            self._crash_log.remove_mark(shard)
-        parsed = self._parsed_ahead.pop(shard.index, None)
-        reference = worker.actor.run.remote(shard, [parsed.tables] if parsed is not None else [])
-        timings = parsed.parse_timings if parsed is not None else Timings()
-        self._follow(reference, _Call(worker=worker, shard=shard, parse_timings=timings))
+        """Hand shards to idle workers."""
+        while self._idle and self._waiting:
+            worker, shard = self._idle.popleft(), self._waiting.popleft()
+            if shard.name in self._marked:
+                self._marked.discard(shard.name)
+                self._crash_log.remove_mark(shard)
+            self._follow(worker.actor.run.remote(shard), _Call(worker=worker, shard=shard))
 
     def _collect(self, call: _Call, outcome: Future[Any], on_report: OnReport) -> None:
         """Handle a call that has ended, with a result or an error."""
         worker = call.worker
         if call.shard is not None:
-            del (self._parsing if worker.only_parses else self._tagging)[call.shard.index]
+            del self._in_flight[call.shard.index]
         try:
             result = outcome.result()
         except (ActorUnavailableError, OutOfMemoryError) as error:
-            self._on_lost(call, error)
+            self._on_lost(call)
             self._ping_later(worker, error)
         except ActorDiedError as error:
             if call.shard is None:
                 self._failure = ModelError(f"a worker cannot be built: {_last_line(error)}")
             else:
-                self._on_lost(call, error)
+                self._on_lost(call)
                 self._start(worker)
         except RayError as error:
             if call.shard is None and self._storage.renew():
                 self._start(worker)
             elif call.shard is not None and isinstance(cause := cause_of(error, call.shard), DeviceError):
                 logger.warning("shard %s: %s; its worker is replaced", call.shard.name, cause)
-                self._on_lost(call, error)
+                self._on_lost(call)
                 ray.kill(worker.actor, no_restart=False)
                 self._ping_later(worker, error)
-            elif worker.only_parses and call.shard is not None:
-                self._set_idle(worker)
-                self._leave_to_tagger(call.shard, error)
             else:
                 self._failure = cause_of(error, call.shard)
         else:
             if call.shard is None:
                 self._on_ready(worker, process=result)
-                self._set_idle(worker)
+                self._idle.append(worker)
             else:
-                self._on_result(call, call.shard, result, on_report)
-
-    def _set_idle(self, worker: _Worker) -> None:
-        (self._idle_parsers if worker.only_parses else self._idle_taggers).append(worker)
+                self._on_result(worker, result, on_report)
 
     def _on_ready(self, worker: _Worker, *, process: ProcessPlace) -> None:
         """Handle a worker that answers a ping; if it is a new process, the shard it was doing has killed the old.
@@ -484,8 +429,7 @@ class RayScheduler:
             self._count_replaced("node_lost" if went_with_node else worker.cause)
         worker.process, worker.lost_call, worker.is_late, worker.silent_since = process, None, False, None
         self._silent.discard(worker)
-        if not worker.only_parses:
-            self._taggers_up.add(worker)
+        self._up.add(worker)
         if lost is None:
             return
         self._release(lost)
@@ -496,52 +440,39 @@ class RayScheduler:
             except ConcordError as error:
                 self._failure = error
 
-    def _on_result(self, call: _Call, shard: Shard, result: ShardResult, on_report: OnReport) -> None:
-        timings = call.parse_timings + result.timings
-        if result.report is None:
-            call.parse_timings = timings
-            self._parsed_ahead[shard.index] = call
-            self._to_tag.append(shard)
-        else:
-            on_report(result.report, timings)
-            self._metrics.count_shard(result.report, timings)
-            self._num_left -= 1
-            self._metrics.set_shards_left(self._num_left)
+    def _on_result(self, worker: _Worker, result: ShardResult, on_report: OnReport) -> None:
+        on_report(result.report, result.timings)
+        self._metrics.count_shard(result.report, result.timings)
+        self._num_left -= 1
+        self._metrics.set_shards_left(self._num_left)
         limit = self._config.worker_memory_bytes or float("inf")
-        if (result.resident_bytes or 0) > limit and (self._to_tag or self._to_parse):
+        if (result.resident_bytes or 0) > limit and self._waiting:
             logger.info("a worker holds %d bytes and is replaced", result.resident_bytes)
             self._count_replaced("memory")
-            ray.kill(call.worker.actor)
-            call.worker.process = None
-            self._taggers_up.discard(call.worker)
-            self._start(call.worker)
+            ray.kill(worker.actor)
+            worker.process = None
+            self._up.discard(worker)
+            self._start(worker)
         else:
-            self._set_idle(call.worker)
+            self._idle.append(worker)
 
     def _count_replaced(self, cause: str) -> None:
         self.replaced[cause] += 1
         self._metrics.count_replaced(cause)
 
-    def _on_lost(self, call: _Call, error: RayError) -> None:
+    def _on_lost(self, call: _Call) -> None:
         """Remember a call that broke off; a ping counts against nothing."""
         worker = call.worker
         worker.silent_since = worker.silent_since or time.monotonic()
         self._silent.add(worker)
-        self._taggers_up.discard(worker)
-        if call.shard is not None and worker.only_parses:
-            self._leave_to_tagger(call.shard, error)
-        elif call.shard is not None:
+        self._up.discard(worker)
+        if call.shard is not None:
             self._marked.add(call.shard.name)
             worker.lost_call = _LostCall(call.shard, self._crash_log.in_progress(call.shard), worker.cause)
 
-    def _leave_to_tagger(self, shard: Shard, error: RayError) -> None:
-        """Have one worker parse and tag the shard, which also handles documents that kill it or need much memory."""
-        logger.warning("shard %s: cannot be parsed ahead (%s)", shard.name, _last_line(error))
-        self._to_tag.append(shard)
-
     def _ping_later(self, worker: _Worker, error: RayError) -> None:
-        """Ping an actor whose process is being restarted; fail if no worker that tags has answered for too long."""
-        if not self._taggers_up and worker.silence > PATIENCE_SECONDS:
+        """Ping an actor whose process is being restarted; fail if none has answered for too long."""
+        if not self._up and worker.silence > PATIENCE_SECONDS:
             self._failure = ShardError(f"a worker did not come up again: {_last_line(error)}")
         # An actor that is restarting refuses calls at once, so that pinging it now would spin.
         worker.ping_at = time.monotonic() + _POLL_SECONDS
@@ -553,22 +484,19 @@ class RayScheduler:
             is_gone = worker.silence > HOLD_SECONDS and not (worker.process and _is_up(worker.process.node))
             if is_gone or worker.silence > PATIENCE_SECONDS:
                 self._release(lost)
-        if all(worker.silence > HOLD_SECONDS for worker in self._workers if worker.only_parses):
-            self._to_tag.extend(self._to_parse)
-            self._to_parse.clear()
 
     def _release(self, lost: _LostCall) -> None:
         if lost.is_held:
             lost.is_held = False
             # At the end, so that a shard that kills its workers does not delay the others.
-            self._to_tag.append(lost.shard)
+            self._waiting.append(lost.shard)
 
     def _kill_late_workers(self) -> None:
         """Kill workers that take too long for a shard, or for one document where these are done alone."""
         if self._config.shard_seconds is None:
             return
         now = time.monotonic()
-        for call in (*self._parsing.values(), *self._tagging.values()):
+        for call in self._in_flight.values():
             if call.shard is None or call.worker.is_late or now - call.since < self._config.shard_seconds:
                 continue
             at = self._crash_log.in_progress(call.shard)

@@ -14,17 +14,8 @@ from concord.pipeline.resources import bound_caches
 
 if TYPE_CHECKING:
     from concord.models.taggers.base import Tagger
-    from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker
+    from concord.pipeline.worker.shard_worker import ShardWorker
     from concord.pipeline.worker.stages import DocumentParser, DocumentTagger
-
-
-def build_parse_worker(plan: Plan) -> "ParseWorker":
-    """Load a plan's parser alone and build the worker; see ``build_worker``."""
-    _set_up_process(plan)
-    from concord.pipeline.parsing.resolve_parser import load_parser
-    from concord.pipeline.worker.shard_worker import ParseWorker
-
-    return ParseWorker(plan, parser=load_parser(plan.config.parser))
 
 
 def build_worker(plan: Plan) -> "ShardWorker":

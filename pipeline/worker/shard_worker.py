@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from concord.models.terms import TermMatcher
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import IntegrityError, ShortageError
@@ -29,11 +27,9 @@ from concord.pipeline.worker.stages import (
     OUT_OF_MEMORY,
     DocumentParser,
     DocumentTagger,
-    Parses,
     ParseStage,
     ReadStage,
     TagStage,
-    parse_tables,
 )
 
 logger = logging.getLogger(__name__)
@@ -98,13 +94,10 @@ class ShardWorker:
         self._on_cpu = on_cpu
         self._crash_log = CrashLog(plan)
 
-    def run(
-        self, shard: Shard, *, parses: Parses | None = None, on_progress: OnShardProgress | None = None
-    ) -> tuple[CommitRecord, Timings]:
+    def run(self, shard: Shard, *, on_progress: OnShardProgress | None = None) -> tuple[CommitRecord, Timings]:
         """Annotate and commit one shard, unless an earlier attempt or another driver has done so.
 
         Args:
-            parses: what another worker has parsed of the shard; the rest is parsed here.
             on_progress: called between batches; what it raises ends the work, and nothing is committed.
 
         Raises:
@@ -117,7 +110,7 @@ class ShardWorker:
             return committed, Timings()
         try:
             with self._tracker.listening(shard.index, on_progress):
-                return self._run(shard, parses)
+                return self._run(shard)
         except IntegrityError:
             # Another driver that finished first has removed the earlier parts that rows or parses were to come from.
             winner = self.commit_stage.find_commit(shard)
@@ -125,14 +118,11 @@ class ShardWorker:
                 raise
             return winner, Timings()
 
-    def _run(self, shard: Shard, parses: Parses | None) -> tuple[CommitRecord, Timings]:
+    def _run(self, shard: Shard) -> tuple[CommitRecord, Timings]:
         clock = StageClock()
         attempts = self._crash_log.read(shard)
-        if attempts.suspects:
-            # They were made in batches with documents that may be left out.
-            parses = None
         with clock.timing("read"):
-            records = self.read_stage.run(shard, parses=parses)
+            records = self.read_stage.run(shard)
         back_off = BackOff(
             shard=shard, stages=self._stages, crash_log=self._crash_log, tracker=self._tracker, clock=clock
         )
@@ -171,27 +161,6 @@ class ShardWorker:
                 on_share=tracker.on_tag,
             ),
         )
-
-
-class ParseWorker:
-    """Parses shards for workers that tag them, and never backs off: what it cannot do is left to the one that tags."""
-
-    def __init__(self, plan: Plan, *, parser: DocumentParser) -> None:
-        folder = OutputFolder(plan.config.output.path)
-        self._read_stage = ReadStage(plan.config.reader, folder, etags=plan.etags, libraries=plan.libraries)
-        self._parse_stage = ParseStage(parser, batch_documents=plan.config.parser.batch_documents)
-
-    def run(self, shard: Shard) -> tuple[dict[str, pa.Table], Timings]:
-        """Return the parses of a shard's documents as tables (see ``concord.pipeline.worker.stages``)."""
-        clock = StageClock()
-        with clock.timing("read"):
-            records = [record for record in self._read_stage.run(shard) if isinstance(record, Document)]
-        with clock.timing("parse"):
-            parsed = [result for result in self._parse_stage.run(records) if isinstance(result, ParsedDocument)]
-            tables = parse_tables(parsed)
-            del records, parsed
-            trim_heap()
-        return tables, Timings(read=clock.seconds["read"], parse=clock.seconds["parse"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

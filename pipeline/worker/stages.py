@@ -1,6 +1,6 @@
 """The stages read, parse and tag: a shard's pieces to documents, to parsed documents, to annotated ones.
 
-Parses also come as tables: those of earlier generations, and those that one worker passes to another.
+Parses of earlier generations come as tables.
 """
 
 import math
@@ -36,7 +36,6 @@ from concord.pipeline.errors import DeviceError, InputError, PlanError, Shortage
 from concord.pipeline.output.collection import tagger_input
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
-from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.plan import Shard, ShardRef
 from concord.pipeline.readers.read_file import libraries_of, read_piece
 from concord.pipeline.resources import shortage_errors
@@ -116,7 +115,7 @@ class _Rows:
 
 
 class Parses:
-    """Parses of documents, looked up in tables such as ``parse_tables`` returns."""
+    """Parses of documents, looked up in the tables that hold them."""
 
     def __init__(self, tables: Mapping[str, pa.Table]) -> None:
         documents, sentences, tokens = (
@@ -153,33 +152,6 @@ def read_stored_parses(folder: OutputFolder, shards: Sequence[ShardRef]) -> list
     return parses
 
 
-def parse_tables(parsed: Sequence[ParsedDocument]) -> dict[str, pa.Table]:
-    """Convert parses to the tables that ``Parses`` reads.
-
-    Raises:
-        ValueError: for text that cannot be written (UnicodeEncodeError for a lone surrogate).
-    """
-    sentences = [sentence for document in parsed for sentence in document.sentences]
-    words = [word for sentence in sentences for word in sentence.words]
-    values = {
-        "documents": {
-            "doc_id": [document.document.doc_id for document in parsed],
-            "text_sha256": [text_digest(document.document.text) for document in parsed],
-            "n_sentences": [len(document.sentences) for document in parsed],
-            "n_tokens": [sum(len(sentence.words) for sentence in document.sentences) for document in parsed],
-        },
-        "sentences": {
-            "n_tokens": [len(sentence.words) for sentence in sentences],
-            "continues": [sentence.continues for sentence in sentences],
-        },
-        "tokens": {name: [getattr(word, name) for word in words] for name in _COLUMNS["tokens"]},
-    }
-    return {
-        name: pa.table(values[name], schema=pa.schema([SCHEMAS[name].field(column) for column in columns]))
-        for name, columns in _COLUMNS.items()
-    }
-
-
 class ReadStage:
     """Reads shards, and attaches existing parses to their documents.
 
@@ -206,8 +178,8 @@ class ReadStage:
         self._folder = folder
         self._etags = etags
 
-    def run(self, shard: Shard, *, parses: Parses | None = None) -> list[Document | ParsedDocument | DeadLetter]:
-        """Read a shard, in input order; documents with a stored or given parse come parsed.
+    def run(self, shard: Shard) -> list[Document | ParsedDocument | DeadLetter]:
+        """Read a shard, in input order; documents with a stored parse come parsed.
 
         Raises:
             InputError: when a file cannot be opened, or has visibly changed since the plan was made.
@@ -216,7 +188,7 @@ class ReadStage:
             if str(file_state(uri).changed) != self._etags[uri]:
                 raise InputError(f"{uri}: has changed since the plan was made; run the command again")
         records = [record for piece in shard.pieces for record in read_piece(piece, self._config)]
-        sources = [*read_stored_parses(self._folder, shard.parses), *([parses] if parses is not None else [])]
+        sources = read_stored_parses(self._folder, shard.parses)
         return [_parse_from(sources, record) if isinstance(record, Document) else record for record in records]
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from concord_testing import runs
-from concord_testing.simulated_ray import Actor, HangError, Parser, SimulatedRay
+from concord_testing import fakes, runs
+from concord_testing.simulated_ray import Actor, HangError, SimulatedRay
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from concord.models.errors import ConcordError, ConfigError, ModelError
@@ -21,11 +21,11 @@ from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.errors import DeviceError, ReconciliationError, ShardError, StoppedError, StoreError
 from concord.pipeline.executors import ray_scheduler
 from concord.pipeline.executors.base import StopRequest
-from concord.pipeline.executors.ray_actors import ParseActor, ProcessPlace, ShardActor, ShardResult, SharedStorage
+from concord.pipeline.executors.ray_actors import ProcessPlace, ShardResult, SharedStorage
 from concord.pipeline.executors.ray_scheduler import (
     RayScheduler,
     RunMetrics,
-    WorkerRole,
+    Workers,
     longest_first,
     workers_that_fit,
 )
@@ -111,20 +111,15 @@ def run(
     shards: Sequence[Shard],
     *,
     actors: int,
-    parsers: int = 0,
-    nodes: tuple[str, ...] = (),
     on_progress: Any = None,
     stop: StopRequest | None = None,
     reports: list[CommitRecord] | None = None,
     **config: Any,
 ) -> tuple[RayScheduler, list[CommitRecord]]:
     """Run shards; return the scheduler and the reports."""
-    tags = WorkerRole(
-        count=actors, cpus=1, gpus=0, key="actors", actor=ShardActor, build=lambda plan: None, nodes=nodes
-    )
-    parses = WorkerRole(count=parsers, cpus=1, gpus=0, key="parse_actors", actor=ParseActor, build=lambda plan: None)
+    workers = Workers(count=actors, cpus=1, gpus=0, build=fakes.build_no_worker)
     storage = SharedStorage.of(plan, shards)
-    scheduler = RayScheduler(plan, ExecutorConfig(kind="ray", **config), [tags, parses] if parsers else [tags], storage)
+    scheduler = RayScheduler(plan, ExecutorConfig(kind="ray", **config), workers, storage)
     found: list[CommitRecord] = [] if reports is None else reports
     with storage.marked():
         try:
@@ -294,39 +289,6 @@ def test_workers_above_their_memory_are_replaced_while_shards_are_left(plan: Pla
         assert len(ray.killed) == 1 + len(replaced) * (len(plan.shards) - 1)
 
 
-class MortalParser(RestartedActor, Parser):
-    """One whose process dies with its first shard."""
-
-
-class GreedyParser(Parser):
-    """One that finds no memory."""
-
-    def do(self, shard: Shard) -> ShardResult:
-        raise raised_in_task(MemoryError("too large"))
-
-
-class LostParser(LostActor, Parser):
-    """One whose node is gone for ever."""
-
-
-@pytest.mark.parametrize(
-    ("parser", "unparsed", "replaced"),
-    [(Parser, 0, {}), (MortalParser, 1, {"worker_died": 1}), (GreedyParser, 99, {}), (LostParser, 99, {})],
-)
-def test_shards_that_cannot_be_parsed_ahead_are_left_to_the_worker_that_tags(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch, parser: type[Parser], unparsed: int, replaced: dict[str, int]
-) -> None:
-    if parser is LostParser:
-        monkeypatch.setattr(ray_scheduler, "HOLD_SECONDS", 0.1)
-    with SimulatedRay(parser=parser).used() as ray:
-        scheduler, reports = run(plan, plan.shards, actors=1, parsers=1)
-    assert len(reports) == len(plan.shards)
-    assert scheduler.replaced == replaced
-    assert list(ray.parsed.values()).count([]) == min(unparsed, len(plan.shards))
-    assert all(ray.parsed[shard.index] in ([], [shard.name]) for shard in plan.shards)
-    assert CrashLog(plan).read_all() == {}
-
-
 def test_driver_takes_little_processor_time_for_a_shard_whatever_the_number_of_workers(plan: Plan) -> None:
     shards = many(3000)
     took: dict[int, float] = {}
@@ -356,15 +318,14 @@ def test_progress_is_read_beside_the_loop(plan: Plan, monkeypatch: pytest.Monkey
     assert threading.current_thread() not in readers
 
 
-def test_workers_start_on_their_nodes_and_marks_are_removed_only_where_one_was_left(plan: Plan) -> None:
+def test_marks_are_removed_only_where_one_was_left(plan: Plan) -> None:
     first, *_ = plan.shards
     folder = Path(plan.config.output.path, "_run", "attempts", "0")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{first.name}.mark").write_text("{}")
-    with SimulatedRay().used() as ray, mock.patch.object(CrashLog, "remove_mark", autospec=True) as remove:
-        run(plan, plan.shards, actors=3, nodes=("a" * 56, "b" * 56, "a" * 56))
+    with SimulatedRay().used(), mock.patch.object(CrashLog, "remove_mark", autospec=True) as remove:
+        run(plan, plan.shards, actors=3)
     assert [call.args[1] for call in remove.call_args_list] == [first]
-    assert [node[0] for node in ray.pinned] == ["a", "b", "a"]
 
 
 @pytest.mark.parametrize("held", [True, False], ids=["held by others", "slow to load"])

@@ -3,7 +3,6 @@
 import gc
 import json
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
-from concord_testing import fakes
 from concord_testing.encoders import write_encoder
 from concord_testing.runs import committed_bytes, job, resolved
 
@@ -22,16 +20,9 @@ from concord.models.data.sentence import Sentence, visible
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ModelError
 from concord.pipeline.annotate import annotate
-from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
 from concord.pipeline.identity import ResolvedTagger
-from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.verify import verify
-from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.resources import existing_objects_frozen
-from concord.pipeline.worker.build import build_parse_worker, build_worker
-from concord.pipeline.worker.shard_progress import Timings
-from concord.pipeline.worker.shard_worker import ShardWorker
-from concord.pipeline.worker.stages import Parses
 
 pytestmark = pytest.mark.slow
 
@@ -105,28 +96,13 @@ def test_every_document_is_annotated_with_correct_offsets(annotated: Path) -> No
         assert not visible("".join(text[place] for place in range(len(text)) if place not in covered)).strip()
 
 
-def test_output_is_the_same_with_a_moved_tagger_and_when_another_worker_has_parsed(
+def test_output_is_the_same_with_a_moved_tagger(
     source: Path, annotated: Path, tmp_path: Path, tagger: ResolvedTagger
 ) -> None:
-    def build(plan: Plan) -> ShardWorker:
-        worker, parser = build_worker(plan), build_parse_worker(plan)
-
-        def run_with_parses(run: Callable[..., Any], shard: Shard, **others: Any) -> tuple[CommitRecord, Timings]:
-            result: tuple[CommitRecord, Timings] = run(shard, parses=Parses(parser.run(shard)[0]), **others)
-            return result
-
-        def parse_nothing(run: Callable[..., Any], records: Sequence[Document | ParsedDocument | DeadLetter]) -> Any:
-            assert not any(isinstance(record, Document) for record in records)
-            return run(records)
-
-        fakes.wrap_stage(worker, run_with_parses)
-        fakes.wrap_stage(worker.parse_stage, parse_nothing)
-        return worker
-
     moved = tmp_path / "moved"
     shutil.copytree(tagger.folder, moved)
     found = ResolvedTagger(name=tagger.name, version=None, digest=tagger.digest, folder=moved)
-    annotate(resolved(job(source, tmp_path / "b"), tagger=found, parser=None), build=build)
+    annotate(resolved(job(source, tmp_path / "b"), tagger=found, parser=None))
     assert committed_bytes(annotated) == committed_bytes(tmp_path / "b")
 
 

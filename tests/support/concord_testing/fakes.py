@@ -28,7 +28,7 @@ from concord.pipeline.errors import StoreError
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.worker.shard_worker import ParseWorker, ShardWorker
+from concord.pipeline.worker.shard_worker import ShardWorker
 
 PARSER = ComponentIdentity(name="fake_parser", version="1", digest="1" * 64)
 LONGEST_PIECE = 8
@@ -159,11 +159,6 @@ def build_fake_worker(plan: Plan) -> ShardWorker:
     """Build a worker around the fakes."""
     settings = _settings(plan)
     return ShardWorker(plan, parser=FakeParser(settings), tagger=FakeTagger(settings))
-
-
-def build_fake_parse_worker(plan: Plan) -> ParseWorker:
-    """Build a worker around the fake parser."""
-    return ParseWorker(plan, parser=FakeParser(_settings(plan)))
 
 
 def build_worker_that_only_tags(plan: Plan) -> ShardWorker:

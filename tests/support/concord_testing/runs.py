@@ -77,8 +77,8 @@ def run_job(
     **arguments: Any,
 ) -> RunReport:
     """Annotate with the fakes."""
-    builders: dict[str, Any] = {"build": fakes.build_fake_worker, "build_parse": fakes.build_fake_parse_worker}
-    return annotate(resolved(config, tagger=tagger, parser=parser), **builders | arguments)
+    arguments = {"build": fakes.build_fake_worker} | arguments
+    return annotate(resolved(config, tagger=tagger, parser=parser), **arguments)
 
 
 def folder_of(report: RunReport) -> Path:

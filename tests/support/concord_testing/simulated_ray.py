@@ -4,7 +4,7 @@ import heapq
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +18,7 @@ from ray.util import metrics
 
 from concord.models.errors import ConcordError
 from concord.pipeline.executors import ray_scheduler
-from concord.pipeline.executors.ray_actors import ParseActor, ProcessPlace, ShardActor, ShardResult
+from concord.pipeline.executors.ray_actors import ProcessPlace, ShardResult
 from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.plan import Shard
 from concord.pipeline.worker.shard_progress import Timings
@@ -84,25 +84,7 @@ class Actor:
 
     @property
     def run(self) -> SimpleNamespace:
-        def start(shard: Shard, tables: Sequence[Any]) -> SimpleNamespace:
-            self.ray.parsed[shard.index] = list(tables)
-            return self.ray.call(self, lambda: self.do(shard))
-
-        return SimpleNamespace(remote=start)
-
-
-class Parser(Actor):
-    """An actor that only parses; its tables are the name of the shard."""
-
-    def do(self, shard: Shard) -> ShardResult:
-        return ShardResult(report=None, timings=Timings(words=1), resident_bytes=None)
-
-    @property
-    def run(self) -> SimpleNamespace:
-        def start(shard: Shard) -> tuple[SimpleNamespace, str]:
-            return self.ray.call(self, lambda: self.do(shard)), shard.name
-
-        return SimpleNamespace(options=lambda *, num_returns: SimpleNamespace(remote=start))
+        return SimpleNamespace(remote=lambda shard: self.ray.call(self, lambda: self.do(shard)))
 
 
 class SimulatedRay:
@@ -111,50 +93,35 @@ class SimulatedRay:
     Args:
         seconds: that a call takes.
         actor: makes an actor; called with this object and the number of the actor.
-        parser: makes an actor that only parses.
 
     Attributes:
         lost_nodes: names of nodes that are down.
         free: the resources that nobody holds.
-        pinned: the node of every actor that may be on no other, in the order of their start.
         plan: from which the last actor was built.
-        parsed: the tables that came with a shard, by its index.
         killed: actors that were killed for good.
         output: for actors that look there.
     """
 
-    def __init__(
-        self,
-        *,
-        seconds: float = 0.0,
-        actor: Callable[["SimulatedRay", int], Actor] = Actor,
-        parser: Callable[["SimulatedRay", int], Actor] = Parser,
-    ) -> None:
+    def __init__(self, *, seconds: float = 0.0, actor: Callable[["SimulatedRay", int], Actor] = Actor) -> None:
         self.lost_nodes: set[str] = set()
         self.free = {"CPU": 1e6}
-        self.pinned: list[str] = []
         self.plan = b""
         self.output = Path()
-        self.parsed: dict[int, list[Any]] = {}
         self.killed: list[Actor] = []
         self._seconds = seconds
         self._clock = Clock()
         self._numbers = itertools.count()
-        self._kinds: dict[type, Callable[[SimulatedRay, int], Actor]] = {ShardActor: actor, ParseActor: parser}
+        self._actor = actor
 
     def remote(self, **_options: Any) -> Callable[[type], SimpleNamespace]:
         """Return a decorator that makes a class of actors."""
 
-        def decorate(kind: type) -> SimpleNamespace:
+        def decorate(_class: type) -> SimpleNamespace:
             def start(plan: bytes, *_: Any) -> Actor:
                 self.plan = plan
-                return self._kinds[kind](self, next(self._numbers))
+                return self._actor(self, next(self._numbers))
 
-            def pin(*, scheduling_strategy: Any) -> SimpleNamespace:
-                self.pinned.append(scheduling_strategy.node_id)
-                return SimpleNamespace(remote=start)
-
-            return SimpleNamespace(remote=start, options=pin)
+            return SimpleNamespace(remote=start)
 
         return decorate
 

@@ -32,7 +32,6 @@ MISTAKES = {
     f"annotate texts -o o {MODEL} --set tagger.threshold=-0.1": "input should be greater than or equal to 0, got -0.1",
     "annotate infinite.yaml": "tagger.threshold: input should be a finite number",
     f"annotate texts -o o {MODEL} --set executor.gpus=1": "executor.gpus: expected null for executor.kind local",
-    f"annotate texts -o o {MODEL} --set executor.parse_actors=1": "executor.parse_actors: expected null for executor",
     f"annotate texts -o o {MODEL} --set executor.shard_seconds=5": "executor.shard_seconds: expected null for",
     f"annotate texts -o o {MODEL} --set foo": "expected key=value, as in reader.text_field=body",
     f"annotate texts -o o {MODEL} --executor spark": "'spark' is not one of",
