@@ -4,12 +4,13 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
-from concord.pipeline.documents import DeadLetter
+from concord.pipeline.documents import AnnotatedDocument, DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.output_folder import OutputFolder
@@ -45,11 +46,23 @@ def tag_text(text: str, *, model: str | None, device: str | None) -> Answer:
     [outcome] = annotator.annotate([text])
     if isinstance(outcome, DeadLetter):
         raise InputError(outcome.message)
-    entities = [
-        {name: entity[name] for name in (*_SHOWN, "sent_id")} for entity in annotator.rows([outcome])["entities"]
-    ]
+    entities = list(_entities(outcome))
     values = {"text": text, "tagger": tagger.identity.model_dump(), "entities": entities}
     return Answer(values=values, text=_describe(text, entities))
+
+
+def _entities(annotated: AnnotatedDocument) -> Iterator[dict[str, Any]]:
+    """Yield what is shown of the entities; their other columns would need the text's language, which takes long."""
+    sentences = annotated.parsed.sentences
+    words = [word for sentence in sentences for word in sentence.words]
+    starts = accumulate((len(sentence.words) for sentence in sentences), initial=0)
+    for sent_id, (start, prediction) in enumerate(zip(starts, annotated.predictions, strict=False)):
+        for span, confidence, _ in prediction.entities:
+            start_char, end_char = words[start + span.start].start_char, words[start + span.end - 1].end_char
+            text = annotated.parsed.document.text[start_char:end_char]
+            yield dict(
+                zip((*_SHOWN, "sent_id"), (text, span.label, confidence, start_char, end_char, sent_id), strict=True)
+            )
 
 
 def read_stdin() -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from concord._environment import collection_paused
 from concord.workflows.cli.options import (
     COLLECTION,
     EXISTING_FILE,
@@ -98,14 +99,15 @@ def tag(text: str, *, model: str | None, device: str) -> Answer:
 
     TEXT is the text itself, or - to read it from stdin. Nothing is written.
     """
-    from concord.workflows.annotation.tag import read_stdin, tag_text
-    from concord.workflows.console import info
+    with collection_paused():
+        from concord.workflows.annotation.tag import read_stdin, tag_text
+        from concord.workflows.console import info
 
-    if text == STDIN:
-        text = read_stdin()
-    elif os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises an error for a text that is too long for a name
-        info(f"The words of the argument are tagged; for the text in the file: concord tag - < {text}")
-    return tag_text(text, model=model, device=device)
+        if text == STDIN:
+            text = read_stdin()
+        elif os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises an error for a text that is too long for a name
+            info(f"The words of the argument are tagged; for the text in the file: concord tag - < {text}")
+        return tag_text(text, model=model, device=device)
 
 
 @verb(example="concord submit conf/annotate/nightly.yaml")
