@@ -30,10 +30,12 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import StoreError
 from concord.pipeline.executors.ray_setup import resolve_auth_mode
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.parsing.resolve_parser import parser_for
+from concord.pipeline.parsing.stanza_packages import EMBEDDED_PACKAGES
 from concord.pipeline.storage.files import without_secrets
 from concord.workflows.annotation.job import with_settings_of_collection
 from concord.workflows.console import Answer, info, warn
-from concord.workflows.registry import bundled_names
+from concord.workflows.registry import bundled_names, find_tagger
 
 PACKAGE = Path(__file__).absolute().parents[1]
 """The import package; in a checkout its subfolders are links, which must not be resolved."""
@@ -93,7 +95,11 @@ def pack(job: bytes, config: AnnotateConfig, folder: Path) -> Path:
     """
     with suppress(ConcordError):  # the output may be one that only the cluster sees
         config, _ = with_settings_of_collection(config, OutputFolder(config.output.path))
-    unused = set(bundled_names()) - {config.tagger.model}
+    bundled = set(bundled_names())
+    unused = bundled - {config.tagger.model}
+    if config.tagger.model in bundled:
+        parser = parser_for(find_tagger(config.tagger.model).parser, config.parser)
+        unused |= set(EMBEDDED_PACKAGES) - {parser.package}
     content = folder / "content"
     shutil.copytree(PACKAGE, content / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__", *unused))
     (content / JOB_NAME).write_bytes(job)

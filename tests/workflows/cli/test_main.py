@@ -232,7 +232,16 @@ def test_doctor_prints_a_line_per_check(tmp_path: Path, monkeypatch: pytest.Monk
     checks = {
         check["subject"]: check for check in concord_json("doctor", "--output", tmp_path / "out", exit_code=1)["checks"]
     }
-    assert {"python", "torch", "cores", "parser", "tagger entities_multi", "extras", "cache", "output"} <= set(checks)
+    assert {
+        "python",
+        "torch",
+        "cores",
+        "parser parser_multi",
+        "tagger entities_multi",
+        "extras",
+        "cache",
+        "output",
+    } <= set(checks)
     failed = {subject: check["found"] for subject, check in checks.items() if check["state"] == "fail"}
     assert set(failed) == {"encoder", "MLFLOW_TRACKING_URI", "RAY_ADDRESS"}
     assert "pieces.safetensors" in failed["encoder"]
