@@ -109,7 +109,9 @@ class EncoderParser(StanzaParser):
             arcs = [list(pairs) for pairs in self._attach(contexts, lengths)]
         for sentence, tag, arc in zip(sentences, tags, arcs, strict=True):
             yield [
-                WordAnalysis(self._lemmas.find(tag.language, word, upos), upos, xpos, feats, *own)
+                WordAnalysis(
+                    self._lemmas.find(tag.language, word, upos), upos, xpos if tag.language else None, feats, *own
+                )
                 for word, (upos, xpos, feats), own in zip(sentence.words, tag.words, arc, strict=True)
             ]
 

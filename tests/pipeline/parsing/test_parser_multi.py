@@ -131,6 +131,7 @@ def test_lemmas_and_tags_of_treebanks_are_given_where_their_language_is_sure(par
     assert (opened.lemma, opened.upos, opened.xpos) == ("abrir", "VERB", None)
     assert "Tense=Past" in (opened.feats or "")
     assert {word.lemma for one in greek.sentences for word in one.words} <= {None, ".", ","}
+    assert {word.xpos for one in greek.sentences for word in one.words} == {None}
 
 
 def test_contractions_are_their_words(parser: Parser) -> None:
