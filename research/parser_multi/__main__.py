@@ -41,7 +41,8 @@ _TOKENIZER = tokenizer.Settings(hidden=48, steps=2_000, unit_dropout=0.03)
 _SMALL = dict.fromkeys(("da", "de", "fi", "nl", "sk", "sv"), 2)
 _TEACHER = network.Settings(epochs=5, times=_SMALL)
 _SEEDS = (1, 2)
-_NETWORK = network.Settings(epochs=2, rate=1.5e-3, times={**_SMALL, "en": 3})
+_FIRST = network.Settings(epochs=2, rate=1.5e-3, times={**_SMALL, "en": 3})
+_ROUNDS = (_FIRST, _FIRST._replace(rate=1e-3, seed=3))
 _CYRILLIC, _DEV = "sr_cyrillic", "en_dev"
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -120,7 +121,8 @@ def train_network(work: Path) -> None:
     gold, dev = _gold(work)
     silver = [network.Corpus.read(path) for path in sorted((work / "silver").glob("*.npz"))]
     start = network.load(_config(work), work / f"teacher-{_SEEDS[0]}.pt")
-    network.train(_config(work), [*gold, *silver], [dev], _NETWORK, work / "network.pt", start=start)
+    for settings in _ROUNDS:
+        start = network.train(_config(work), [*gold, *silver], [dev], settings, work / "network.pt", start=start)
 
 
 @main.command("pack")

@@ -164,8 +164,8 @@ def test_the_steps_make_a_network_of_treebanks_and_texts(corpora: Path, monkeypa
     for module in (commands, network):
         monkeypatch.setattr(module, "write_states", write_states)
     monkeypatch.setattr(commands, "WIDTH", 8)
-    for name in ("_TEACHER", "_NETWORK"):
-        monkeypatch.setattr(commands, name, getattr(commands, name)._replace(epochs=1))
+    monkeypatch.setattr(commands, "_TEACHER", commands._TEACHER._replace(epochs=1))
+    monkeypatch.setattr(commands, "_ROUNDS", [one._replace(epochs=1) for one in commands._ROUNDS])
     read = [("a", "sr", [[("Ljudi", "idu"), ("Idu",)]]), ("b", "en", [[("Bob", "goes")]])]
     monkeypatch.setattr(commands, "documents_to_label", lambda _: iter(read))
     work = corpora / "work"
