@@ -114,7 +114,7 @@ class ParserConfig(Config):
     batch_documents: Annotated[int, Affects("bytes")] = Field(default=100, ge=1)
     """Documents per bulk call of the parser."""
     device: Annotated[Device, Affects("bytes", later_runs=False)] = "cpu"
-    """Of `parser_multi`, where the job does not name it as `package`, the default is the tagger's device."""
+    """Of `parser_multi`, which reads the encoder with the tagger, the default is the tagger's device."""
 
     @field_validator("tags")
     @classmethod
@@ -154,9 +154,9 @@ class ExecutorConfig(Config):
     """Ray only: number of workers, each with one shard in flight. If null, two; with GPUs as many as there is
     room for."""
     threads: int | None = Field(default=None, ge=1)
-    """Threads of a worker for tagging; parsing uses one. Fixed in the plan of a collection. If null, a new plan takes
-    OMP_NUM_THREADS, or without that variable 1 for Ray and all cores (at most 4) for local. Set it where both executors
-    should write equal bytes, and to 1 where other work shares the cores."""
+    """Threads of a worker for the encoder and the tagger; the rest of parsing uses one. Fixed in the plan of a
+    collection. If null, a new plan takes OMP_NUM_THREADS, or without that variable 1 for Ray and all cores (at most 4)
+    for local. Set it where both executors should write equal bytes, and to 1 where other work shares the cores."""
     gpus: float | None = Field(default=None, ge=0)
     """Ray only: share of a GPU that a worker holds beside `threads` CPUs. If null, a quarter where tagger.device is
     cuda, and else 0."""

@@ -93,11 +93,12 @@ def pack(job: bytes, config: AnnotateConfig, folder: Path) -> Path:
 
     Its bytes depend on nothing else, since Ray uploads an archive that it has only once.
     """
+    bundled, is_known = set(bundled_names()), "package" in config.parser.model_fields_set
     with suppress(ConcordError):  # the output may be one that only the cluster sees
         config, _ = with_settings_of_collection(config, OutputFolder(config.output.path))
-    bundled = set(bundled_names())
+        is_known = True
     unused = bundled - {config.tagger.model}
-    if config.tagger.model in bundled:
+    if is_known and config.tagger.model in bundled:
         parser = parser_for(find_tagger(config.tagger.model).parser, config.parser)
         unused |= set(EMBEDDED_PACKAGES) - {parser.package}
     content = folder / "content"

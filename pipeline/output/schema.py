@@ -134,9 +134,16 @@ TOKENS = _schema(
     _END,
     _field("text", pa.string(), "the slice of the raw text; words of one multi-word token may share it"),
     _field("word", pa.string(), "the syntactic word's form, without invisible characters and line ends"),
-    _field("lemma", pa.string(), "lemma; this and the next three are null in a document without tags", nullable=True),
+    _field(
+        "lemma",
+        pa.string(),
+        "lemma, where the parser knows it; this and the next three are null in a document without tags",
+        nullable=True,
+    ),
     _field("upos", pa.string(), "universal part of speech", nullable=True),
-    _field("xpos", pa.string(), "part of speech of the language's own tag set", nullable=True),
+    _field(
+        "xpos", pa.string(), "part of speech of the language's own tag set, where the parser has one", nullable=True
+    ),
     _field("feats", pa.string(), "morphological features, as in CoNLL-U", nullable=True),
     _field("head", pa.int32(), "token_id of the head, 0 for the root; null in a document without trees", nullable=True),
     _field("deprel", pa.string(), "relation to the head; null in a document without trees", nullable=True),

@@ -5,7 +5,10 @@ The encoder reads a document in the passages in which the default tagger does, w
 
 import gzip
 import json
+import math
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -22,18 +25,17 @@ from concord.models.data.outputs import OnBatch
 from concord.models.data.sentence import Passage, Sentence, with_passages
 from concord.models.errors import ModelError
 from concord.models.words.encoder import load_encoder
-from concord.models.words.encoder_config import EncoderConfig
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.parsing.biaffine import BiaffineNetwork, Words, read_network
 from concord.pipeline.parsing.packed_sentences import length_sorted
 from concord.pipeline.parsing.spanning_tree import best_trees
-from concord.pipeline.parsing.stanza_packages import LEMMAS_NAME, PASSAGE_WORDS, find_package
+from concord.pipeline.parsing.stanza_packages import ENCODER, LEMMAS_NAME, find_package
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.parsing.tokens import WordAnalysis
 from concord.pipeline.resources import torch_threads
 
 # Words whose states are in memory at once: 6 kB each.
-_GROUP_WORDS = 8_000
+_GROUP_WORDS = 4_000
 _BATCH_WORDS = {"cpu": 2_000, "cuda": 8_000}
 _SURE = 0.8
 """Below this share of its words' probabilities, a sentence is of no language that the dictionaries know."""
@@ -57,26 +59,26 @@ class EncoderParser(StanzaParser):
         try:
             self._network = read_network(folder, device=device)
             self._lemmas = _Lemmas(folder / LEMMAS_NAME)
-        except (OSError, EOFError, ValueError, RuntimeError, SafetensorError) as error:
+        except (OSError, EOFError, ValueError, RuntimeError, SafetensorError, zlib.error) as error:
             raise ModelError(
                 f"parser.package: {config.package} cannot be read from {folder}: {error}; install Concord again"
             ) from error
-        self._encoder = load_encoder(EncoderConfig(passage_words=PASSAGE_WORDS), device)
+        self._encoder = load_encoder(ENCODER, device)
         self._batch_words = _BATCH_WORDS[torch.device(device).type]
         self._tags = _TagReader(self._network)
 
     @override
     def _with_passages(self, document: list[Sentence]) -> list[Sentence]:
-        return with_passages(document, PASSAGE_WORDS) if self._config.tags else document
+        return with_passages(document, ENCODER.passage_words) if self._config.tags else document
 
     @override
     def _analyse(self, sentences: Sequence[Sentence], on_batch: OnBatch | None) -> list[list[WordAnalysis]]:
         if not self._config.tags:
-            return [[WordAnalysis()] * len(sentence.words) for sentence in sentences]
+            return super()._analyse(sentences, on_batch)
         found: list[list[WordAnalysis]] = []
         words = sum(len(sentence.words) for sentence in sentences)
         done = 0
-        for group in _groups(sentences):
+        for group in _groups(list(map(_within_memory, sentences))):
             found += self._analyse_group(group)
             done += sum(len(sentence.words) for sentence in group)
             if on_batch is not None:
@@ -121,14 +123,21 @@ class EncoderParser(StanzaParser):
         whole = np.zeros((len(scores), scores.shape[2], scores.shape[2]), dtype=scores.dtype)
         whole[:, 1:] = scores
         heads = best_trees(whole, [1 + length for length in lengths])[:, 1:]
-        found = self._network.relation_scores(contexts, torch.from_numpy(heads).to(contexts.device)).cpu().numpy()
+        parents = torch.from_numpy(heads).to(contexts.device)
+        found = self._network.relation_scores(contexts, parents)
         names = self._network.config.relations
         # The relation of the root is its alone.
-        root = names.index("root")
-        found[..., root] = np.where(heads == 0, np.inf, -np.inf)
-        best = found.argmax(axis=2)
+        found[..., names.index("root")] = torch.where(parents == 0, math.inf, -math.inf)
+        best = found.argmax(dim=2)
         for own_heads, own_best, length in zip(heads.tolist(), best.tolist(), lengths, strict=True):
             yield zip(own_heads[:length], (names[number] for number in own_best[:length]), strict=True)
+
+
+def _within_memory(sentence: Sentence) -> Sentence:
+    """Return a sentence without its passage, if that is one sentence of too many words, which is parsed in pieces."""
+    if sentence.passage is None or len(sentence.passage.words) <= _GROUP_WORDS:
+        return sentence
+    return replace(sentence, passage=None, passage_start=0)
 
 
 def _groups(sentences: Sequence[Sentence]) -> Iterator[list[Sentence]]:

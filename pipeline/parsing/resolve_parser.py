@@ -39,12 +39,13 @@ def parser_identity(config: ParserConfig) -> ComponentIdentity:
 def parser_for(tagger: str | None, config: ParserConfig, *, device: Device = "cpu") -> ParserConfig:
     """Return the configuration with the bundled parser that a tagger wants, if it wants one and the job names none.
 
-    It computes on the tagger's device, for which the encoder is read once, unless the job names another.
+    ``parser_multi``, which reads the encoder with the tagger, computes on its device, unless the job names another.
     """
-    if tagger is None or "package" in config.model_fields_set:
-        return config
-    changes = {} if "device" in config.model_fields_set else {"device": device}
-    return config.model_copy(update={"package": tagger, **changes})
+    if tagger is not None and "package" not in config.model_fields_set:
+        config = config.model_copy(update={"package": tagger})
+    if config.package == MULTILINGUAL_PACKAGE and "device" not in config.model_fields_set:
+        config = config.model_copy(update={"device": device})
+    return config
 
 
 def load_parser(config: ParserConfig) -> "Parser":

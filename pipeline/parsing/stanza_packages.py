@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from concord.models.errors import ModelError
-from concord.models.words.encoder_config import BUNDLED_SHA256
+from concord.models.words.encoder_config import EncoderConfig
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.parsing.tokens import SENTENCE_CAP
@@ -17,9 +17,10 @@ from concord.pipeline.storage.files import file_sha256
 
 EMBEDDED_PACKAGE, MULTILINGUAL_PACKAGE = EMBEDDED_PACKAGES = "parser_en", "parser_multi"
 PARSING_VERSION = 5
-"""To be raised whenever the modules of this folder would give other words for the same weights."""
-PASSAGE_WORDS = 190
-"""The words of a passage that the encoder reads for ``parser_multi``, about; the default tagger's are as long."""
+"""To be raised whenever the modules of this folder, or what the encoder reads of a passage, would give other words for
+the same weights."""
+ENCODER = EncoderConfig(passage_words=190)
+"""How ``parser_multi`` reads the encoder: as the default tagger does, so that it is read once."""
 NETWORK_NAME, NETWORK_WEIGHTS_NAME, LEMMAS_NAME = "network.json", "network.safetensors", "lemmas.json.gz"
 
 _EMBEDDED_FOLDERS = Path(__file__).resolve().parents[2] / "models" / "pretrained"
@@ -75,7 +76,7 @@ def identity_of(config: ParserConfig, package: StanzaPackage) -> ComponentIdenti
         "files": {path.relative_to(package.folder).as_posix(): file_sha256(path) for path in package.files},
     }
     if config.package == MULTILINGUAL_PACKAGE and config.tags:
-        decisive["encoder"] = [BUNDLED_SHA256, PASSAGE_WORDS, config.trees]
+        decisive |= {"encoder": ENCODER.model_dump(), "trees": config.trees}
     digest = sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return ComponentIdentity(name=f"stanza/{config.package}", version=version("stanza"), digest=digest)
 

@@ -37,7 +37,7 @@ class Timings:
     words: int = 0
 
     def __add__(self, other: "Timings") -> "Timings":
-        """Add up what two workers took for one shard."""
+        """Add up what two shards took."""
         return Timings(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 

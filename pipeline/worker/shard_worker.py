@@ -1,4 +1,4 @@
-"""The workers that executors run: one parses, tags and commits shards, the other only parses for it.
+"""The worker that executors run: it parses, tags and commits shards.
 
 A shard is annotated as planned, in smaller batches where memory runs out, or without documents that kill.
 """

@@ -7,8 +7,7 @@ import numpy as np
 
 from concord.models.data.sentence import Passage, Sentence, with_passages
 from concord.models.words.encoder import FrozenEncoder
-from concord.models.words.encoder_config import EncoderConfig
-from concord.pipeline.parsing.stanza_packages import PASSAGE_WORDS
+from concord.pipeline.parsing.stanza_packages import ENCODER
 
 WIDTH = 4 * 384
 """Dimensions of a word's states."""
@@ -17,7 +16,7 @@ _GROUP_PASSAGES = 40
 
 def write_states(path: Path, documents: Sequence[Sequence[Sequence[str]]]) -> None:
     """Write the states of the words of documents, in order, as the parser reads them; shape ``(N, width)``, fp16."""
-    encoder = FrozenEncoder(EncoderConfig(passage_words=PASSAGE_WORDS))
+    encoder = FrozenEncoder(ENCODER)
     total = sum(len(words) for document in documents for words in document)
     written = np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=(total, WIDTH))
     start = 0
@@ -31,5 +30,5 @@ def write_states(path: Path, documents: Sequence[Sequence[Sequence[str]]]) -> No
 
 def _passages(documents: Sequence[Sequence[Sequence[str]]]) -> Iterator[Passage]:
     for document in documents:
-        found = with_passages([Sentence(words=tuple(words)) for words in document], PASSAGE_WORDS)
+        found = with_passages([Sentence(words=tuple(words)) for words in document], ENCODER.passage_words)
         yield from dict.fromkeys(sentence.passage for sentence in found if sentence.passage is not None)

@@ -12,6 +12,7 @@ from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.outputs import PredictOptions
 from concord.models.errors import ModelError
 from concord.models.words.encoder import FrozenEncoder
+from concord.models.words.encoder_config import EncoderConfig
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, ParsedDocument, ParsedWord
 from concord.pipeline.errors import InputError
@@ -158,7 +159,7 @@ def test_long_sentences_are_parsed_in_pieces_of_which_each_has_a_root(
 ) -> None:
     monkeypatch.setattr("concord.pipeline.parsing.parser.SENTENCE_CAP", 7)
     monkeypatch.setattr(encoder_parser, "_GROUP_WORDS", 30)
-    documents = documents_of(TEXTS)
+    documents = documents_of([*TEXTS, " ".join(40 * ["gold"])])
     together = parser.parse(documents)
     assert together == [parser.parse([document])[0] for document in documents]
     pieces = [one for document in together if isinstance(document, ParsedDocument) for one in document.sentences]
@@ -234,7 +235,7 @@ def test_the_identity_covers_the_network_the_encoder_and_what_is_left_out(
         identity(trees=False, tags=False),
         parser_identity(ParserConfig()).digest,
     ]
-    monkeypatch.setattr(stanza_packages, "BUNDLED_SHA256", "another")
+    monkeypatch.setattr(stanza_packages, "ENCODER", EncoderConfig(passage_words=100))
     assert len({*found, identity()}) == 5
 
 
@@ -254,7 +255,10 @@ def test_the_parser_of_a_tagger_is_taken_where_the_job_names_none() -> None:
     assert parser_for("parser_multi", ParserConfig(), device="cuda").device == "cuda"
     assert parser_for("parser_multi", ParserConfig(device="cpu"), device="cuda").device == "cpu"
     named = ParserConfig(package="parser_en")
-    assert parser_for("parser_multi", named) is named
+    assert parser_for("parser_multi", named, device="cuda") is named
+    assert parser_for("parser_en", ParserConfig(), device="cuda").device == "cpu"
+    # A later run takes the package from its collection.
+    assert parser_for("parser_multi", MULTI, device="cuda").device == "cuda"
     assert parser_for(None, ParserConfig()) == ParserConfig()
 
 
