@@ -315,10 +315,8 @@ class FrozenEncoder:
             subwords = torch.arange(len(states), device=self._device)
             found = embedding_bag(subwords, states, begins, mode="mean").index_select(0, chosen)
             if wide:
-                last = (
-                    torch.cat([begins[1:], torch.full((1,), len(states), device=self._device)]).index_select(0, chosen)
-                    - 1
-                )
+                ends = torch.cat([begins[1:], torch.full((1,), len(states), device=self._device)])
+                last = ends.index_select(0, chosen) - 1
                 found = torch.cat([found, middle.index_select(0, last), layers[0].index_select(0, last)], dim=1)
             features.index_copy_(0, rows, found)
         return list(features.split(lengths))

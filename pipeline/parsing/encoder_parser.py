@@ -27,16 +27,15 @@ from concord.models.errors import ModelError
 from concord.models.words.encoder import load_encoder
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.parsing.biaffine import BiaffineNetwork, Words, read_network
-from concord.pipeline.parsing.packed_sentences import length_sorted
+from concord.pipeline.parsing.packed_sentences import BATCH_WORDS, length_sorted
 from concord.pipeline.parsing.spanning_tree import best_trees
-from concord.pipeline.parsing.stanza_packages import ENCODER, LEMMAS_NAME, find_package
+from concord.pipeline.parsing.stanza_packages import ENCODER, LEMMAS_NAME
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.parsing.tokens import WordAnalysis
 from concord.pipeline.resources import torch_threads
 
 # Words whose states are in memory at once: 6 kB each.
 _GROUP_WORDS = 4_000
-_BATCH_WORDS = {"cpu": 2_000, "cuda": 8_000}
 _SURE = 0.8
 """Below this share of its words' probabilities, a sentence is of no language that the dictionaries know."""
 
@@ -55,7 +54,7 @@ class EncoderParser(StanzaParser):
         if not config.tags:
             return
         device = pick_device(config.device, key="parser.device")
-        folder = find_package(config).folder
+        folder = self._package.folder
         try:
             self._network = read_network(folder, device=device)
             self._lemmas = _Lemmas(folder / LEMMAS_NAME)
@@ -64,7 +63,7 @@ class EncoderParser(StanzaParser):
                 f"parser.package: {config.package} cannot be read from {folder}: {error}; install Concord again"
             ) from error
         self._encoder = load_encoder(ENCODER, device)
-        self._batch_words = _BATCH_WORDS[torch.device(device).type]
+        self._batch_words = BATCH_WORDS[torch.device(device).type]
         self._tags = _TagReader(self._network)
 
     @override

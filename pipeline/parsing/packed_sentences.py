@@ -94,6 +94,8 @@ def _read_sentence(lstm: Any, rows: Tensor, first_hidden: Tensor, first_cell: Te
     return rows
 
 
+# Small batches win on a CPU (caches, padding), large ones on a GPU.
+BATCH_WORDS = {"cpu": 2_000, "cuda": 8_000}
 # Pairs of words, by sentence and with padding, per word of a batch: the parser scores each pair.
 _PAIRS_PER_WORD = 100
 

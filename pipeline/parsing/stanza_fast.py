@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from concord.models.data.outputs import OnBatch
-from concord.pipeline.parsing.packed_sentences import PackedSentences, length_sorted
+from concord.pipeline.parsing.packed_sentences import BATCH_WORDS, PackedSentences, length_sorted
 from concord.pipeline.parsing.stanza_networks import (
     ROOT_FORM,
     FormTable,
@@ -45,8 +45,6 @@ from concord.pipeline.parsing.tokens import (
 
 _FAST_VERSION = "1.15."
 _TAG_COLUMNS = ("upos", "xpos", "feats")
-# Small batches win on a CPU (caches, padding), large ones on a GPU.
-_BATCH_WORDS = {"cpu": 2_000, "cuda": 8_000}
 
 # Everything that Stanza takes for an e-mail or web address contains one of these.
 _ADDRESS_MARK = re.compile(r"@|http|www\.|\.(?:gov|org|edu|net|co)")
@@ -135,7 +133,7 @@ class FastStanza(FastTokenizer):
 
     def __init__(self, nlp: Any) -> None:
         super().__init__(nlp)
-        self._batch_words = _BATCH_WORDS[self._device.type]
+        self._batch_words = BATCH_WORDS[self._device.type]
         self._tagger = TaggerNetwork(nlp.processors["pos"], self._device)
         self._parser: ParserNetwork | None = None
         readers: list[TaggerNetwork | ParserNetwork] = [self._tagger]

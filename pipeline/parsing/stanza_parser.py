@@ -41,7 +41,7 @@ class StanzaParser(Parser):
     """
 
     def __init__(self, config: ParserConfig, *, shortcuts: Literal["auto", "off"] = "auto") -> None:
-        package = find_package(config)
+        package = self._package = find_package(config)
         super().__init__(identity=identity_of(config, package), needs_spaces=config.package in EMBEDDED_PACKAGES)
         nlp = load_pipeline(package, device=pick_device(config.device, key="parser.device"))
         obstacle = obstacle_to_shortcuts(nlp) if shortcuts == "auto" else None

@@ -25,12 +25,15 @@ def build_worker(plan: Plan) -> "ShardWorker":
         ModelError: when one cannot be loaded or the tagger is not the one of the plan.
         InputError: when the list of terms cannot be read or is not the one of the plan.
     """
-    _set_up_process(plan)
+    bound_caches()
+    import torch
+
     from concord.models.bundles.checkpoint import load_tagger
     from concord.pipeline.corpora.read_terms import read_terms_for
     from concord.pipeline.parsing.resolve_parser import load_parser
     from concord.pipeline.worker.shard_worker import ShardWorker
 
+    torch.set_num_threads(plan.threads)
     folder = Path(plan.tagger_folder)
     if tagger_digest(folder) != plan.tagger.digest:
         raise ModelError(f"{folder}: not the tagger that the plan names: SHA-256 differs")
@@ -40,13 +43,6 @@ def build_worker(plan: Plan) -> "ShardWorker":
     parser = load_parser(config.parser)
     on_cpu = partial(_on_cpu, config.parser, parser, tagger)
     return ShardWorker(plan, parser=parser, tagger=tagger, terms=terms, on_cpu=on_cpu)
-
-
-def _set_up_process(plan: Plan) -> None:
-    bound_caches()
-    import torch
-
-    torch.set_num_threads(plan.threads)
 
 
 @contextmanager
