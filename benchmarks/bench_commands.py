@@ -30,7 +30,7 @@ COMMANDS = {
     "help": "--help",
     "status": "status news",
     "schema": "schema",
-    "errors list": "errors list news",
+    "errors": "errors news",
     "files": "files news",
     "history": "history news",
     "verify": "verify news",

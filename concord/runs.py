@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from concord.doc import Doc, docs_from_rows
+from concord.pipeline.config import Retry
 from concord.pipeline.documents import Part, part_finder
 from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
 from concord.pipeline.output.collection import Collection, DocumentRow, open_collection
@@ -276,6 +277,7 @@ def annotate(
     actors: int | None = None,
     limit: int | None = None,
     rehash: bool | None = None,
+    retry: Retry | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Run:
     """Annotate a collection as ``concord annotate`` does: exactly once, and only what is new or changed.
@@ -285,6 +287,7 @@ def annotate(
         output: folder or URL (``s3://``, ``gs://``, ``az://``) of the collection; may be None where a job file names
             it.
         model, executor, actors, limit, rehash: as the options of the command line.
+        retry: try dead letters of files that have not changed again, too: all of them, or those of one stage.
         settings: further keys of the job, as ``--set`` takes them: ``{"reader.text_field": "body"}``. Keys that are
             left out have the values of the collection, if it exists.
 
@@ -294,14 +297,8 @@ def annotate(
             lost than ``max_lost_files`` does; the collection is finished all the same.
         ConcordError: as the command line explains it (concord.pipeline.errors).
     """
-    options = {
-        "output": None if output is None else str(output),
-        "model": model,
-        "executor": executor,
-        "actors": actors,
-        "limit": limit,
-        "rehash": rehash,
-    }
+    options = {"model": model, "executor": executor, "actors": actors, "limit": limit, "rehash": rehash, "retry": retry}
+    options["output"] = None if output is None else str(output)
     values, source = job_values(options, settings), Path(input).expanduser()
     if source.suffix in JOB_SUFFIXES:
         config = read_annotate_job(source, values=values)

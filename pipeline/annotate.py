@@ -22,7 +22,6 @@ from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.executors.base import BuildWorker, Executor, run_locally
 from concord.pipeline.executors.ray_setup import resolve_auth_mode
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import SETTINGS_NAME, OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
@@ -38,7 +37,6 @@ from concord.pipeline.worker.build import build_worker
 def annotate(
     job: ResolvedJob,
     *,
-    retry: DeadLetterFilter | None = None,
     progress: OnProgress | None = None,
     build: BuildWorker = build_worker,
 ) -> RunReport:
@@ -48,15 +46,11 @@ def annotate(
     note in ``stats.json`` that a run has found nothing to change.
 
     Args:
-        retry: try these dead letters of a finished run again instead, and leave everything else as it is. One that
-            fails again has one more in ``attempts``. The configuration is then that of the run's plan, except for the
-            executor.
         progress: called in this process, once before the first shard, from time to time during a shard and after each.
         build: makes the worker in the process that runs it.
 
     Raises:
-        PlanError: when the folder holds another run; for ``retry``, when the run is not finished or its other
-            documents would have to be annotated again as well.
+        PlanError: when the folder holds another run.
         InputError, ConfigError: when the job cannot run as it is.
         ReconciliationError, ShardError, IntegrityError: when it fails; what is committed stays.
         StoreError: when there is no space.
@@ -66,13 +60,11 @@ def annotate(
     _check_output(folder)
     folder.generations.show_newest()
     planner = Planner(job)
-    plan = planner.resolve() if retry is None else planner.retry(retry)
+    plan = planner.resolve()
     _make_output(folder)
     folder.write_plan(plan)
     _write_settings(job)
-    if retry is None:
-        # A retry hashes only some files, and would drop the others from the cache.
-        planner.hashes.save(staging=folder.staging)
+    planner.hashes.save(staging=folder.staging)
 
     finished = folder.finished_shards(plan)
     shards = [shard for shard in plan.shards if shard.index not in finished]

@@ -87,6 +87,9 @@ class ReaderConfig(Config):
         return codec
 
 
+Retry = Literal["all", "read", "parse", "tag", "write"]
+
+
 class PlanningConfig(Config):
     """How the input is cut into shards."""
 
@@ -94,6 +97,8 @@ class PlanningConfig(Config):
     """A shard is closed when its records reach this many bytes of input; a document is never split."""
     rehash: Annotated[bool, Affects("nothing", later_runs=False)] = False
     """Hash every input file, even those whose size and time are unchanged since they were last hashed."""
+    retry: Annotated[Retry | None, Affects("nothing", later_runs=False)] = None
+    """Try dead letters of files that have not changed again, too: all of them, or those of one stage."""
 
 
 class ParserConfig(Config):

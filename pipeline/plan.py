@@ -81,8 +81,7 @@ class RowsToCopy:
         shard, generation: of its commit record.
         records: how many of its documents and dead letters are reused.
         without: ids of the documents that are dropped.
-        without_dead_letters: files whose dead letters are dropped.
-        retried: file and position of further dead letters that are dropped, because they are tried again.
+        without_dead_letters: file and position of the dead letters that are dropped.
         renames: documents that are renamed on the way.
     """
 
@@ -90,14 +89,13 @@ class RowsToCopy:
     generation: int
     records: int
     without: tuple[str, ...] = ()
-    without_dead_letters: tuple[str, ...] = ()
-    retried: tuple[tuple[str, int], ...] = ()
+    without_dead_letters: tuple[tuple[str, int], ...] = ()
     renames: tuple[RenamedDocument, ...] = ()
 
     @property
     def is_whole(self) -> bool:
         """Whether all rows are reused as they are."""
-        return not (self.without or self.without_dead_letters or self.retried or self.renames)
+        return not (self.without or self.without_dead_letters or self.renames)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +144,7 @@ class Changes(Config):
     new: int = 0
     """Records of which the collection has neither a document nor a dead letter."""
     retried: int = 0
-    """Dead letters that are tried again, by choice or because their file has changed or all is annotated again."""
+    """Dead letters that are tried again: by planning.retry, with their changed file, or with all documents."""
     changed: int = 0
     """Existing documents whose text has changed."""
     corrected: int = 0

@@ -80,27 +80,6 @@ def open_collection(
     return Collection(folder=folder, root=chosen.root, manifest=chosen.manifest(), plan=chosen.plan())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeadLetterFilter:
-    """Filter for dead letters; an empty field matches all.
-
-    Attributes:
-        ids: document ids; a record that could not be read may have none.
-    """
-
-    stages: tuple[str, ...] = ()
-    errors: tuple[str, ...] = ()
-    ids: tuple[str, ...] = ()
-
-    def matches(self, dead_letter: DeadLetter) -> bool:
-        """Tell whether a dead letter passes the filter."""
-        return (
-            (not self.stages or dead_letter.stage in self.stages)
-            and (not self.errors or dead_letter.error in self.errors)
-            and (not self.ids or dead_letter.doc_id in self.ids)
-        )
-
-
 def read_dead_letters(folder: OutputFolder, reports: Iterable[CommitRecord]) -> Iterator[DeadLetter]:
     """Read the dead letters of committed shards, in shard order."""
     for report in reports:

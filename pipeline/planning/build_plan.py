@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from concord.pipeline.config import AnnotateConfig, ReaderConfig
 from concord.pipeline.corrections.correction import Correction, corrections_digest, group_by_document
-from concord.pipeline.documents import DeadLetter, Document
+from concord.pipeline.documents import Document
 from concord.pipeline.errors import InputError
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.plan import Changes, Piece, Plan, RowsToCopy, Shard, ShardRef, Source
 from concord.pipeline.planning.input_diff import (
@@ -26,10 +25,8 @@ from concord.pipeline.planning.input_diff import (
     InputDiff,
     InputRecord,
     RecordToAnnotate,
-    choose_retries,
     diff_input,
     fingerprint,
-    keep_dead_letters,
 )
 from concord.pipeline.planning.inputs import FileHashes, InputFile, check_text_field, find_inputs, states_behind_url
 from concord.pipeline.readers.read_file import content_sha256, is_extracted, libraries_of, read_records, scan_file
@@ -57,7 +54,7 @@ Corrections = Mapping[str, Sequence[Correction]]
 
 
 def next_generation(
-    existing: ExistingOutput, diff: InputDiff, corrections: Corrections, *, shard_bytes: int, merges_small: bool = True
+    existing: ExistingOutput, diff: InputDiff, corrections: Corrections, *, shard_bytes: int
 ) -> NextGeneration:
     """Turn the differences of an input into shards.
 
@@ -76,8 +73,7 @@ def next_generation(
     }
     is_all_reused = len(untouched) == len(existing.shards)
     # A run that finds nothing to do rewrites nothing, not even small shards.
-    merges_small = merges_small and bool(shards or not is_all_reused)
-    groups = _small_shards(rows_to_copy, existing, shard_bytes) if merges_small else []
+    groups = _small_shards(rows_to_copy, existing, shard_bytes) if shards or not is_all_reused else []
     merged = {rows.shard for group in groups for rows in group}
     groups += [[rows] for rows in rows_to_copy if rows.shard not in merged | untouched]
     shards += [Shard(index=group[0].shard, carries=tuple(group)) for group in groups]
@@ -141,21 +137,20 @@ def _rows_to_copy(existing: ExistingOutput, diff: InputDiff) -> Iterator[RowsToC
     ids: defaultdict[ShardRef, list[str]] = defaultdict(list)
     for doc_id, document in existing.documents.items():
         ids[document.shard].append(doc_id)
+    places: defaultdict[ShardRef, list[tuple[str, int]]] = defaultdict(list)
+    for dead_letter in existing.dead_letters:
+        places[dead_letter.shard].append(dead_letter.place)
     for shard in sorted(existing.current, key=lambda shard: (shard.shard, shard.generation)):
         dropped = [doc_id for doc_id in ids[shard] if doc_id not in diff.reused]
-        places = [(dead.source_uri, dead.position) for dead in existing.dead_letters.get(shard, ())]
-        dropped_files = {uri for uri, _ in places if uri not in diff.files}
-        retried = diff.retried.intersection(places)
-        dead_letters = sum(uri not in dropped_files for uri, _ in places) - len(retried)
-        records = len(ids[shard]) - len(dropped) + dead_letters
+        dropped_letters = [place for place in places[shard] if place not in diff.kept]
+        records = len(ids[shard]) - len(dropped) + len(places[shard]) - len(dropped_letters)
         if records:
             yield RowsToCopy(
                 shard=shard.shard,
                 generation=shard.generation,
                 records=records,
                 without=tuple(sorted([*dropped, *existing.superseded.get(shard, ())])),
-                without_dead_letters=tuple(sorted(dropped_files)),
-                retried=tuple(sorted(retried)),
+                without_dead_letters=tuple(sorted(dropped_letters)),
                 renames=tuple(diff.renamed.get(shard, ())),
             )
 
@@ -284,30 +279,6 @@ def has_same_files(plan: Plan, config: AnnotateConfig, hashes: FileHashes) -> bo
     return ignored == plan.ignored and found == [(file.uri, file.format, file.sha256) for file in plan.sources]
 
 
-def retry_plan(base: Plan, inputs: PlanInputs, existing: ExistingOutput, choice: DeadLetterFilter) -> Plan:
-    """Make the plan that tries chosen dead letters of a finished generation again and changes nothing else.
-
-    Only the files that hold such dead letters are read. One that has changed is brought up to date with them; what is
-    new or changed elsewhere in the input is left to the next plan of ``make_plan``.
-    """
-    config = inputs.job.config
-    chosen = list(filter(choice.matches, chain.from_iterable(existing.dead_letters.values())))
-    files = _files_with(chosen, config)
-    scan = _InputScan(config.reader, {source.uri: source.records for source in base.sources})
-    scan.look_at(files.values())
-    digests = scan.hash(inputs.hashes)
-    limits = {uri: None if config.limit is None else scan.counts[uri] for uri in scan.counts if uri in files}
-    records = (scan.read(files[uri], most=most) for uri, most in limits.items())
-    retries = choose_retries(existing, chosen, unchanged=existing.unchanged_files(digests))
-    unread = scan.counts.keys() - files.keys()
-    diff = diff_input(existing, chain.from_iterable(records), reused_files=unread, retries=retries)
-    shard_bytes = config.planning.shard_bytes
-    generation = next_generation(existing, diff, inputs.corrections, shard_bytes=shard_bytes, merges_small=False)
-    read_again = {source.uri: source for source in scan.sources(files.values(), digests)}
-    sources = [read_again.get(source.uri, source) for source in base.sources]
-    return _freeze(inputs, _Work(sources, generation, {}), files=list(files.values()), ignored=base.ignored)
-
-
 def _freeze(
     inputs: PlanInputs, work: _Work, *, files: Sequence[InputFile], ignored: int, reasons: Sequence[str] = ()
 ) -> Plan:
@@ -376,9 +347,9 @@ def _plan_changes(files: Sequence[InputFile], inputs: PlanInputs, existing: Exis
     room = None if config.limit is None else config.limit - sum(scan.counts.values())
     to_read = [file for file in files if file.path not in scan.counts]
     # A limit may end before a dead letter.
-    unchanged = existing.complete_files(digests) if config.limit is None else set()
-    kept = keep_dead_letters(existing, unchanged.difference(reused))
-    diff = diff_input(existing, scan.read_all(to_read, limit=room), reused_files=set(reused), retries=kept)
+    complete = existing.complete_files(digests) if config.limit is None else set()
+    records = scan.read_all(to_read, limit=room)
+    diff = diff_input(existing, records, reused_files=set(reused), complete_files=complete)
     generation = next_generation(existing, diff, inputs.corrections, shard_bytes=config.planning.shard_bytes)
     known = {path: existing.files[path] for path in reused}
     sources = [known.get(source.uri, source) for source in scan.sources(files, digests)]
@@ -395,9 +366,9 @@ class _InputScan:
         unreadable: files that cannot be opened.
     """
 
-    def __init__(self, config: ReaderConfig, counts: Mapping[str, int] | None = None) -> None:
+    def __init__(self, config: ReaderConfig) -> None:
         self.states: dict[str, FileState] = {}
-        self.counts: dict[str, int] = dict(counts or {})
+        self.counts: dict[str, int] = {}
         self.lost: set[str] = set()
         self.unreadable: set[str] = set()
         self._config = config
@@ -504,21 +475,6 @@ def _names(diff: InputDiff) -> dict[str, list[str]]:
         is_same = document.was == document.doc_id
         named["moved"].append(document.doc_id if is_same else f"{document.was} -> {document.doc_id}")
     return {**named, "removed": sorted(diff.removed)}
-
-
-def _files_with(dead_letters: Sequence[DeadLetter], config: AnnotateConfig) -> dict[str, InputFile]:
-    """Return the input files that hold dead letters, by path."""
-    paths = {dead_letter.source_uri for dead_letter in dead_letters}
-    if not paths:
-        return {}
-    inputs = find_inputs(config.input, output=config.output.path, format=config.reader.format)
-    files = {file.path: file for file in inputs.files if file.path in paths}
-    if gone := sorted(paths - files.keys()):
-        raise InputError(
-            f"{gone[0]}: holds dead letters to be tried again, but is no longer in the input; "
-            "'concord annotate' drops what is gone"
-        )
-    return files
 
 
 def _name(file: InputFile, record: ScannedRecord) -> str:

@@ -10,12 +10,10 @@ The position of a record within its file is not compared: a line that moved is u
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import chain
 from typing import Literal, NamedTuple, Self
 
-from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.collection import read_dead_letters
 from concord.pipeline.output.manifest import CommitRecord, shard_ref
 from concord.pipeline.output.output_folder import OutputFolder
@@ -68,6 +66,29 @@ class ExistingDocument(NamedTuple):
         return self.content.format is not None
 
 
+class ExistingDeadLetter(NamedTuple):
+    """A dead letter of a committed shard.
+
+    Attributes:
+        stays: whether it is left as it is where its record is as it was. One that lacks only a free id is looked at
+            whenever its file is read.
+        attempts: those that it has if its record fails again.
+    """
+
+    shard: ShardRef
+    doc_id: str | None
+    source_uri: str
+    position: int
+    stays: bool
+    lacks_id: bool = False
+    attempts: int = 0
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Its file and position."""
+        return self.source_uri, self.position
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExistingOutput:
     """The committed shards that a new plan builds on.
@@ -78,7 +99,7 @@ class ExistingOutput:
         parsed: those whose parses this run would compute just the same.
         documents: by id. Where two shards hold one id, the row of the later generation.
         superseded: ids of a shard whose row in a later shard counts instead.
-        dead_letters: by the shard that holds them.
+        dead_letters: of all shards.
         characters: how much text a shard holds, in code points.
         files: the input files as they were annotated, by path.
         other_texts: shards that store raw texts while this run would not, or the other way round.
@@ -91,7 +112,7 @@ class ExistingOutput:
     parsed: frozenset[ShardRef]
     documents: Mapping[str, ExistingDocument]
     superseded: Mapping[ShardRef, Sequence[str]]
-    dead_letters: Mapping[ShardRef, Sequence[DeadLetter]]
+    dead_letters: Sequence[ExistingDeadLetter]
     characters: Mapping[ShardRef, int]
     files: Mapping[str, Source]
     other_texts: Collection[ShardRef] = ()
@@ -109,11 +130,11 @@ class ExistingOutput:
     def complete_files(self, digests: Mapping[str, str]) -> set[str]:
         """Return the unchanged files each record of which is a document or a dead letter, and only one of them."""
         records = Counter(document.source_uri for document in self.documents.values())
-        records.update(dead_letter.source_uri for dead_letter in chain.from_iterable(self.dead_letters.values()))
+        records.update(dead_letter.source_uri for dead_letter in self.dead_letters)
         return {uri for uri in self.unchanged_files(digests) if self.files[uri].records == records[uri]}
 
     def reusable_files(self, digests: Mapping[str, str]) -> set[str]:
-        """Return the unchanged files all of whose records are held by current shards, so that none need be read.
+        """Return the unchanged files all of whose records stay in current shards, so that none need be read.
 
         A file with a record that was denied its id is not among them when the file that has the id is gone or changed:
         the id may now be free.
@@ -123,19 +144,12 @@ class ExistingOutput:
         if self.corrected != self.wanted:
             corrected = (doc_id for doc_id in self.documents if not self.is_corrected_as(doc_id, doc_id))
             outdated.update(self.documents[doc_id].source_uri for doc_id in corrected)
-        failed: dict[str | None, str] = {}
-        denied: list[DeadLetter] = []
-        for shard, dead_letters in self.dead_letters.items():
-            for dead_letter in dead_letters:
-                if shard not in self.current:
-                    outdated.add(dead_letter.source_uri)
-                if dead_letter.error == DUPLICATE_ID:
-                    denied.append(dead_letter)
-                else:
-                    failed[dead_letter.doc_id] = dead_letter.source_uri
-        for dead_letter in denied:
+        outdated.update(dead_letter.source_uri for dead_letter in self.dead_letters if not dead_letter.stays)
+        failed = {letter.doc_id: letter.source_uri for letter in self.dead_letters if not letter.lacks_id}
+        for dead_letter in self.dead_letters:
             document = self.documents.get(dead_letter.doc_id or "")
-            if (failed.get(dead_letter.doc_id) if document is None else document.source_uri) not in unchanged:
+            owner = failed.get(dead_letter.doc_id) if document is None else document.source_uri
+            if dead_letter.lacks_id and owner not in unchanged:
                 outdated.add(dead_letter.source_uri)
         return self.complete_files(digests) - outdated
 
@@ -151,10 +165,12 @@ def scan_existing(
     corrected: Mapping[ShardRef, Mapping[str, str]],
     wanted: Mapping[str, str],
     formats: Mapping[ShardRef, Mapping[str, str]],
+    retry: str | None = None,
 ) -> ExistingOutput:
     """Read which documents and dead letters committed shards hold; of two that hold a document, the later counts.
 
     Args:
+        retry: as in ``PlanningConfig``.
         corrected: by shard, the digests of the corrections in its documents' rows.
         formats: by shard, those of files whose texts are extracted, as in ``Content``.
         current, parsed, files, other_texts, wanted: see ``ExistingOutput``.
@@ -162,7 +178,7 @@ def scan_existing(
     documents: dict[str, ExistingDocument] = {}
     superseded: defaultdict[ShardRef, list[str]] = defaultdict(list)
     characters: Counter[ShardRef] = Counter()
-    dead_letters: dict[ShardRef, list[DeadLetter]] = {}
+    dead_letters: list[ExistingDeadLetter] = []
     for report in reports:
         shard = shard_ref(report)
         uris: dict[str, str] = {}
@@ -177,8 +193,13 @@ def scan_existing(
                 source_uri, encoding = uris.setdefault(uri, uri), encodings.setdefault(encoding, encoding)
                 documents[doc_id] = ExistingDocument(shard, content, source_uri, fingerprint(meta), encoding)
                 characters[shard] += length
-        # Messages would take memory.
-        dead_letters[shard] = [replace(letter, message="") for letter in read_dead_letters(folder, [report])]
+        for letter in read_dead_letters(folder, [report]):
+            uri, lacks_id = uris.setdefault(letter.source_uri, letter.source_uri), letter.error == DUPLICATE_ID
+            is_chosen = not lacks_id and retry in ("all", letter.stage)
+            stays, attempts = shard in current and not is_chosen, is_chosen * (letter.attempts + 1)
+            dead_letters.append(
+                ExistingDeadLetter(shard, letter.doc_id, uri, letter.position, stays, lacks_id, attempts)
+            )
     return ExistingOutput(
         shards=frozenset(map(shard_ref, reports)),
         current=frozenset(current),
@@ -239,31 +260,6 @@ class InputRecord(NamedTuple):
         return document.shard in existing.current and self.content == document.content
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Retries:
-    """Which dead letters are tried again; a record's place is its file and position.
-
-    Attributes:
-        places: of those tried again, but for files that have changed.
-        skipped: places of those that stay as they are.
-        reserved: ids of these.
-        denied: places of records tried again whose id belongs to a document.
-        changed: files that hold dead letters to try again and have changed.
-        attempts: how often each has then been tried again, by file and position; by file and id in changed files,
-            where positions mean nothing.
-    """
-
-    places: frozenset[tuple[str, int]] = frozenset()
-    skipped: frozenset[tuple[str, int]] = frozenset()
-    reserved: frozenset[str] = frozenset()
-    denied: frozenset[tuple[str, int]] = frozenset()
-    changed: frozenset[str] = frozenset()
-    attempts: Mapping[tuple[str, int | str | None], int]
-
-
-_NO_RETRIES = Retries(attempts={})
-
-
 @dataclass(frozen=True, slots=True)
 class RecordToAnnotate:
     """A record that is annotated in the next generation.
@@ -292,16 +288,14 @@ class InputDiff:
         reused: ids of existing documents whose rows are reused.
         renamed: the reused ones whose name, file or meta changes, by the shard that holds them.
         removed: ids of existing documents that the input no longer has.
-        files: those whose dead letters are reused.
-        retried: file and position of the dead letters in them that are tried again.
+        kept: file and position of the dead letters that stay as they are.
     """
 
     to_annotate: Sequence[RecordToAnnotate]
     reused: Collection[str]
     renamed: Mapping[ShardRef, Sequence[RenamedDocument]]
     removed: Collection[str]
-    files: Collection[str]
-    retried: frozenset[tuple[str, int]]
+    kept: Collection[tuple[str, int]]
 
 
 def diff_input(
@@ -309,7 +303,7 @@ def diff_input(
     records: Iterable[InputRecord],
     *,
     reused_files: Collection[str],
-    retries: Retries = _NO_RETRIES,
+    complete_files: Collection[str] = (),
 ) -> InputDiff:
     """Compare the records of an input with the existing documents, in linear time.
 
@@ -317,29 +311,34 @@ def diff_input(
         records: of all other files, in the order of the input; each is looked at once.
         reused_files: files that are not read: all their documents and dead letters stay. Of two records with one id
             theirs keeps it.
+        complete_files: files in which the dead letters that stay are left out of the input.
     """
     reused = {doc_id for doc_id, document in existing.documents.items() if document.source_uri in reused_files}
-    dead_letters = chain.from_iterable(existing.dead_letters.values())
-    failed = Counter((dead.source_uri, dead.doc_id) for dead in dead_letters if _place(dead) not in retries.skipped)
-    seen = reused | retries.reserved
+    staying = {
+        letter.place: letter
+        for letter in existing.dead_letters
+        if letter.stays and (letter.source_uri in complete_files or letter.source_uri in reused_files)
+    }
+    kept = {place for place, letter in staying.items() if not letter.lacks_id or letter.source_uri in reused_files}
+    owners = (letter.doc_id for letter in staying.values() if letter.doc_id is not None and not letter.lacks_id)
+    seen = reused | (set(owners) - existing.documents.keys())
+    attempts = _attempts([letter for letter in existing.dead_letters if letter.place not in kept], complete_files)
     renamed: defaultdict[ShardRef, list[RenamedDocument]] = defaultdict(list)
     to_annotate: list[RecordToAnnotate] = []
     for record in records:
-        if record.place in retries.skipped:
+        if record.place in kept:
             continue
-        is_duplicate = record.content is not None and (record.place in retries.denied or record.doc_id in seen)
         document, doc_id = None, record.doc_id or ""
+        is_duplicate = record.content is not None and record.doc_id in seen
+        if is_duplicate and record.place in staying:
+            kept.add(record.place)
+            continue
         if record.doc_id is not None and record.content is not None and not is_duplicate:
             seen.add(doc_id)
             document = existing.documents.get(doc_id)
         is_current = document is not None and record.has_current_content(document, existing)
         if document is None or not (is_current and existing.is_corrected_as(doc_id, doc_id)):
-            item = _to_annotate(record, document, existing, retries, is_duplicate=is_duplicate)
-            failure = record.file.path, record.doc_id
-            if item.reason == "new" and failed[failure]:
-                item = replace(item, reason="retried")
-            failed[failure] -= 1
-            to_annotate.append(item)
+            to_annotate.append(_to_annotate(record, document, existing, attempts, is_duplicate=is_duplicate))
             continue
         reused.add(doc_id)
         is_described = document.is_extracted or (document.meta, document.encoding) == (
@@ -358,79 +357,39 @@ def diff_input(
         reused=reused,
         renamed=renamed,
         removed=missing.keys() - reused,
-        files={*reused_files, *(uri for uri, _ in retries.places | retries.skipped)},
-        retried=retries.places,
+        kept=kept,
     )
 
 
-def keep_dead_letters(existing: ExistingOutput, files: Collection[str]) -> Retries:
-    """Return that current dead letters stay, unless they lack only a free id.
-
-    Args:
-        files: those that are read although they have not changed.
-    """
-    current = chain.from_iterable(existing.dead_letters.get(shard, ()) for shard in existing.current)
-    here = [dead_letter for dead_letter in current if dead_letter.source_uri in files]
-    kept = [dead_letter for dead_letter in here if dead_letter.error != DUPLICATE_ID]
-    ids = {dead_letter.doc_id for dead_letter in kept if dead_letter.doc_id not in existing.documents}
-    return Retries(
-        places=frozenset(_place(dead_letter) for dead_letter in here if dead_letter.error == DUPLICATE_ID),
-        skipped=frozenset(map(_place, kept)),
-        reserved=frozenset(filter(None, ids)),
-        attempts={},
-    )
+_Attempts = Mapping[tuple[str, int | str | None], deque[int]]
+"""By file and position, or id, the attempts of the dead letters of such records if they fail again."""
 
 
-def choose_retries(existing: ExistingOutput, chosen: Collection[DeadLetter], *, unchanged: Collection[str]) -> Retries:
-    """Return what follows from trying some dead letters again and leaving all others as they are.
-
-    In a file that is not ``unchanged``, every record without an existing document is tried again, because it is unknown
-    which dead letter belongs to which record.
-    """
-    changed = frozenset(dead_letter.source_uri for dead_letter in chosen) - set(unchanged)
-    in_unchanged = [dead_letter for dead_letter in chosen if dead_letter.source_uri not in changed]
-    places = frozenset(map(_place, in_unchanged))
-    skipped = [
-        dead_letter
-        for dead_letter in chain.from_iterable(existing.dead_letters.values())
-        if dead_letter.source_uri not in changed and _place(dead_letter) not in places
-    ]
-    # An existing document keeps its id, even where its file comes later.
-    ids = {doc_id for doc_id, document in existing.documents.items() if document.source_uri in unchanged}
-    keys = [(dead.source_uri, dead.doc_id if dead.source_uri in changed else dead.position) for dead in chosen]
-    attempts = (dead_letter.attempts + 1 for dead_letter in chosen)
-    return Retries(
-        places=places,
-        skipped=frozenset(map(_place, skipped)),
-        reserved=frozenset(
-            dead_letter.doc_id
-            for dead_letter in skipped
-            if dead_letter.doc_id is not None and dead_letter.error != DUPLICATE_ID
-        ),
-        denied=frozenset(_place(dead_letter) for dead_letter in in_unchanged if dead_letter.doc_id in ids),
-        changed=changed,
-        attempts={(uri, key): tried for (uri, key), tried in zip(keys, attempts, strict=True) if key is not None},
-    )
+def _attempts(dead_letters: Iterable[ExistingDeadLetter], complete_files: Collection[str]) -> _Attempts:
+    """Look up dead letters by their places in files that are as they were, and in others by their ids."""
+    attempts: defaultdict[tuple[str, int | str | None], deque[int]] = defaultdict(deque)
+    for letter in dead_letters:
+        key = letter.position if letter.source_uri in complete_files else letter.doc_id
+        attempts[letter.source_uri, key].append(letter.attempts)
+    return attempts
 
 
 def _to_annotate(
     record: InputRecord,
     document: ExistingDocument | None,
     existing: ExistingOutput,
-    retries: Retries,
+    attempts: _Attempts,
     *,
     is_duplicate: bool,
 ) -> RecordToAnnotate:
     """Return why a record is annotated, given the existing document of its id, and the shard that holds its parse."""
-    key = (record.file.path, record.doc_id) if record.file.path in retries.changed else record.place
-    attempts = retries.attempts.get(key, 0)
     if document is None:
-        return RecordToAnnotate(record, "retried" if attempts else "new", is_duplicate, attempts)
+        before = attempts.get(record.place) or attempts.get((record.file.path, record.doc_id))
+        return RecordToAnnotate(record, "retried" if before else "new", is_duplicate, before.popleft() if before else 0)
     if document.content.is_changed_to(record.content):
-        return RecordToAnnotate(record, "changed", is_duplicate, attempts)
+        return RecordToAnnotate(record, "changed")
     reason: Reason = "corrected" if record.has_current_content(document, existing) else "again"
-    parse = document.shard if document.shard in existing.parsed else None
-    return RecordToAnnotate(record, reason, is_duplicate, attempts, parse)
+    return RecordToAnnotate(record, reason, parse=document.shard if document.shard in existing.parsed else None)
 
 
 def _find_by_text(
@@ -463,7 +422,3 @@ def _renamed(old_id: str, record: InputRecord) -> RenamedDocument:
         encoding=record.encoding,
         encoding_confidence=record.encoding_confidence,
     )
-
-
-def _place(dead_letter: DeadLetter) -> tuple[str, int]:
-    return dead_letter.source_uri, dead_letter.position

@@ -2,8 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 
 from concord.pipeline.config import AnnotateConfig
@@ -12,11 +10,10 @@ from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.executors.ray_setup import resolve_auth_mode
 from concord.pipeline.identity import RowSettings
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.manifest import CommitRecord, Manifest, shard_ref
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.plan import Changes, Plan, ShardRef, Source
-from concord.pipeline.planning.build_plan import PlanInputs, has_same_files, make_plan, retry_plan
+from concord.pipeline.planning.build_plan import PlanInputs, has_same_files, make_plan
 from concord.pipeline.planning.input_diff import ExistingOutput, scan_existing
 from concord.pipeline.planning.inputs import FileHashes, hash_here
 from concord.pipeline.readers.read_file import format_of, is_extracted, libraries_of
@@ -65,42 +62,6 @@ class Planner:
             self._latest = self._folder.plan()
             return self._resolve(newer)
 
-    def retry(self, choice: DeadLetterFilter) -> Plan:
-        """Return the plan that tries dead letters of a finished run again; the run's own plan if none matches.
-
-        Raises:
-            PlanError: when the run is not finished, or the rest of it would have to be done again as well.
-            InputError, StoreError, IntegrityError: as ``resolve`` does.
-        """
-        folder, latest, manifest = self._folder, self._latest, self._manifest()
-        if latest is None or manifest is None:
-            raise PlanError(f"{folder.output}: the run is not finished; finish it with 'concord annotate' first")
-        base = folder.plan(manifest.generation)
-        self._check_row_settings(base)
-        if not folder.is_complete(base):
-            raise IntegrityError(f"{folder.output}: files are missing or cut short; 'concord annotate' restores them")
-        existing = self._scan_existing([base], files=_known_files(base, None, config=base.config))
-        # Other documents keep the corrections that their rows have.
-        missing = {doc_id: digest for doc_id, digest in existing.wanted.items() if doc_id not in existing.documents}
-        existing = replace(existing, wanted=missing | dict(existing.corrected))
-        inputs = PlanInputs(
-            job=self._job,
-            threads=self._config.executor.threads or base.threads,
-            generation=max(latest.generation, base.generation + 1),
-            hashes=self.hashes,
-            corrections=self._corrections,
-        )
-        plan = retry_plan(base, inputs, existing, choice)
-        if latest.generation != base.generation and plan.digest != latest.digest:
-            raise PlanError(
-                f"{folder.output}: generation {latest.generation} is not finished; finish it first, with the "
-                "command that started it or with 'concord annotate'"
-            )
-        self._check_removed(plan, existing)
-        if not plan.shards:
-            return base.model_copy(update={"changes": plan.changes, "reasons": ()})
-        return plan
-
     def _resolve(self, manifest: Manifest | None) -> Plan:
         folder, latest = self._folder, self._latest
         if latest is None:
@@ -142,7 +103,8 @@ class Planner:
     def _gives_same_rows(self, finished: Plan) -> bool:
         """Tell whether the input need not even be compared with the rows, because nothing that decides them differs."""
         return (
-            not self._row_settings.difference(finished.row_settings)
+            self._config.planning.retry is None
+            and not self._row_settings.difference(finished.row_settings)
             and finished.corrected == self._corrections_digests()
             and finished.config.deciding_values() == self._config.deciding_values()
             and finished.libraries == libraries_of(finished.libraries)
@@ -168,7 +130,7 @@ class Planner:
             reasons.append("texts are extracted with other settings of the reader, or by other releases of libraries")
         plan = make_plan(inputs, reasons=reasons)
         if existing is not None:
-            self._check_removed(plan, existing, limit=self._config.limit)
+            self._check_removed(plan, existing)
         return plan
 
     def _manifest(self) -> Manifest | None:
@@ -211,6 +173,7 @@ class Planner:
             corrected=corrected,
             wanted=self._corrections_digests(),
             formats=formats,
+            retry=self._config.planning.retry,
         )
 
     def _formats(self, plan: Plan) -> dict[str, str]:
@@ -234,26 +197,8 @@ class Planner:
     def _corrections_digests(self) -> dict[str, str]:
         return {doc_id: corrections_digest(corrections) for doc_id, corrections in self._corrections.items()}
 
-    def _check_row_settings(self, base: Plan) -> None:
-        """Refuse to put rows of different settings into one collection."""
-        differences = self._row_settings.difference(base.row_settings)
-        for name in ("input", "limit", "tagger.model", "output.keep_text"):
-            before, after = (attrgetter(name)(config) for config in (base.config, self._config))
-            if before != after:
-                differences.append(f"{name}: was {before!r}, is now {after!r}")
-        if base.config.reader.deciding_values() != self._config.reader.deciding_values():
-            differences.append("texts are read with other settings of the reader")
-        if (now := libraries_of(base.libraries)) != base.libraries:
-            differences.append(f"texts are extracted by other libraries: was {base.libraries}, is now {now}")
-        if differences:
-            raise PlanError(
-                f"{self._folder.output}: a retry leaves the other documents as they are, but a run would now annotate "
-                f"them differently ({'; '.join(differences)}); 'concord annotate' does all of them again, dead letters "
-                "included"
-            )
-
-    def _check_removed(self, plan: Plan, existing: ExistingOutput, *, limit: int | None = None) -> None:
-        removed, documents = plan.changes.removed, len(existing.documents)
+    def _check_removed(self, plan: Plan, existing: ExistingOutput) -> None:
+        limit, removed, documents = self._config.limit, plan.changes.removed, len(existing.documents)
         text = f"{removed:,} of the {documents:,} documents in {self._folder.output}"
         if limit is not None and removed:
             raise PlanError(

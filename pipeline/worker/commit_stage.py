@@ -1,6 +1,6 @@
 """Commit stage: write a shard's tables and commit them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import groupby
 
@@ -185,7 +185,7 @@ def _copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
         tables["documents"] = _replace(tables["documents"], column, values)
     if "errors" in tables:
         tables["errors"] = without_lost_pages(tables["errors"])
-        tables["errors"] = _drop_retried(_drop(tables["errors"], "source_uri", rows.without_dead_letters), rows.retried)
+        tables["errors"] = _drop_dead_letters(tables["errors"], set(rows.without_dead_letters))
         if not tables["errors"].num_rows:
             del tables["errors"]
     records = tables["documents"].num_rows + (tables["errors"].num_rows if "errors" in tables else 0)
@@ -209,10 +209,9 @@ def _drop(table: pa.Table, column: str, values: tuple[str, ...]) -> pa.Table:
     return table.filter(pc.invert(pc.is_in(table[column], pa.array(values, pa.string()))))
 
 
-def _drop_retried(errors: pa.Table, retried: tuple[tuple[str, int], ...]) -> pa.Table:
-    positions = zip(errors["source_uri"].to_pylist(), errors["position"].to_pylist(), strict=True)
-    dropped = set(retried)
-    return errors.filter(pa.array([position not in dropped for position in positions], pa.bool_()))
+def _drop_dead_letters(errors: pa.Table, dropped: Set[tuple[str, int]]) -> pa.Table:
+    places = zip(errors["source_uri"].to_pylist(), errors["position"].to_pylist(), strict=True)
+    return errors.filter(pa.array([place not in dropped for place in places], pa.bool_()))
 
 
 def _replace(table: pa.Table, column: str, values: Mapping[str, object]) -> pa.Table:

@@ -42,10 +42,7 @@ def copy(honest: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
 
 def test_honest_copy_is_served_by_every_command(copy: tuple[Path, Path], victim: Path, tmp_path: Path) -> None:
     ends = hostile.suffer(*copy, victim, tmp_path)
-    # The parser of the fakes is none that a retry could load.
-    failed = {name: end for name, end in ends.items() if end}
-    assert list(failed) == [f"errors retry {copy[0]}"]
-    assert "parser: was 'fake_parser@" in failed[f"errors retry {copy[0]}"]
+    assert not any(ends.values())
 
 
 @pytest.mark.parametrize(("name", "kind"), hostile.ATTACKS if SOAK else hostile.CHOSEN)

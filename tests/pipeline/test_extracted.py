@@ -15,7 +15,7 @@ from concord_testing.documents import BROKEN_PAGE, lines, pdf, warc_page
 
 from concord.pipeline.errors import InputError, PlanError
 from concord.pipeline.exchange.export import export_collection
-from concord.pipeline.output.collection import DeadLetterFilter, open_collection, read_dead_letters
+from concord.pipeline.output.collection import open_collection, read_dead_letters
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.shard_stats import collection_counts
 from concord.pipeline.output.verify import verify
@@ -124,8 +124,6 @@ def test_another_release_of_a_library_has_its_files_read_again(archive: Path, mo
     monkeypatch.setattr(read_file, "_release", lambda name: "999")
     with pytest.raises(PlanError, match=r"'pdf': 'pypdfium2 999'.* on this worker"):
         ReadStage(plan.config.reader, OutputFolder(str(first.output)), etags={}, libraries=plan.libraries)
-    with pytest.raises(PlanError, match="texts are extracted by other libraries"):
-        runs.run_job(plan.config, retry=DeadLetterFilter())
     again = annotate(archive)
     assert again.changes.description == "1 to be tagged again"
     assert ["by other releases of libraries" in reason for reason in again.reasons] == [True]
@@ -201,8 +199,7 @@ def test_attachments_come_with_the_option_and_go_without_it(tmp_path: Path) -> N
     assert annotate(folder, planning=small, reader={"attachments": True}).changes.description == "no changes"
     fresh = runs.job(folder, tmp_path / "fresh", max_dead_letters=1, reader={"attachments": True})
     assert sorted(str(row["doc_id"]) for row in rows(runs.run_job(fresh), "documents")) == sorted(found)
-    retried = runs.run_job(
-        runs.job(folder, tmp_path / "fresh", max_dead_letters=1, reader={"attachments": True}), retry=DeadLetterFilter()
-    )
+    retry = {"shard_bytes": 1, "retry": "read"}
+    retried = annotate(folder, planning=retry, reader={"attachments": True})
     assert (retried.dead_letters, retried.annotated) == (2, 0)
     assert annotate(folder, planning=small, reader={"attachments": False}, max_removed=1).read == 2

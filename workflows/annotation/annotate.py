@@ -1,28 +1,24 @@
-"""Annotation runs: ``concord annotate``, its dry run and its record in MLflow, and ``concord errors retry``."""
+"""Annotation runs: ``concord annotate``, its dry run and its record in MLflow."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 from concord.models.config import flatten
-from concord.models.errors import ConfigError
 from concord.pipeline.annotate import annotate, dry_run
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.collection import Collection, DeadLetterFilter, open_collection
+from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.output_folder import STATS_NAME, OutputFolder
 from concord.pipeline.output.shard_stats import backed_off, collection_counts, total_counts
 from concord.pipeline.run_report import RunReport
-from concord.pipeline.storage.output_paths import OutputPath, read_bytes
-from concord.workflows.annotation.inspection import describe_no_match, existing_dead_letters
-from concord.workflows.annotation.job import resolve_retry
+from concord.pipeline.storage.output_paths import read_bytes
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run
-from concord.workflows.console import Answer, counted, info, plain, table, warn
+from concord.workflows.console import Answer, counted, plain, table, warn
 from concord.workflows.mlflow_client import EXPERIMENT, TrackingError, code_tags, open_run
 from concord.workflows.progress import RunProgress
 from concord.workflows.registry import is_reference
@@ -37,28 +33,26 @@ def annotate_collection(job: ResolvedJob) -> Answer:
     executor = job.config.executor
     if executor.kind == "local" and (executor.actors or executor.worker_memory_bytes):
         warn("executor.actors, executor.worker_memory_bytes: read only with --executor ray, and ignored now")
-    answer = _run(job)
-    return replace(answer, values={**answer.values, "taken": job.taken})
-
-
-def retry_dead_letters(output: OutputPath, selection: DeadLetterFilter, *, overrides: Sequence[str]) -> Answer:
-    """Process dead letters again, and change nothing else.
-
-    Args:
-        overrides: ``key=value`` over the run's own configuration; they must not affect labels.
-
-    Raises:
-        ConfigError: when there are dead letters, and none of them matches.
-    """
-    folder = OutputFolder(output)
-    plan, existing = folder.plan(), existing_dead_letters(folder)
-    if selection != DeadLetterFilter() and not any(map(selection.matches, existing)):
-        manifest = folder.manifest()
-        # Those that match may have been done by a retry that was interrupted before it was published.
-        if existing and manifest is not None and manifest.plan == plan.digest:
-            raise ConfigError(describe_no_match(existing, output=output))
-        info(describe_no_match(existing, output=output))
-    return _run(resolve_retry(folder, plan, overrides=overrides), retry=selection)
+    registered = is_reference(job.config.tagger.model)
+    before = _generation(job) if registered else None
+    with closing(RunProgress()) as progress:
+        report = annotate(job, progress=progress)
+    collection = open_collection(job.folder)
+    manifest = collection.manifest
+    if registered and _generation(job) != before:
+        log_run(report, collection)
+    steps = {name: step.name.lower() for name, step in backed_off(manifest.shards).items()}
+    return Answer(
+        values={
+            **_values(report, job.tagger),
+            "collection": collection_counts(manifest),
+            "counts": total_counts(manifest.shards),
+            "backed_off": steps,
+            "taken": job.taken,
+        },
+        text=describe_run(report, config=job.config, collection=collection),
+        exit_code=report.exit_code,
+    )
 
 
 def preview(job: ResolvedJob) -> Answer:
@@ -131,28 +125,6 @@ def _named_rows(kind: str, ids: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield from zip(chain(["tag again" if kind == "again" else kind], repeat("")), ids[:SHOWN_DOCUMENTS], strict=False)
     if len(ids) > SHOWN_DOCUMENTS:
         yield ("", f"... and {len(ids) - SHOWN_DOCUMENTS:,} more; --json names all")
-
-
-def _run(job: ResolvedJob, *, retry: DeadLetterFilter | None = None) -> Answer:
-    registered = is_reference(job.config.tagger.model)
-    before = _generation(job) if registered else None
-    with closing(RunProgress()) as progress:
-        report = annotate(job, retry=retry, progress=progress)
-    collection = open_collection(job.folder)
-    manifest = collection.manifest
-    if registered and _generation(job) != before:
-        log_run(report, collection)
-    steps = {name: step.name.lower() for name, step in backed_off(manifest.shards).items()}
-    return Answer(
-        values={
-            **_values(report, job.tagger),
-            "collection": collection_counts(manifest),
-            "counts": total_counts(manifest.shards),
-            "backed_off": steps,
-        },
-        text=describe_run(report, config=job.config, collection=collection),
-        exit_code=report.exit_code,
-    )
 
 
 def _generation(job: ResolvedJob) -> str | None:

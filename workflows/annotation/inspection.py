@@ -1,7 +1,7 @@
-"""Commands that read a collection: ``status``, ``verify``, ``errors list``, ``report``, ``export``, ``review``."""
+"""Commands that read a collection: ``status``, ``verify``, ``errors``, ``report``, ``export``, ``review``."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.exchange.export import ExportForm, ExportReport, export_collection, read_ids
 from concord.pipeline.exchange.label_studio import labeling_config
 from concord.pipeline.exchange.review_queue import QueuedSentence, QueueForm, Quotas, ReviewReport, write_review_queue
-from concord.pipeline.output.collection import DeadLetterFilter, read_dead_letters
+from concord.pipeline.output.collection import read_dead_letters
 from concord.pipeline.output.manifest import sum_outcomes
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS
@@ -123,39 +123,38 @@ def verify(output: OutputPath, *, deep: bool) -> Answer:
     return Answer(values=values, text=f"{table(rows)}\n\n{counted(len(findings), 'finding')} in {output}", exit_code=1)
 
 
-def list_dead_letters(output: OutputPath, selection: DeadLetterFilter) -> Answer:
-    """List the dead letters that match a filter; works while a run is in progress."""
+def list_dead_letters(
+    output: OutputPath, *, stages: Collection[str] = (), errors: Collection[str] = (), ids: Collection[str] = ()
+) -> Answer:
+    """List dead letters, maybe only some of them; works while a run is in progress."""
     folder = OutputFolder(output)
-    existing = existing_dead_letters(folder)
-    selected = [dead_letter for dead_letter in existing if selection.matches(dead_letter)]
-    counts = Counter((dead_letter.stage, dead_letter.error) for dead_letter in selected)
+    reports = folder.finished_shards(folder.plan())
+    existing = list(read_dead_letters(folder, (reports[shard] for shard in sorted(reports))))
+    selected = [
+        dead_letter
+        for dead_letter in existing
+        if (not stages or dead_letter.stage in stages)
+        and (not errors or dead_letter.error in errors)
+        and (not ids or dead_letter.doc_id in ids)
+    ]
+    counts = _kinds(selected)
     values = {
         "output": folder.output,
         "counts": [{"stage": stage, "error": error, "letters": n} for (stage, error), n in counts.most_common()],
         "letters": selected,
     }
-    text = (
-        _describe_dead_letters(selected, counts, output=output)
-        if selected
-        else describe_no_match(existing, output=output)
-    )
+    if selected:
+        text = _describe_dead_letters(selected, counts, output=output)
+    elif existing:
+        kinds = ", ".join(f"{count:,} {stage} {error}" for (stage, error), count in _kinds(existing).most_common())
+        text = f"{output}: no dead letter matches; there are {kinds}"
+    else:
+        text = f"{output}: no dead letters"
     return Answer(values=values, text=text)
 
 
-def existing_dead_letters(folder: OutputFolder) -> list[DeadLetter]:
-    """Return all dead letters of the latest plan's committed shards."""
-    plan = folder.plan()
-    reports = folder.finished_shards(plan)
-    return list(read_dead_letters(folder, (reports[shard] for shard in sorted(reports))))
-
-
-def describe_no_match(existing: Sequence[DeadLetter], *, output: OutputPath) -> str:
-    """Describe that a filter matches none of the existing dead letters, and which there are."""
-    if not existing:
-        return f"{output}: no dead letters"
-    counts = Counter((dead_letter.stage, dead_letter.error) for dead_letter in existing)
-    kinds = ", ".join(f"{count:,} {stage} {error}" for (stage, error), count in counts.most_common())
-    return f"{output}: no dead letter matches; there are {kinds}"
+def _kinds(dead_letters: Iterable[DeadLetter]) -> Counter[tuple[str, str]]:
+    return Counter((dead_letter.stage, dead_letter.error) for dead_letter in dead_letters)
 
 
 def report(output: OutputPath) -> Answer:
@@ -247,7 +246,7 @@ def _describe_dead_letters(
     parts += [
         table([(count, stage, error) for (stage, error), count in counts.most_common()]),
         f"{counted(len(selected), 'dead letter')}; to retry after fixing the cause: "
-        f"concord errors retry {short_path(output)}",
+        f"concord annotate INPUT --output {short_path(output)} --retry",
     ]
     return "\n\n".join(parts)
 

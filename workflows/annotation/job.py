@@ -12,10 +12,8 @@ from typing import Any
 from concord.models.config import Config, flatten
 from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.config import AnnotateConfig, OutputConfig, ParserConfig, TaggerRunConfig
-from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.output_folder import SETTINGS_NAME, OutputFolder
-from concord.pipeline.plan import Plan
 from concord.workflows.console import info
 from concord.workflows.job_files import (
     absolute,
@@ -43,6 +41,7 @@ _OPTION_KEYS = {
     "keep": "output.keep",
     "limit": "limit",
     "rehash": "planning.rehash",
+    "retry": "planning.retry",
     "trees": "parser.trees",
 }
 
@@ -95,20 +94,6 @@ def resolve_job(config: AnnotateConfig) -> ResolvedJob:
             "only the one that the job names, or that of an output which it sees."
         ) from error
     return ResolvedJob.of(config, folder, tagger, taken=taken)
-
-
-def resolve_retry(folder: OutputFolder, plan: Plan, *, overrides: Sequence[str]) -> ResolvedJob:
-    """Return the job that tries dead letters again: the plan's, with the settings of the collection and overrides.
-
-    It raises what ``ResolvedJob.of`` does.
-    """
-    job = plan.config.model_dump(mode="json")
-    config = annotate_config(job, values=settings_of_collection(folder), overrides=overrides)
-    # The collection may have moved.
-    output = config.output.model_copy(update={"path": str(folder.output)})
-    config = config.model_copy(update={"output": output, **absolute_parser(config.parser)})
-    tagger = ResolvedTagger(**plan.tagger.model_dump(exclude={"terms"}), folder=Path(plan.tagger_folder))
-    return ResolvedJob.of(config, folder, tagger)
 
 
 def settings_of_collection(folder: OutputFolder) -> dict[str, Any]:

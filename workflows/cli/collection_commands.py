@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 STDIN = "-"
+STAGES = ("read", "parse", "tag", "write")
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 
 
@@ -58,6 +59,13 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8265"
     default=None,
     help="Hash every input file, even if its size and modification time (or ETag) have not changed.",
 )
+@click.option(
+    "--retry",
+    is_flag=False,
+    flag_value="all",
+    type=click.Choice(["all", *STAGES]),
+    help="Try dead letters again as well: all (--retry alone, at the end), or those of one stage.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be done, why, and how long it takes; write nothing.")
 def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **options: Any) -> Answer:
     """Annotate a collection of documents.
@@ -69,6 +77,9 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
     Run the same command again to resume an interrupted run. Over a finished run it annotates only what is new or has
     changed in the input; with another tagger it tags all documents again. Settings that are left out are those of the
     collection, so that INPUT and --output are enough; see docs/runs.md.
+
+    A dead letter stays one until its file changes; --retry tries it again, and counts one more attempt if it fails
+    again.
 
     With --set output.candidates=true the table of entities also holds candidates: spans that must be looked at so that
     few names are missed, as 'concord calibrate --recall' has found. Their source is candidate.
@@ -259,60 +270,24 @@ def diff(first: "OutputPath", second: "OutputPath", **options: Any) -> Answer:
     return diff_collections(first, second, **options)
 
 
-@click.group(cls=OrderedGroup)
-def errors() -> None:
-    """List or retry the dead letters of a collection.
+@verb(example="concord errors out/news --stage read")
+@click.argument("output", type=COLLECTION)
+@click.option("--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Only of this stage.")
+@click.option("--error", "errors", multiple=True, metavar="NAME", help="Only with this error code, as in the list.")
+@click.option("--id", "ids", multiple=True, help="Only of this document.")
+def errors(output: "OutputPath", **fields: tuple[str, ...]) -> Answer:
+    """List dead letters with place, stage, error, attempts and message.
+
+    OUTPUT is the folder or URL of an annotated collection. The run may be in progress.
 
     A dead letter is a record that could not be read or annotated. It is kept until its file changes, until a new
-    tagger, parser or setting requires a full run, or until it is retried.
-    """
-
-
-stage_option = click.option(
-    "--stage", "stages", multiple=True, type=click.Choice(["read", "parse", "tag", "write"]), help="Only of this stage."
-)
-error_option = click.option(
-    "--error", "errors", multiple=True, metavar="NAME", help="Only with this error code, as in the list."
-)
-id_option = click.option("--id", "ids", multiple=True, help="Only of this document.")
-
-
-@verb(example="concord errors list out/news --stage read", group=errors, name="list")
-@click.argument("output", type=COLLECTION)
-@stage_option
-@error_option
-@id_option
-def list_errors(output: "OutputPath", **fields: tuple[str, ...]) -> Answer:
-    """List dead letters with place, stage, error, attempts and message.
+    tagger, parser or setting requires a full run, or until 'concord annotate --retry' tries it again.
 
     Options may be repeated. --json lists all of them with their complete messages.
     """
-    from concord.pipeline.output.collection import DeadLetterFilter
     from concord.workflows.annotation import inspection
 
-    return inspection.list_dead_letters(output, DeadLetterFilter(**fields))
-
-
-@verb(example="concord errors retry out/news --error parse_failed", group=errors)
-@click.argument("output", type=COLLECTION)
-@stage_option
-@error_option
-@id_option
-@set_option
-def retry(output: "OutputPath", *, overrides: tuple[str, ...], **fields: tuple[str, ...]) -> Answer:
-    """Process dead letters again, and nothing else.
-
-    Uses the run's own configuration; --set may change only what does not affect labels, such as executor.kind or
-    reader.extraction_seconds. Output files without a selected dead letter stay unchanged, byte for byte. An input file
-    that has changed since is updated as a whole; changes in other files wait for 'concord annotate'. If interrupted,
-    run the same command again.
-
-    A dead letter that fails again is kept with one more attempt.
-    """
-    from concord.pipeline.output.collection import DeadLetterFilter
-    from concord.workflows.annotation.annotate import retry_dead_letters
-
-    return retry_dead_letters(output, DeadLetterFilter(**fields), overrides=overrides)
+    return inspection.list_dead_letters(output, **fields)
 
 
 @verb(example="concord report out/news")

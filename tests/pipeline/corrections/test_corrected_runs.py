@@ -13,7 +13,6 @@ from concord_testing import fakes, runs
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.correction import Correction, Mark, Seen, append_to_log, log_path
 from concord.pipeline.errors import InputError
-from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
@@ -209,16 +208,15 @@ def test_moved_document_keeps_its_corrections(config: AnnotateConfig, tmp_path: 
     assert runs.run_job(config, build=fakes.build_no_worker).changes.unchanged == 9
 
 
-def test_retry_leaves_the_corrections_of_other_documents(config: AnnotateConfig, tmp_path: Path) -> None:
+def test_retry_writes_the_corrections_of_other_documents(config: AnnotateConfig, tmp_path: Path) -> None:
     write(tmp_path / "in.jsonl", TEXTS | {"d8": "PARSERFAULT Bob."})
     correct(config, mark("Bob", "PER"), None)
     runs.run_job(config)
     correct(config, mark("Geneva.", "PER"), None)
     correct(config, mark("Bob.", "PER", "PARSERFAULT Bob."), None, doc_id="d8", text="PARSERFAULT Bob.")
-    runs.run_job(config, retry=DeadLetterFilter())
-    assert [row[0] for row in entities(config)] == ["Anna Smith", "Geneva."]
-    report = runs.run_job(config)
-    assert report.changes.corrected == 1
+    planning = config.planning.model_copy(update={"retry": "all"})
+    report = runs.run_job(config.model_copy(update={"planning": planning}))
+    assert (report.changes.corrected, report.changes.retried) == (1, 1)
     assert [row[0] for row in entities(config)] == ["Anna Smith"]
     check(config)
 

@@ -1,4 +1,4 @@
-"""Listing dead letters, and retrying them without touching other documents."""
+"""Trying dead letters again, as documents that are new."""
 
 import gzip
 import json
@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from concord_testing import fakes, runs, stores
 
-from concord.pipeline.config import AnnotateConfig, OutputConfig
+from concord.pipeline.config import AnnotateConfig, OutputConfig, Retry
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument
-from concord.pipeline.errors import InputError, PlanError, StoreError
-from concord.pipeline.output.collection import DeadLetterFilter, read_dead_letters
+from concord.pipeline.errors import PlanError, StoreError
+from concord.pipeline.output.collection import read_dead_letters
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
@@ -24,7 +24,6 @@ from concord.pipeline.worker.shard_worker import ShardWorker
 
 pytestmark = pytest.mark.slow
 
-ALL = DeadLetterFilter()
 SOUND = {"a": "Anna came.", "b": "Bob went.", "c": "Carla stayed."}
 
 
@@ -50,7 +49,11 @@ def write_lines(path: Path, texts: Mapping[str, str]) -> Path:
 
 
 def job(archive: Path, **changes: Any) -> AnnotateConfig:
-    values = {"planning": {"shard_bytes": 30}, "max_removed": 1.0, "max_dead_letters": 1.0}
+    values = {
+        "planning": {"shard_bytes": 30, "retry": changes.pop("retry", None)},
+        "max_removed": 1.0,
+        "max_dead_letters": 1.0,
+    }
     output = changes.pop("output", str(archive.parent / "out"))
     return runs.job(archive, output, **(values | changes))
 
@@ -66,21 +69,18 @@ def build_fixed_worker(plan: Plan) -> ShardWorker:
     return ShardWorker(plan, parser=FixedParser(), tagger=fakes.FakeTagger())
 
 
-def retry(archive: Path, wanted: DeadLetterFilter = ALL, **arguments: Any) -> RunReport:
-    return runs.run_job(arguments.pop("config", None) or job(archive), retry=wanted, **arguments)
+def retry(archive: Path, stage: Retry = "all", *, output: str | None = None, **arguments: Any) -> RunReport:
+    return runs.run_job(job(archive, retry=stage, **({} if output is None else {"output": output})), **arguments)
 
 
-def dead_letters_of(report: RunReport, **filters: tuple[str, ...]) -> list[DeadLetter]:
+def dead_letters_of(report: RunReport) -> list[DeadLetter]:
     """Read the current dead letters, and verify the folder."""
     assert verify(report.output) == []
     assert report.read == report.annotated + report.unchanged + report.dead_letters
     manifest = OutputFolder(report.output).manifest()
     assert manifest is not None
     found = read_dead_letters(OutputFolder(report.output), manifest.shards)
-    return sorted(
-        (dead_letter for dead_letter in found if DeadLetterFilter(**filters).matches(dead_letter)),
-        key=lambda dead_letter: dead_letter.message,
-    )
+    return sorted(found, key=lambda dead_letter: dead_letter.message)
 
 
 def attempts(report: RunReport) -> dict[str | None, int]:
@@ -96,30 +96,9 @@ def texts_of(output: OutputPath) -> dict[str, list[str]]:
     return {row["doc_id"]: [other["text"] for other in rows if other["doc_id"] == row["doc_id"]] for row in rows}
 
 
-def test_dead_letters_are_filtered_and_retried_by_stage_reason_and_document(archive: Path) -> None:
-    report = runs.run_job(job(archive))
-    assert (report.annotated, report.dead_letters) == (5, 5)
-    chosen = {
-        "parse": dead_letters_of(report, stages=("parse",)),
-        "read": dead_letters_of(report, stages=("read",)),
-        "both": dead_letters_of(report, errors=("tag_failed", "duplicate_id")),
-        "e": dead_letters_of(report, stages=("parse", "tag"), ids=("e", "d")),
-    }
-    assert {name: [item.doc_id for item in found] for name, found in chosen.items()} == {
-        "parse": ["e", "whole.txt"],
-        "read": [None, "d"],
-        "both": ["d", "f"],
-        "e": ["e"],
-    }
-    report = retry(archive, DeadLetterFilter(ids=("e",)), build=build_fixed_worker)
-    assert (report.changes.retried, report.annotated) == (1, 1)
-    assert attempts(report) == {None: 0, "d": 0, "f": 0, "whole.txt": 0}
-    report = retry(archive, DeadLetterFilter(errors=("duplicate_id",)))
-    assert attempts(report) == {None: 0, "d": 1, "f": 0, "whole.txt": 0}
-
-
-def test_retry_annotates_only_dead_letters(archive: Path) -> None:
+def test_dead_letters_are_retried_by_stage_with_what_is_new(archive: Path) -> None:
     first = runs.run_job(job(archive))
+    assert (first.annotated, first.dead_letters) == (5, 5)
     before = parts(first.output)
     manifest = OutputFolder(first.output).manifest()
     assert manifest is not None
@@ -129,122 +108,110 @@ def test_retry_annotates_only_dead_letters(archive: Path) -> None:
         if not report.dead_letters
         for part in report.files.values()
     }
-    (archive / "new.txt").write_text("Left to the next run.")
-    (archive / "other.txt").write_text("This change as well.")
-    report = retry(archive, build=build_fixed_worker)
-    assert (report.changes.retried, report.changes.new, report.annotated, report.unchanged) == (5, 0, 2, 5)
-    assert attempts(report) == {None: 1, "d": 1, "f": 1}
+    (archive / "new.txt").write_text("Carla went.")
+    report = retry(archive, "parse", build=build_fixed_worker)
+    assert (report.changes.retried, report.changes.new, report.annotated, report.unchanged) == (2, 1, 3, 5)
+    assert attempts(report) == {None: 0, "d": 0, "f": 0}
     after = parts(first.output)
     assert untouched
     assert {path: before[path] for path in untouched} == {path: after[path] for path in untouched}
     assert texts_of(report.output)["e"] == ["PARSERFAULT", "one."]
-    assert texts_of(report.output)["other.txt"] == ["Emma", "slept."]
-    next_run = runs.run_job(job(archive))
-    assert (next_run.changes.new, next_run.changes.changed, next_run.changes.retried) == (1, 1, 0)
-    assert attempts(next_run) == {None: 1, "d": 1, "f": 1}
+    report = retry(archive, "read")
+    assert (report.changes.retried, attempts(report)) == (1, {None: 1, "d": 0, "f": 0})
+    report = runs.run_job(job(archive), build=fakes.build_no_worker)
+    assert attempts(report) == {None: 1, "d": 0, "f": 0}
 
 
 def test_retry_counts_every_failed_attempt_and_does_nothing_when_none_matches(archive: Path) -> None:
     first = runs.run_job(job(archive))
     before = parts(first.output)
-    report = retry(archive, DeadLetterFilter(ids=("nobody",)), build=fakes.build_no_worker)
+    report = retry(archive, "write", build=fakes.build_no_worker)
     assert parts(report.output) == before
     assert OutputFolder(report.output).latest_generation() == 0
     assert (report.dead_letters, report.changes.retried) == (5, 0)
     for number in (1, 2, 3):
         report = retry(archive)
-        assert attempts(report) == {None: number, "d": number, "e": number, "f": number, "whole.txt": number}
+        assert attempts(report) == {None: number, "d": 0, "e": number, "f": number, "whole.txt": number}
         assert (report.annotated, report.unchanged) == (0, 5)
 
 
-def test_retry_leaves_an_id_with_the_dead_letter_that_has_it(archive: Path) -> None:
+def test_a_record_that_lacks_only_a_free_id_is_not_retried(archive: Path) -> None:
     write_lines(archive / "a.jsonl", {"x": "PARSERFAULT"})
+    runs.run_job(job(archive))
     write_lines(archive / "b.jsonl", {"x": "Zoe came."})
+    write_lines(archive / "0.jsonl", {"x": "Zoe went."})
     runs.run_job(job(archive))
-    report = retry(archive, DeadLetterFilter(errors=("duplicate_id",)))
-    assert {found.error for found in dead_letters_of(report, ids=("x",))} == {"parse_failed", "duplicate_id"}
-    report = retry(archive, build=build_fixed_worker)
+    report = retry(archive, "parse")
+    errors = [found.error for found in dead_letters_of(report) if found.doc_id == "x"]
+    assert sorted(errors) == ["duplicate_id", "duplicate_id", "parse_failed"]
+    assert (report.changes.retried, report.changes.new) == (3, 0)
+    report = retry(archive, "parse", build=build_fixed_worker)
     assert texts_of(report.output)["x"] == ["PARSERFAULT"]
+    (archive / "a.jsonl").unlink()
+    report = runs.run_job(job(archive))
+    assert texts_of(report.output)["x"] == ["Zoe", "went."]
 
 
-def test_retry_leaves_an_id_with_the_document_that_has_it(archive: Path) -> None:
-    write_lines(archive / "a.jsonl", {"y": "PARSERFAULT it."})
-    write_lines(archive / "z.jsonl", {"x": "Zoe came.", "f": "PARSERFAULT it."})
+def test_dead_letters_of_a_changed_file_are_matched_by_id(archive: Path) -> None:
     runs.run_job(job(archive))
-    write_lines(archive / "z.jsonl", {"x": "Zoe came.", "y": "Zoe went.", "f": "PARSERFAULT it."})
-    runs.run_job(job(archive))
-    write_lines(archive / "b.jsonl", {"x": "Another x."})
-    runs.run_job(job(archive))
-    assert texts_of(archive.parent / "out")["y"] == ["Zoe", "went."]
-
-    report = retry(archive, build=build_fixed_worker)
-    assert (report.changes.new, report.changes.changed, report.changes.removed) == (0, 0, 0)
-    texts = texts_of(report.output)
-    assert (texts["x"], texts["y"]) == (["Zoe", "came."], ["Zoe", "went."])
-    assert {found.doc_id for found in dead_letters_of(report, errors=("duplicate_id",))} >= {"x", "y"}
-    assert runs.run_job(job(archive), build=fakes.build_no_worker).shards == report.shards
-
-
-def test_retry_annotates_all_changes_of_a_fixed_file(archive: Path) -> None:
-    runs.run_job(job(archive))
-    fixed = (archive / "mixed.jsonl").read_text().replace('{"id": "torn\n', "").replace("TAGGERFAULT", "Tagged")
-    (archive / "mixed.jsonl").write_text(fixed.replace("Dora sang.", "Dora sings."))
-    report = retry(archive, DeadLetterFilter(errors=("tag_failed",)))
-    assert texts_of(report.output)["f"] == ["Tagged", "two."]
-    assert texts_of(report.output)["d"] == ["Dora", "sings."]
-    assert attempts(report) == {"d": 0, "e": 0, "whole.txt": 0}
+    lines = (archive / "mixed.jsonl").read_text()
+    (archive / "mixed.jsonl").write_text(lines.replace("TAGGERFAULT", "Tagged").replace("Dora sang.", "Dora sings."))
+    report = retry(archive, "parse")
+    assert (texts_of(report.output)["f"], texts_of(report.output)["d"]) == (["Tagged", "two."], ["Dora", "sings."])
+    assert attempts(report) == {None: 0, "d": 0, "e": 1, "whole.txt": 1}
     again = runs.run_job(job(archive), build=fakes.build_no_worker)
     assert again.shards == report.shards
     (archive / "mixed.jsonl").write_text('{"id": "z", "text": "Zoe came."}\n' + (archive / "mixed.jsonl").read_text())
-    assert attempts(retry(archive)) == {"d": 1, "e": 1, "whole.txt": 1}
+    report = retry(archive)
+    assert (report.changes.new, report.changes.retried) == (1, 4)
+    assert attempts(report) == {None: 1, "d": 0, "e": 2, "whole.txt": 2}
 
 
 def test_a_truncated_stream_is_one_dead_letter_and_is_retried(archive: Path) -> None:
     lines = (archive / "sound.jsonl").read_bytes()
     (archive / "torn.jsonl.gz").write_bytes(gzip.compress(lines.replace(b'"', b'"x', 2))[:-9])
-    report = runs.run_job(job(archive))
-    before = dead_letters_of(report, stages=("read",))
-    again = dead_letters_of(retry(archive, DeadLetterFilter(stages=("read",))), stages=("read",))
-    assert [(found.message, found.attempts + 1) for found in before] == [
-        (found.message, found.attempts) for found in again
-    ]
-    assert any(found.source_uri.endswith("torn.jsonl.gz") for found in again)
+
+    def of_torn(report: RunReport) -> list[tuple[str, int]]:
+        found = [dead for dead in dead_letters_of(report) if dead.source_uri.endswith("torn.jsonl.gz")]
+        return [(dead.message, dead.attempts) for dead in found if dead.error != "duplicate_id"]
+
+    before = of_torn(runs.run_job(job(archive)))
+    again = of_torn(retry(archive, "read"))
+    assert len(before) > 1
+    assert [(message, number + 1) for message, number in before] == again
 
 
-def test_retry_refuses_another_configuration_or_parser_and_a_missing_file(archive: Path) -> None:
+def test_retry_with_other_settings_is_a_run_with_these(archive: Path) -> None:
     runs.run_job(job(archive))
-    with pytest.raises(PlanError, match=r"parser.language: was 'en', is now 'de'.*'concord annotate' does all"):
-        retry(archive, config=job(archive, parser={"language": "de"}))
-    with pytest.raises(PlanError, match="parser: was"):
-        retry(archive, parser=fakes.PARSER.model_copy(update={"digest": "8" * 64}))
-    assert retry(archive, config=job(archive, max_removed=0.0)).changes.retried == 5
-    (archive / "whole.txt").unlink()
-    with pytest.raises(InputError, match=r"whole.txt: holds dead letters .* gone"):
-        retry(archive)
-    assert attempts(retry(archive, DeadLetterFilter(ids=("e",))))["e"] == 2
+    other = fakes.PARSER.model_copy(update={"digest": "8" * 64})
+    report = retry(archive, parser=other, build=build_fixed_worker)
+    assert (report.changes.again, report.changes.retried) == (5, 5)
+    assert attempts(report) == {None: 1, "d": 0, "f": 1}
+    (archive / "mixed.jsonl").unlink()
+    report = retry(archive, parser=other)
+    assert (report.changes.removed, report.dead_letters) == (2, 0)
 
 
-def test_retry_refuses_an_unfinished_run_and_an_interrupted_one_is_continued(archive: Path) -> None:
+def test_an_interrupted_retry_is_continued_and_any_other_run_keeps_the_attempts(archive: Path) -> None:
     with pytest.raises(StoreError):
         runs.run_job(job(archive), build=fakes.build_worker_without_room)
-    with pytest.raises(PlanError, match="not finished"):
-        retry(archive)
-    runs.run_job(job(archive))
+    # The first run is finished first, and what fails in it has just been tried.
+    assert set(attempts(retry(archive)).values()) == {0}
     with pytest.raises(StoreError):
         retry(archive, build=fakes.build_worker_without_room)
     report = retry(archive)
-    assert set(attempts(report).values()) == {1}
+    assert attempts(report) == {None: 1, "d": 0, "e": 1, "f": 1, "whole.txt": 1}
     assert OutputFolder(report.output).latest_generation() == 1
     with pytest.raises(StoreError):
         retry(archive, build=fakes.build_worker_without_room)
     report = runs.run_job(job(archive))
-    assert set(attempts(report).values()) == {1}
+    assert attempts(report) == {None: 1, "d": 0, "e": 1, "f": 1, "whole.txt": 1}
     assert report.annotated == 0
     (archive / "new.txt").write_text("Dora went.")
     with pytest.raises(StoreError):
         runs.run_job(job(archive), build=fakes.build_worker_without_room)
-    with pytest.raises(PlanError, match=r"generation \d is not finished"):
-        retry(archive)
+    report = retry(archive)
+    assert (report.annotated, attempts(report)["e"]) == (1, 2)
 
 
 @pytest.fixture(scope="module")
@@ -253,34 +220,33 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     archive = make_archive(folder / "in")
     runs.run_job(job(archive, output=str(folder / "before")))
-    undisturbed = job(archive, output=str(runs.copy_output(folder / "before", folder / "undisturbed")))
-    retry(archive, config=undisturbed, build=build_fixed_worker)
+    undisturbed = runs.copy_output(folder / "before", folder / "undisturbed")
+    retry(archive, output=str(undisturbed), build=build_fixed_worker)
     return folder
 
 
 @pytest.mark.parametrize("step", CRASH_STEPS[:-1])
 def test_a_retry_killed_at_any_step_ends_with_the_same_bytes(finished: Path, tmp_path: Path, step: str) -> None:
-    archive = finished / "in"
-    config = job(archive, output=str(runs.copy_output(finished / "before", tmp_path / "out")))
-    killed = runs.in_child(lambda: retry(archive, config=config, build=build_fixed_worker), crash_at=step)
+    archive, output = finished / "in", str(runs.copy_output(finished / "before", tmp_path / "out"))
+    killed = runs.in_child(lambda: retry(archive, output=output, build=build_fixed_worker), crash_at=step)
     killed.join()
     if step not in {"publish", "swap"}:
-        report = retry(archive, config=config, build=build_fixed_worker)
+        report = retry(archive, output=output, build=build_fixed_worker)
     else:
-        # Only removing orphans is left to do, which the next run of either kind does.
-        report = runs.run_job(config)
-    assert set(attempts(report).values()) == {1}
+        # Only removing orphans is left to do.
+        report = runs.run_job(job(archive, output=output))
+    assert attempts(report) == {None: 1, "d": 0, "f": 1}
     assert runs.committed_bytes(stores.local(report.output)) == runs.committed_bytes(finished / "undisturbed")
 
 
-def test_retry_covers_dead_letters_of_a_limited_run(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_covers_dead_letters_of_a_limited_run(archive: Path) -> None:
     limited = job(archive, limit=6)
     first = runs.run_job(limited)
     assert first.read == 6
     assert first.dead_letters > 0
     again = runs.run_job(limited, build=fakes.build_no_worker)
     assert (again.changes.new, OutputFolder(first.output).latest_generation()) == (0, 0)
-    report = retry(archive, config=limited)
+    report = runs.run_job(job(archive, limit=6, retry="all"))
     assert (report.read, report.changes.retried) == (6, first.dead_letters)
     (archive / "0 first.txt").write_text("Before all others.")
     moved_on = runs.run_job(limited.model_copy(update={"output": OutputConfig(path=str(archive.parent / "fresh"))}))

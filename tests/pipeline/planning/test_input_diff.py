@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from concord.pipeline.documents import DeadLetter
 from concord.pipeline.plan import RenamedDocument, ShardRef, Source
 from concord.pipeline.planning.input_diff import (
     Content,
+    ExistingDeadLetter,
     ExistingDocument,
     ExistingOutput,
     InputDiff,
     InputRecord,
-    choose_retries,
     diff_input,
     fingerprint,
 )
@@ -25,7 +25,7 @@ FILES = {name: InputFile(path=f"/in/{name}", name=name, format="jsonl") for name
 def existing_output(
     documents: Mapping[str, tuple[str, str]],
     *,
-    dead_letters: Sequence[DeadLetter] = (),
+    dead_letters: Sequence[ExistingDeadLetter] = (),
     outdated: Sequence[str] = (),
 ) -> ExistingOutput:
     """Return an output with documents by id, each with its file and text; ``outdated`` ones are in another shard."""
@@ -42,7 +42,7 @@ def existing_output(
         parsed=frozenset({OLD, NEW}),
         documents=rows,
         superseded={},
-        dead_letters={NEW: list(dead_letters)},
+        dead_letters=dead_letters,
         characters={},
         files={
             uri: Source(uri=uri, format="jsonl", size=0, sha256="0" * 64, records=records.count(uri))
@@ -69,10 +69,8 @@ def reasons(diff: InputDiff) -> dict[str | None, str]:
     return {item.record.doc_id: item.reason for item in diff.to_annotate}
 
 
-def dead_letter(position: int, doc_id: str | None, *, error: str = "parser_failed") -> DeadLetter:
-    return DeadLetter(
-        doc_id=doc_id, source_uri="/in/a", position=position, stage="parse", error=error, message="", attempts=1
-    )
+def dead_letter(position: int, doc_id: str | None, **attributes: Any) -> ExistingDeadLetter:
+    return ExistingDeadLetter(NEW, doc_id, "/in/a", position, **({"stays": True} | attributes))
 
 
 def test_records_are_new_changed_unchanged_or_due_again() -> None:
@@ -119,34 +117,37 @@ def test_id_belongs_to_the_file_that_is_reused_then_to_the_first_record() -> Non
         ("y", False),
         ("y", True),
     ]
-    assert (diff.reused, diff.removed, diff.files) == ({"x"}, set(), {"/in/b"})
+    assert (diff.reused, diff.removed) == ({"x"}, set())
 
 
-def test_retry_leaves_other_dead_letters_alone() -> None:
-    letters = [dead_letter(0, "x"), dead_letter(10, "y"), dead_letter(20, "z", error="duplicate_id")]
+def test_dead_letters_of_an_unchanged_file_stay_unless_they_are_chosen_or_their_id_is_free() -> None:
+    chosen = dead_letter(0, "x", stays=False, attempts=2)
+    letters = [chosen, dead_letter(10, "y"), dead_letter(20, "z", lacks_id=True), dead_letter(30, "w", lacks_id=True)]
     existing = existing_output({"z": ("a", "Three.")}, dead_letters=letters)
-    retries = choose_retries(existing, [letters[0], letters[2]], unchanged={"/in/a"})
-    found = records("a", ("x", "One."), ("y", "Two."), ("z", "Four."), ("z", "Three."))
-    diff = diff_input(existing, found, reused_files=(), retries=retries)
+    found = records("b", ("y", "Zero.")) + records("a", ("x", "One."), ("y", "Two."), ("z", "Four."), ("w", "Free."))
+    diff = diff_input(existing, [*found, *records("b", ("z", "Three."))], reused_files=(), complete_files={"/in/a"})
     assert [(item.record.doc_id, item.reason, item.is_duplicate, item.attempts) for item in diff.to_annotate] == [
+        ("y", "new", True, 0),
         ("x", "retried", False, 2),
-        ("z", "retried", True, 2),
+        ("z", "changed", False, 0),
+        ("w", "retried", False, 0),
+        ("z", "new", True, 0),
     ]
-    assert diff.retried == {("/in/a", 0), ("/in/a", 20)}
-    assert diff.files == {"/in/a"}
+    assert diff.kept == {("/in/a", 10)}
 
 
-def test_retry_in_a_changed_file_goes_by_id() -> None:
-    existing = existing_output({}, dead_letters=[dead_letter(0, "x"), dead_letter(10, "y")])
-    retries = choose_retries(existing, [dead_letter(0, "x")], unchanged=())
-    found = records("a", ("new", "One."), ("y", "Two."), ("x", "Three."))
-    diff = diff_input(existing, found, reused_files=(), retries=retries)
+def test_dead_letter_of_a_changed_file_goes_by_id() -> None:
+    letters = [dead_letter(0, "x", stays=False, attempts=2), dead_letter(10, "y"), dead_letter(20, None)]
+    found = records("a", ("new", "One."), ("y", "Two."), ("x", "Three."), (None, None), (None, None))
+    diff = diff_input(existing_output({}, dead_letters=letters), found, reused_files=())
     assert [(item.record.doc_id, item.reason, item.attempts) for item in diff.to_annotate] == [
         ("new", "new", 0),
         ("y", "retried", 0),
         ("x", "retried", 2),
+        (None, "retried", 0),
+        (None, "new", 0),
     ]
-    assert (diff.retried, diff.files) == (frozenset(), set())
+    assert not diff.kept
 
 
 def test_file_is_reusable_when_all_its_records_are_held_by_current_shards() -> None:

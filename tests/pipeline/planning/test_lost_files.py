@@ -22,7 +22,6 @@ from concord_testing.broken_files import arrow_stream, parquet
 import concord
 from concord.models.errors import ConcordError
 from concord.pipeline.errors import InputError
-from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.planning.inputs import find_inputs
 from concord.pipeline.run_report import RunReport
 
@@ -197,16 +196,14 @@ def test_lost_file_stays_lost_when_others_change(source: Path) -> None:
     assert report.exit_code == 3
 
 
-def test_retry_of_a_repaired_file_annotates_it(source: Path) -> None:
+def test_retry_of_a_file_that_is_still_lost_is_an_attempt(source: Path) -> None:
     (source / "b.jsonl").symlink_to(source.parent / "elsewhere.jsonl")
     assert run(source).exit_code == 3
-    (source.parent / "elsewhere.jsonl").write_bytes(many("b", 5))
 
-    config = runs.job(source, source.parent / "out", planning={"shard_bytes": 10_000})
-    report = runs.run_job(config, retry=DeadLetterFilter(errors=("unreadable_file",)))
+    report = runs.run_job(runs.job(source, source.parent / "out", planning={"shard_bytes": 10_000, "retry": "read"}))
 
-    assert (report.dead_letters, lost(report), report.exit_code) == (0, set(), 0)
-    assert report.annotated + report.unchanged == 45
+    assert (report.changes.retried, lost(report), report.exit_code) == (1, {"b.jsonl"}, 3)
+    assert concord.open(str(report.output)).to_arrow("errors")["attempts"].to_pylist() == [1]
 
 
 TABLE = pa.table({"id": [f"t{number}" for number in range(5000)], "text": ["Anna met Bob."] * 5000})

@@ -18,7 +18,7 @@ from concord_testing.killing_readers import READERS
 from concord_testing.processes import command_of
 
 from concord.pipeline.config import ReaderConfig
-from concord.pipeline.output.collection import DeadLetterFilter, open_collection, read_dead_letters
+from concord.pipeline.output.collection import open_collection, read_dead_letters
 from concord.pipeline.readers import base, read_file
 from concord.pipeline.readers.extraction import close_idle
 from concord.pipeline.readers.files import Decoded
@@ -117,10 +117,10 @@ def test_answers_depend_neither_on_the_hash_seed_nor_on_the_stack(tmp_path: Path
     assert len(answers) == 1
 
 
-def annotate(source: Path, output: Path, *, retry: DeadLetterFilter | None = None, **changes: Any) -> RunReport:
+def annotate(source: Path, output: Path, **changes: Any) -> RunReport:
     available = {**read_file.readers(), **READERS}
     with mock.patch.object(read_file, "readers", return_value=available):
-        return runs.run_job(runs.job(source, output, max_dead_letters=1, **changes), retry=retry)
+        return runs.run_job(runs.job(source, output, max_dead_letters=1, **changes))
 
 
 def test_a_run_that_is_killed_while_it_extracts_leaves_no_process_and_the_next_ends_with_its_bytes(
@@ -166,5 +166,5 @@ def test_a_run_over_records_that_end_their_process_is_repeated_and_retried(tmp_p
     assert (report.dead_letters, report.lost_files) == (4, ())
     assert annotate(source, output, **settings).changes.description == "no changes"
     (source / "0.deed").write_text("say Smith.")
-    retry = DeadLetterFilter(errors=("extraction_died",))
-    assert annotate(source, output, retry=retry, **settings).dead_letters == 3
+    report = annotate(source, output, planning={"retry": "read"}, **settings)
+    assert (report.annotated, report.changes.retried, report.dead_letters) == (1, 4, 3)

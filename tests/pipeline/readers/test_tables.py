@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 import concord
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.readers.read_file import read_text_at, scan_file
 
 pytestmark = pytest.mark.slow
@@ -179,7 +178,8 @@ def test_larger_record_is_annotated_by_a_retry_with_a_larger_bound(tmp_path: Pat
 
     larger = config.model_copy(update={"reader": config.reader.model_copy(update={"max_record_bytes": 10_000})})
     assert runs.run_job(larger).changes.new == 0
-    retried = runs.run_job(larger, retry=DeadLetterFilter())
+    again = larger.planning.model_copy(update={"retry": "read"})
+    retried = runs.run_job(larger.model_copy(update={"planning": again}))
 
     assert (retried.annotated, retried.unchanged, lost(retried.output)) == (1, 1, [])
 

@@ -137,7 +137,7 @@ def commands(output: Path, source: Path, folder: Path) -> Iterator[tuple[str, Ca
         ("verify", output),
         ("history", output),
         ("diff", output, output),
-        ("errors", "list", output),
+        ("errors", output),
         ("corrections", "list", output),
         ("export", output, "--to", "jsonl", "-o", exports / "a.jsonl"),
         ("review", output, "-o", exports / "queue.json"),
@@ -152,7 +152,6 @@ def commands(output: Path, source: Path, folder: Path) -> Iterator[tuple[str, Ca
 def writing_commands(output: Path, source: Path) -> Iterator[tuple[str, Callable[[], str | None]]]:
     """Yield those of the commands that write into the collection."""
     for arguments in (
-        ("errors", "retry", output),
         ("report", output),
         ("history", output, "--tag", "v2"),
         ("history", output, "--prune", "--keep", "1"),

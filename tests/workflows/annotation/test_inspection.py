@@ -95,49 +95,37 @@ def collection(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> P
 
 def test_a_filter_that_matches_nothing_says_what_there_is(collection: Path) -> None:
     kinds = "no dead letter matches; there are 2 read missing_text, 1 read text_not_string\n"
-    for verb in ("list", "retry"):
-        unknown = concord("errors", verb, collection, "--stage", "foo")
-        assert unknown.exit_code == 2
-        assert "'foo' is not one of 'read', 'parse', 'tag', 'write'" in unknown.stderr
-        nonsense = concord("errors", verb, collection, "--error", "nonsense")
-        assert nonsense.exit_code == (2 if verb == "retry" else 0), nonsense.output
-        assert kinds in nonsense.output
-
-
-def test_retry_refuses_settings_that_change_labels(collection: Path) -> None:
-    refused = concord("errors", "retry", collection, "--set", "tagger.threshold=0.1")
-    assert refused.exit_code == 2
-    assert "tagger.threshold: was None, is now 0.1" in refused.stderr
-    unknown = concord("errors", "retry", collection, "--set", "executor.actor=1")
+    unknown = concord("errors", collection, "--stage", "foo")
     assert unknown.exit_code == 2
-    assert "actors" in unknown.stderr
+    assert "'foo' is not one of 'read', 'parse', 'tag', 'write'" in unknown.stderr
+    assert kinds in concord("errors", collection, "--error", "nonsense").stdout
 
 
 def test_dead_letters_are_listed_and_retried(collection: Path, tmp_path: Path) -> None:
     source, collection = collection.parent / "documents.jsonl", runs.copy_output(collection, tmp_path / "out")
-    listed = concord("errors", "list", collection)
+    listed = concord("errors", collection)
     assert listed.exit_code == 0, listed.output
     lines = listed.stdout.splitlines()
     assert lines[0].split() == ["place", "document", "stage", "error", "attempts", "message"]
     assert "documents.jsonl:" in lines[1]
     assert "2  read  missing_text" in lines
     assert "1  read  text_not_string" in lines
-    assert lines[-1].startswith("3 dead letters; to retry after fixing the cause: concord errors retry ")
+    assert lines[-1].startswith("3 dead letters; to retry after fixing the cause: concord annotate INPUT --output ")
 
     source.write_text(source.read_text().replace('"text": 7', '"text": "Charles Babbage left."'))
-    values = concord_json("errors", "retry", collection, "--set", "executor.threads=1")
+    values = concord_json("annotate", source, "-o", collection, "--retry", "parse", "--dry-run")
+    assert values["changes"]["retried"] == 3  # the file has changed
+    values = concord_json("annotate", source, "-o", collection, "--retry")
     assert (values["annotated"], values["unchanged"], values["dead_letters"]) == (1, 2, 2)
     assert values["changes"]["retried"] == 3
+    assert concord_json("annotate", source, "-o", collection, "--retry=parse")["changes"]["retried"] == 0
     assert concord("verify", collection).exit_code == 0
 
-    left = json.loads(concord("errors", "list", collection, "--id", "e", "--json").stdout)
+    left = json.loads(concord("errors", collection, "--id", "e", "--json").stdout)
     assert left["counts"] == [{"stage": "read", "error": "missing_text", "letters": 1}]
     assert [(letter["doc_id"], letter["attempts"]) for letter in left["letters"]] == [("e", 1)]
     left_over = f"{collection}: no dead letter matches; there are 2 read missing_text\n"
-    assert concord("errors", "list", collection, "--stage", "tag").stdout == left_over
-    retried = concord("errors", "retry", collection, "--id", "a")
-    assert (retried.exit_code, retried.stdout) == (2, "")
-    assert left_over in retried.stderr
+    assert concord("errors", collection, "--stage", "tag").stdout == left_over
 
 
 def write_empty(folder: Path, kind: str) -> Path:

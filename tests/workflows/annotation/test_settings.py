@@ -13,7 +13,6 @@ from concord_testing.command_line import concord_json
 from concord.models.config import flatten
 from concord.models.errors import ModelError
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.output.collection import DeadLetterFilter
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.run_report import RunReport
@@ -220,16 +219,12 @@ def test_an_interrupted_run_is_taken_up_with_its_settings(source: Path) -> None:
     assert OutputFolder(report.output).plan().config.tagger.threshold == 0.2
 
 
-def test_a_retry_keeps_the_settings_and_may_not_change_what_is_stored(source: Path) -> None:
+def test_a_retry_holds_for_one_run(source: Path) -> None:
     with source.open("a") as file:
         file.write("{broken\n")
     run(source, "output.keep_text=true", "max_dead_letters=1")
-    folder = OutputFolder(source.parent / "out")
-    config = folder.plan().config
-    output = config.output.model_copy(update={"keep_text": False})
-    with pytest.raises(Exception, match=r"output\.keep_text: was True, is now False"):
-        runs.run_job(config.model_copy(update={"output": output}), retry=DeadLetterFilter())
-    runs.run_job(config, retry=DeadLetterFilter())
+    assert run(source, "planning.retry=all").changes.retried == 1
+    assert run(source).changes.retried == 0
     assert given(source)[1] == {"max_dead_letters": 1.0, "output.keep_text": True}
 
 

@@ -39,7 +39,6 @@ SECTIONS = {
 
 GROUPS = {
     "registry": ("list", "show", "history", "register"),
-    "errors": ("list", "retry"),
     "corrections": ("list", "agreement", "import", "export"),
 }
 
@@ -369,7 +368,7 @@ NEWS = CHECKOUT / "examples" / "news"
 COMMANDS = (
     ("status", "out"),
     ("schema",),
-    ("errors", "list", "out"),
+    ("errors", "out"),
     ("files", "out"),
     ("history", "out"),
     ("verify", "out"),

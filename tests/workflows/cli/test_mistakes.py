@@ -46,7 +46,7 @@ MISTAKES = {
     "tag": "Missing argument 'TEXT'",
     "tag Hello -m nosuch": "bundled are",
     "status texts": "expected the output of a run",
-    "errors list texts --stage foo": "'foo' is not one of 'read', 'parse', 'tag', 'write'",
+    "errors texts --stage foo": "'foo' is not one of 'read', 'parse', 'tag', 'write'",
     "export texts --to pdf -o x": "'pdf' is not one of 'conllu'",
     "export texts --to jsonl -o x.jsonl.bz2": "expected a name ending in .jsonl, .jsonl.gz",
     "review texts -o x.csv --size 3": "expected a name ending in .json",

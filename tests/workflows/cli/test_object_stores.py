@@ -51,7 +51,7 @@ def test_every_verb_accepts_the_url_of_a_collection(s3_url: str, tiny_bundle: Pa
     concord("annotate", source, "-o", tmp_path / "out", "-m", tiny_bundle)
     difference = concord("diff", tmp_path / "out", output)
     assert output in difference
-    assert answer("errors", "list", output)["letters"] == []
+    assert answer("errors", output)["letters"] == []
     concord("export", output, "--to", "jsonl", "-o", tmp_path / "exported.jsonl")
     assert len((tmp_path / "exported.jsonl").read_text().splitlines()) == 2
     concord("review", output, "--to", "jsonl", "-o", tmp_path / "queue.jsonl", "--size", 1)
