@@ -13,25 +13,23 @@ The same call starts a run, resumes it, or finds it finished. Everything that is
 import os
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import yaml
 
-from concord.models.errors import ConfigError
 from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.executors.base import BuildWorker, Executor, run_locally
 from concord.pipeline.executors.ray_setup import resolve_auth_mode
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.generations import Retention
-from concord.pipeline.output.output_folder import SETTINGS_NAME, OutputFolder
-from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.output.manifest import CommitRecord
+from concord.pipeline.output.output_folder import SETTINGS_NAME
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.report.html import write_report
 from concord.pipeline.run_report import OnProgress, RunReport, RunTally
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
-from concord.pipeline.storage.folders import names_in
 from concord.pipeline.storage.output_paths import read_bytes
 from concord.pipeline.worker.build import build_worker
+from concord.pipeline.worker.shard_progress import Timings
 
 
 def annotate(
@@ -50,41 +48,43 @@ def annotate(
         build: makes the worker in the process that runs it.
 
     Raises:
-        PlanError: when the folder holds another run.
+        BusyError: when another run writes to the folder.
+        PlanError: when the folder holds the annotation of another input.
         InputError, ConfigError: when the job cannot run as it is.
         ReconciliationError, ShardError, IntegrityError: when it fails; what is committed stays.
         StoreError: when there is no space.
         StoppedError: after SIGTERM or SIGINT.
     """
     config, folder = job.config, job.folder
-    _check_output(folder)
-    folder.generations.show_newest()
-    planner = Planner(job)
-    plan = planner.resolve()
-    _make_output(folder)
-    folder.write_plan(plan)
-    _write_settings(job)
-    planner.hashes.save(staging=folder.staging)
+    with folder.writing():
+        planner = Planner(job)
+        plan = planner.resolve()
+        folder.write_plan(plan)
+        _write_settings(job)
+        planner.hashes.save(staging=folder.staging)
 
-    finished = folder.finished_shards(plan)
-    shards = [shard for shard in plan.shards if shard.index not in finished]
-    tally = RunTally(plan, finished.values(), progress)
-    was_finished = folder.is_finished(plan)
-    if was_finished:
-        tally.confirm(folder)
-    else:
-        tally.report_progress()
-        with folder.removing_overtaken(plan.generation):
+        finished = folder.finished_shards(plan)
+        shards = [shard for shard in plan.shards if shard.index not in finished]
+        tally = RunTally(plan, finished.values(), progress)
+
+        def on_report(report: CommitRecord, timings: Timings) -> None:
+            tally.add(report, timings)
+            folder.check_lock()
+
+        was_finished = folder.is_finished(plan)
+        if was_finished:
+            tally.confirm(folder)
+        else:
+            tally.report_progress()
             with tally.timed(folder):
                 if shards:
                     folder.remove_broken_commits(shards, generation=plan.generation)
                     run_shards = _executor(config.executor, build)
-                    tally.replaced = run_shards(plan, shards, tally.add, tally.update)
-            retention = Retention(keep=config.output.keep, grace_seconds=config.output.grace_seconds)
-            folder.finish(plan, retention)
-    if config.report and not (was_finished and (folder.metadata / "report.html").exists()):
-        write_report(folder)
-    return tally.result(job, done_before=len(plan.shards) - len(shards))
+                    tally.replaced = run_shards(plan, shards, on_report, tally.update)
+            folder.finish(plan, Retention(keep=config.output.keep, grace_seconds=config.output.grace_seconds))
+        if config.report and not (was_finished and (folder.metadata / "report.html").exists()):
+            write_report(folder)
+        return tally.result(job, done_before=len(plan.shards) - len(shards))
 
 
 def dry_run(job: ResolvedJob) -> RunReport:
@@ -96,38 +96,11 @@ def dry_run(job: ResolvedJob) -> RunReport:
     Raises:
         PlanError, InputError: as ``annotate`` would.
     """
-    _check_output(job.folder)
+    job.folder.check_usable()
     plan = Planner(job, name_documents=True).resolve()
     finished = job.folder.finished_shards(plan)
     done_before = sum(shard.index in finished for shard in plan.shards)
     return RunTally(plan, finished.values()).result(job, done_before=done_before)
-
-
-def _check_output(folder: OutputFolder) -> None:
-    """Refuse an output that cannot be made, or with links in it, before the input is read; write nothing."""
-    if not isinstance(folder.metadata, Path):
-        return
-    existing = next(path for path in (folder.metadata, *folder.metadata.parents) if os.path.lexists(path))
-    if not existing.is_dir():
-        raise _unusable(folder, f"{existing} is not a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise _unusable(folder, f"{existing} may not be written")
-    for name in ("staging", "plans", "commits", "attempts", *(f"parts/{table}" for table in SCHEMAS)):
-        names_in(folder.metadata / name)
-
-
-def _make_output(folder: OutputFolder) -> None:
-    """Make the folder of a run's files, if it is on disk."""
-    if isinstance(folder.metadata, Path):
-        try:
-            with store_errors(folder.metadata):
-                folder.metadata.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _unusable(folder, f"{error.filename}: {error.strerror}") from error
-
-
-def _unusable(folder: OutputFolder, reason: str) -> ConfigError:
-    return ConfigError(f"output: expected a folder that can be written, got {folder.output} ({reason})")
 
 
 def _write_settings(job: ResolvedJob) -> None:

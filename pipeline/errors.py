@@ -49,6 +49,12 @@ class StoreError(ConcordError):
     exit_code = 75
 
 
+class BusyError(ConcordError):
+    """Another run writes to the collection, which takes one writer at a time."""
+
+    exit_code = 75
+
+
 class StoppedError(ConcordError):
     """A signal asked the run to stop, which it did after its shards in flight, or when their time was up."""
 

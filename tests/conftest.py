@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from concord.pipeline.parsing import stanza_parser
 from concord.pipeline.parsing.stanza_pipeline import load_pipeline
+from concord.pipeline.storage import locks
 
 # Examples are judged by their outcome, not by the clock; those of a test may share a folder.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
@@ -92,6 +93,12 @@ def s3_url(s3_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     # Processes that are killed leave their staging folders behind.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return stores.new_bucket("s3", s3_address, monkeypatch)
+
+
+@pytest.fixture
+def ended_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the lock of a writer that was killed end at once in stores too."""
+    monkeypatch.setattr(locks, "LEASE_SECONDS", -1.0)
 
 
 @pytest.fixture(params=["s3", "gs", "az"])

@@ -286,14 +286,6 @@ def counters(head: Head, collection: Path) -> dict[str, float]:
     return found
 
 
-def test_two_drivers_share_the_work_of_a_cluster(source: Path, tmp_path: Path, head: Head) -> None:
-    runs.run_job(runs.job(source, tmp_path / "local"))
-    runs.configure_fakes(source, seconds=0.2)
-    both = [start_job(ray_job(source, tmp_path / "out"), head) for _ in range(2)]
-    assert [finish(process) for process in both] == [0, 0]
-    check_equal(tmp_path / "out", tmp_path / "local")
-
-
 def test_run_that_is_killed_or_stopped_on_either_executor_is_continued_on_the_other(tmp_path: Path, head: Head) -> None:
     source, output = runs.write_collection(tmp_path / "in.jsonl", documents=40), tmp_path / "out"
     runs.run_job(runs.job(source, tmp_path / "local"))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from concord.pipeline.errors import StoreError
-from concord.pipeline.storage.folders import exclusive
+from concord.pipeline.storage.locks import exclusive
 
 LONGEST_PARAMETER = 6000
 PARAMETERS_A_BATCH = 100

@@ -25,7 +25,7 @@ from concord.models.labels import TOKENS
 from concord.models.words.encoder_config import find_encoder
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.storage.atomic_writes import write_atomically
-from concord.pipeline.storage.folders import exclusive
+from concord.pipeline.storage.locks import exclusive
 from concord.workflows.bundles import BUNDLE, check_bundle, copy_bundle, require_new_folder
 from concord.workflows.console import Answer, info, plain, table
 from concord.workflows.job_files import cache_folder

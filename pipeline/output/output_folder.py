@@ -5,19 +5,20 @@ record; nothing else is consulted. Once all shards of a generation are committed
 ``generations``), and what no kept generation names (parts without a commit record, and expired generations) is removed.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from concord.models.errors import ConcordError
+from concord.models.errors import ConfigError
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.generations import (
+    GENERATION_NAME,
     KEEP_NEWEST,
     FolderGenerations,
     Generations,
@@ -35,11 +36,21 @@ from concord.pipeline.output.manifest import (
     read_commit_record,
 )
 from concord.pipeline.output.parquet_parts import read_part, write_part
+from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.tables import NAMED_COLUMNS, tabulate_names, without_candidates
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.storage.atomic_writes import crash_point, retry_on, store_errors, write_once
-from concord.pipeline.storage.folders import ABSENT
-from concord.pipeline.storage.output_paths import OutputPath, list_files, list_folder, output_path, read_bytes, remove
+from concord.pipeline.storage.atomic_writes import crash_point, store_errors, write_once
+from concord.pipeline.storage.locks import Check, write_lock
+from concord.pipeline.storage.output_paths import (
+    ABSENT,
+    OutputPath,
+    list_files,
+    list_folder,
+    names_in,
+    output_path,
+    read_bytes,
+    remove,
+)
 
 STATS_NAME = "stats.json"
 SETTINGS_NAME = "settings.yaml"
@@ -100,11 +111,101 @@ class OutputFolder:
             FolderGenerations(self.output) if isinstance(self.output, Path) else StoreGenerations(self.output)
         )
         self._records: dict[tuple[int, int, str], CommitRecord | None] = {}
+        self._check_lock: Check | None = None
 
     @property
     def staging(self) -> Path | None:
         """The folder for unfinished files; None for a store."""
         return self.output / "_run" / "staging" if isinstance(self.output, Path) else None
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Be the one writer of the collection while the block runs; within it, a second call does nothing.
+
+        What a killed run has not made current is made so first. A new folder is made, and removed again if nothing was
+        written.
+
+        Raises:
+            BusyError: when another process, or another OutputFolder, writes to it.
+            PlanError: for the folder of a single generation.
+            ConfigError: when the folder cannot be made or written, or its file system has no locks.
+            IntegrityError: when a link is in place of one of its folders.
+            StoreError: when there is no space, or the store fails.
+        """
+        if self._check_lock is not None:
+            yield
+            return
+        self.check_usable()
+        self.generations.check_whole()
+        with self._made(), write_lock(self.metadata / "lock") as self._check_lock:
+            try:
+                with store_errors(self.output, state="nothing is lost"):
+                    self.generations.show_newest()
+                yield
+            finally:
+                self._check_lock = None
+
+    def check_lock(self) -> None:
+        """Raise BusyError if another process has become the writer, since this one showed no sign of life for long."""
+        if self._check_lock is not None:
+            self._check_lock()
+
+    def check_usable(self) -> None:
+        """Refuse an output on disk that cannot be made, or that leads out of itself; write nothing.
+
+        Somebody else may have made it. Links other than those of ``generations`` are never written through, and of
+        these only the name of a generation counts; what has the place of a file is replaced or removed itself.
+
+        Raises:
+            ConfigError: when it cannot be made or written.
+            IntegrityError: when a link, or a file, is in place of a folder.
+        """
+        if not isinstance(self.metadata, Path):
+            return
+        existing = next(path for path in (self.metadata, *self.metadata.parents) if os.path.lexists(path))
+        if existing != self.metadata and not existing.is_dir():
+            raise self._unusable(f"{existing} is not a folder")
+        for folder in self._folders(self.metadata.parent):
+            if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+                raise IntegrityError(
+                    f"{folder}: expected a folder of the collection, got a link or a file; nothing is written or "
+                    "removed through it: remove it, and run the same command again"
+                )
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise self._unusable(f"{existing} may not be written")
+
+    def _folders(self, output: Path) -> Iterator[Path]:
+        """Yield the folders in which a writer writes and removes."""
+        metadata = output / "_run"
+        yield from (output / name for name in ("_run", "generations", "versions"))
+        yield from (metadata / name for name in ("staging", "plans", "parts", "commits", "attempts", "drivers"))
+        for parent in (metadata / name for name in ("commits", "attempts", "drivers")):
+            yield from (parent / name for name in names_in(parent))
+        generations = filter(GENERATION_NAME.fullmatch, names_in(output / "generations"))
+        for root in (metadata / "parts", *(output / "generations" / name for name in generations)):
+            yield from (root, *(root / table for table in SCHEMAS))
+
+    @contextmanager
+    def _made(self) -> Iterator[None]:
+        """Make the folder of a run's files, if it is on disk, and remove what was made but not used."""
+        if not isinstance(self.metadata, Path):
+            yield
+            return
+        made = [path for path in (self.metadata, *self.metadata.parents) if not path.exists()]
+        try:
+            with store_errors(self.metadata):
+                self.metadata.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unusable(f"{error.filename}: {error.strerror}") from error
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                for folder in made:
+                    folder.rmdir()
+
+    def _unusable(self, reason: str) -> ConfigError:
+        return ConfigError(f"output: expected a folder that can be written, got {self.output} ({reason})")
 
     def plan_path(self, generation: int) -> OutputPath:
         """Return the path of a generation's plan."""
@@ -128,8 +229,8 @@ class OutputFolder:
             crash_point("plan")
         if not created and self.plan(plan.generation).digest != plan.digest:
             raise PlanError(
-                f"{self.output}: another run has just started generation {plan.generation} with a different plan, so "
-                "the input or the configuration has changed in between; run the command again"
+                f"{self.output}: generation {plan.generation} has been started with a different plan; run the command "
+                "again"
             )
 
     def plan(self, generation: int | None = None) -> Plan:
@@ -173,33 +274,16 @@ class OutputFolder:
             return {}
 
     def check_newest(self, generation: int) -> None:
-        """Raise PlanError when another run has started a newer generation."""
+        """Raise PlanError when a newer generation was started: that of a worker whose driver is gone is dropped."""
         latest = self.latest_generation()
         if latest is not None and latest > generation:
-            raise PlanError(
-                f"{self.output}: another run has started generation {latest} while this one worked on "
-                f"{generation}, which is dropped; run the command again"
-            )
-
-    @contextmanager
-    def removing_overtaken(self, generation: int) -> Iterator[None]:
-        """Do the work of a driver. If it fails because a newer generation is finished, what it left is removed.
-
-        Raises:
-            PlanError: when another run has started a newer generation, whichever error that has led to.
-        """
-        try:
-            yield
-        except ConcordError:
-            current = self.manifest()
-            if current is not None and current.generation > generation:
-                for orphan in list(self.orphans(current)):
-                    self.generations.discard(orphan)
-            self.check_newest(generation)
-            raise
+            raise PlanError(f"{self.output}: generation {generation} is dropped, since {latest} has been started")
 
     def commit(self, report: CommitRecord) -> CommitRecord:
-        """Commit a shard's parts, unless another worker has already: then remove ours and return its record."""
+        """Commit a shard's parts, unless another worker has already: then remove ours and return its record.
+
+        Workers commit without the lock. One whose driver was killed, or took it for dead, may be the other.
+        """
         path = self.record_path(report.shard, generation=report.generation)
         with store_errors(path):
             created = write_once(path, canonical_json(report), staging=self.staging)
@@ -208,7 +292,7 @@ class OutputFolder:
             return report
         winner = read_commit_record(path)
         if winner is None:
-            raise IntegrityError(f"{path}: the record was removed while it was being read; run the command again")
+            raise IntegrityError(f"{path}: removed while it was being read; run the command again")
         named = {part.path for part in winner.files.values()}
         for part in report.files.values():
             # Equal bytes have equal names, so our part may be the very file that the winner's record names.
@@ -270,22 +354,24 @@ class OutputFolder:
         A finished run is left untouched.
 
         Raises:
-            PlanError: when a newer generation has been started meanwhile.
+            BusyError: when another process has become the writer.
+            PlanError: when a newer generation has been started.
             StoreError: when the store fails.
             IntegrityError: when a shard has no commit record.
             ReconciliationError: when documents are missing.
         """
-        self.check_newest(plan.generation)
-        manifest = self._new_manifest(plan)
-        current = self.generations.publish(manifest, self.plan_path(plan.generation))
-        if current.number != plan.generation:
-            raise PlanError(f"{self.output}: another run has finished a newer generation; run the command again")
-        self.generations.prune(retention)
-        with store_errors(self.output, state="the run is finished, but not everything that it replaces is removed"):
-            for orphan in list(self._orphans_of_run(manifest)):
-                self.generations.discard(orphan)
-        crash_point("sweep")
-        return manifest
+        with self.writing():
+            self.check_newest(plan.generation)
+            manifest = self._new_manifest(plan)
+            self.check_lock()
+            with store_errors(self.output, state=f"generation {plan.generation} is not published"):
+                self.generations.publish(manifest, self.plan_path(plan.generation))
+            self.generations.prune(retention)
+            with store_errors(self.output, state="the run is finished, but not everything that it replaces is removed"):
+                for orphan in list(self._orphans_of_run(manifest)):
+                    remove(orphan)
+            crash_point("sweep")
+            return manifest
 
     def is_finished(self, plan: Plan) -> bool:
         """Tell whether the manifest is that of this plan and its commits, and there are no orphans."""
@@ -309,7 +395,8 @@ class OutputFolder:
 
     def _orphans_of_run(self, manifest: Manifest) -> Iterator[OutputPath]:
         named = {self.record_path(shard.shard, generation=shard.generation) for shard in manifest.shards}
-        named |= {self.plan_path(manifest.generation), *self.generations.plans()}
+        named |= {self.plan_path(manifest.generation)}
+        named |= {generation.plan_path for generation in self.generations.history()}
         searched = [(self.metadata / "staging", "*"), (self.plans, "*")]
         searched += [(self.metadata / name, "*/*") for name in ("commits", "attempts", "drivers")]
         for folder, pattern in searched:
@@ -350,8 +437,7 @@ class OutputFolder:
                 previous = read_part(self.generations.find_part(current.names.path))
         paths = (self.generations.find_part(part.path) for part in parts)
         entities = (without_candidates(read_part(path, [*NAMED_COLUMNS, "source"])) for path in paths)
-        write = partial(
-            write_part,
+        names = write_part(
             tabulate_names(entities, previous),
             root=self.generations.pending,
             staging=self.staging,
@@ -359,7 +445,6 @@ class OutputFolder:
             shard=f"{0:05d}",
             generation=manifest.generation,
         )
-        names = retry_on(FileNotFoundError, write)
         crash_point("names")
         return names
 
@@ -374,9 +459,7 @@ class OutputFolder:
         return all(map(self._has_part, report.files.values()))
 
     def _has_part(self, part: DataFile) -> bool:
-        # A driver that finishes the generation may remove the name that was found, once another leads to the part:
-        # hence the second look.
-        return any(part_fault(self.generations.find_part(part.path), part, _size) is None for _ in range(2))
+        return part_fault(self.generations.find_part(part.path), part, _size) is None
 
 
 def part_fault(path: OutputPath, part: DataFile, size_of: Callable[[OutputPath], int]) -> str | None:

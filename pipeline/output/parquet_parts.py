@@ -4,7 +4,6 @@ import hashlib
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,14 +12,7 @@ import pyarrow.parquet as pq
 
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.manifest import DataFile
-from concord.pipeline.storage.atomic_writes import (
-    crash_point,
-    move_into_place,
-    stage_file,
-    store_errors,
-    write_atomically,
-)
-from concord.pipeline.storage.object_stores import StorePath
+from concord.pipeline.storage.atomic_writes import crash_point, store_errors, write_atomically
 from concord.pipeline.storage.output_paths import OutputPath, arrow_source
 
 # Measured: 64 k rows let readers skip most of a file; smaller groups cost space and time.
@@ -73,8 +65,7 @@ def write_part(
 ) -> DataFile:
     """Write a table as ``<name>/part-<shard>-g<generation>-<hash>.parquet`` below a folder.
 
-    The bytes are written to a staged file, flushed to disk and read back before the file is renamed; a store gets them
-    from memory in one request. The part does not count until a commit record names it.
+    It is written in one piece, and does not count until a commit record names it.
 
     Args:
         root: the folder for parts that no finished generation names yet.
@@ -83,32 +74,16 @@ def write_part(
 
     Raises:
         StoreError: when there is no space.
-        IntegrityError: when the file read back is not what was written.
-        FileNotFoundError: when another process has cleared the staging folder meanwhile.
     """
-    stem = f"{name}/part-{shard}-g{generation}"
+    encoded = io.BytesIO()
+    _write_table(table, encoded)
+    content = encoded.getvalue()
+    sha256 = hashlib.sha256(content).hexdigest()
+    path = f"{name}/part-{shard}-g{generation}-{sha256[:8]}.parquet"
     with store_errors(root / name):
-        if isinstance(root, StorePath) or staging is None:
-            encoded = io.BytesIO()
-            _write_table(table, encoded)
-            content = encoded.getvalue()
-            sha256, size = hashlib.sha256(content).hexdigest(), len(content)
-            path = f"{stem}-{sha256[:8]}.parquet"
-            write_atomically(root / path, content)
-        else:
-            staged = stage_file(staging, partial(_write_table, table))
-            try:
-                _check_footer(staged, table)
-                with staged.open("rb") as stream:
-                    sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-                size = staged.stat().st_size
-                path = f"{stem}-{sha256[:8]}.parquet"
-                move_into_place(staged, root / path)
-            except BaseException:
-                staged.unlink(missing_ok=True)
-                raise
+        write_atomically(root / path, content, staging=staging)
     crash_point("rename")
-    return DataFile(path=path, rows=table.num_rows, size=size, sha256=sha256)
+    return DataFile(path=path, rows=table.num_rows, size=len(content), sha256=sha256)
 
 
 @contextmanager
@@ -133,16 +108,3 @@ def _write_table(table: pa.Table, stream: BinaryIO) -> None:
         write_page_index=True,
         write_page_checksum=True,
     )
-
-
-def _check_footer(path: Path, table: pa.Table) -> None:
-    """Read the footer back, so that a file missing its end or rows is not renamed."""
-    try:
-        metadata = pq.read_metadata(path)
-    except FileNotFoundError:
-        # Another driver emptied the staging folder; the caller writes the shard again.
-        raise
-    except (pa.ArrowInvalid, OSError) as error:
-        raise IntegrityError(f"{path}: the file just written cannot be read back: {error}") from error
-    if metadata.num_rows != table.num_rows:
-        raise IntegrityError(f"{path}: expected {table.num_rows} rows, read back {metadata.num_rows}")

@@ -277,7 +277,7 @@ class PastGeneration:
     @property
     def number(self) -> int:
         """The number of its plan."""
-        return int(self.name.partition("-")[0])
+        return int(self.name)
 
     @property
     def words_per_second(self) -> float | None:
@@ -309,7 +309,7 @@ def past_generations(folder: OutputFolder) -> list[PastGeneration]:
     kept = {} if current is None else {current.name: current}
     kept |= {generation.name: generation for generation in folder.generations.history()}
     removed = (number for number, stats in recorded.items() if "counts" in stats)
-    found = {(number, 0): PastGeneration(name=generation_name(number), stats=recorded[number]) for number in removed}
+    found = {number: PastGeneration(name=generation_name(number), stats=recorded[number]) for number in removed}
     for name, generation in kept.items():
         stats = recorded.get(generation.number, GenerationStats()) | {"finished": generation.finished}
         try:
@@ -326,5 +326,5 @@ def past_generations(folder: OutputFolder) -> list[PastGeneration]:
                 }
         except (IntegrityError, PlanError):  # 'concord verify' explains what is broken
             pass
-        found[generation.rank] = PastGeneration(name=name, stats=stats, is_kept=True)
-    return [found[rank] for rank in sorted(found)]
+        found[generation.number] = PastGeneration(name=name, stats=stats, is_kept=True)
+    return [found[number] for number in sorted(found)]

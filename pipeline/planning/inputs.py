@@ -33,7 +33,7 @@ from concord.pipeline.storage.output_paths import OutputPath, read_bytes
 
 logger = logging.getLogger(__name__)
 
-_RUN = "_run"
+_PLANS = "_run/plans"
 _UNLISTED = {"http", "https"}
 _KNOWN_NAMES = (
     ".txt, .jsonl, .ndjson, .csv, .tsv, .rtf, .xml (TEI, ALTO, PAGE), .html with the extra html (each also with .gz or "
@@ -74,8 +74,8 @@ def find_inputs(where: str, *, output: str, format: str) -> Inputs:
     """Find the files of an input.
 
     A format other than auto applies to every file named by its path or by a pattern; of a folder only the files with a
-    suffix of that format are taken. Hidden files, annotated collections, which are folders with a ``_run``, and what
-    the ``datasets`` library keeps beside the data of a dataset are skipped.
+    suffix of that format are taken. Hidden files, annotated collections, which are folders with ``_run/plans``, and
+    what the ``datasets`` library keeps beside the data of a dataset are skipped.
 
     Args:
         where, output: absolute.
@@ -127,7 +127,7 @@ class _Found(NamedTuple):
     """Files and their states, below the folder ``root``; ``named`` if by their own path or a pattern.
 
     Attributes:
-        holds_run: whether a folder, given by its path or URL, holds the ``_run`` of an annotated collection.
+        holds_run: whether a folder, given by its path or URL, holds the plans of an annotated collection.
     """
 
     root: str
@@ -157,7 +157,7 @@ def _find_behind_url(where: str) -> _Found:
         raise InputError(f"{where}: expected a file, found none; a web server cannot be listed, so name one file")
     root = _fixed_part(where)
     visible = dict(_visible(root))
-    collections = {url.partition(f"/{_RUN}/")[0] for url in visible if f"/{_RUN}/" in url}
+    collections = {url.partition(f"/{_PLANS}/")[0] for url in visible if f"/{_PLANS}/" in url}
     if not has_magic(where):
         return _Found(root, named=False, states=visible, holds_run=collections.__contains__)
     matches = re.compile(glob_translate(where)).match
@@ -179,11 +179,12 @@ def _unannotated(where: str, output: str, places: _Found) -> Mapping[str, FileSt
         InputError: when the input is an annotated collection or a part of one, or when a new output would be inside it,
             hold it, or be inside another collection.
     """
-    is_new = not is_url(output) and not (Path(output) / _RUN).is_dir()
+    is_new = not is_url(output) and not (Path(output) / _PLANS).is_dir()
     if is_new and _holds_run(str(Path(output).parent)):
         raise InputError(f"output: expected a folder outside of other annotated collections, got {output}")
     if where in places.states:
-        if is_new and _is_below(where, output):
+        # What was read from stdin is in _run.
+        if is_new and _is_below(where, output) and not _is_below(where, f"{output}/_run"):
             raise InputError(f"output: expected a folder without the input {where}, got {output}; choose another")
         return places.states
     if _is_below(places.root, output):
@@ -223,8 +224,8 @@ def _is_below(where: str, folder: str) -> bool:
 def _holds_run(folder: str) -> bool:
     """Tell whether a folder on disk is an annotated collection or, with links resolved, a folder of one."""
     real = Path(os.path.realpath(folder))
-    runs = (real / _RUN, *(above / _RUN / "plans" for above in real.parents))
-    return any(map(os.path.isdir, runs))  # no error, unlike Path.is_dir, where there are no rights
+    plans = (above / _PLANS for above in (real, *real.parents))
+    return any(map(os.path.isdir, plans))  # no error, unlike Path.is_dir, where there are no rights
 
 
 def _visible(root: str) -> Iterator[tuple[str, FileState]]:

@@ -76,16 +76,17 @@ def write_report(folder: OutputFolder) -> OutputPath:
     """Write ``_run/report.html`` atomically, replacing any existing one, and return its path.
 
     Raises:
+        BusyError: when another run writes to the folder.
         PlanError: when the folder contains no finished run.
         IntegrityError: when the manifest or a part cannot be read.
         ReconciliationError: when read = annotated + unchanged + dead letters does not hold.
         StoreError: when there is no space.
     """
-    folder.generations.check_whole()
     collection = open_collection(folder)
     check_equation(collection.manifest, where=str(collection.output))
     path = folder.metadata / REPORT_NAME
-    write_page(path, _render(collection, folder.stats()), staging=folder.staging)
+    with folder.writing():
+        write_page(path, _render(collection, folder.stats()), staging=folder.staging)
     return path
 
 

@@ -4,10 +4,9 @@ Which to call: ``write_atomically`` to replace a small file, ``write_once`` to c
 creating too, ``write_unsynced`` for notes that need not survive the machine, ``stage_file`` and ``move_into_place`` for
 large files, ``stage_folder`` for a folder, ``write_compressed`` for text whose suffix may ask for compression.
 
-A file is first written to a staging folder and then renamed. A driver that finishes a run empties that folder, so a
-staged file of another driver may vanish at any time. In a collection no link is followed (``storage.folders``). A
-store takes an object completely or not at all, so there each write is a single request of bytes in memory, and nothing
-is staged; ``write_once`` makes it conditional on there being no such object.
+A file is first written to a staging folder and then renamed. A run that is finished empties that folder. A store takes
+an object completely or not at all, so there each write is a single request of bytes in memory, and nothing is staged;
+``write_once`` makes it conditional on there being no such object.
 """
 
 import errno
@@ -17,16 +16,16 @@ import signal
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISREG
 from typing import BinaryIO, Literal, TypeVar, get_args
 
 import pyarrow as pa
 
-from concord.pipeline.errors import StoreError
-from concord.pipeline.storage.folders import folder_of, remove_file
+from concord.pipeline.errors import IntegrityError, StoreError
 from concord.pipeline.storage.object_stores import StorePath
-from concord.pipeline.storage.output_paths import OutputPath
+from concord.pipeline.storage.output_paths import OutputPath, remove
 
 CRASH_VARIABLE = "CONCORD_CRASH_AT"
 RunStep = Literal["plan", "write", "fsync", "rename", "commit", "names", "publish", "swap", "sweep"]
@@ -38,7 +37,7 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 # Faults of the store, not of the program; EFBIG is the error of a file size limit.
 _STORE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EROFS}
-_ATTEMPTS = 6
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _reached: Counter[str] = Counter()
 
 Result = TypeVar("Result")
@@ -94,13 +93,10 @@ def write_unsynced(final: OutputPath, content: bytes) -> None:
     if isinstance(final, StorePath):
         final.write(content)
         return
-    with folder_of(final, make=True) as folder:
-        staged = f"{uuid.uuid4().hex}.staged"
-        with _create(staged, folder) as stream:
-            stream.write(content)
-        # A driver that finishes the run empties this folder; then the file is not needed.
-        with suppress(FileNotFoundError):
-            os.replace(staged, final.name, src_dir_fd=folder, dst_dir_fd=folder)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    staged = final.with_name(f"{uuid.uuid4().hex}.staged")
+    staged.write_bytes(content)
+    staged.replace(final)
 
 
 def write_compressed(path: Path, pieces: Iterable[str]) -> None:
@@ -138,23 +134,24 @@ def stage_file(folder: Path, fill: Callable[[BinaryIO], object]) -> Path:
     """
     staged = folder / f"{uuid.uuid4().hex}.staged"
     try:
-        with folder_of(staged, make=True) as within, _create(staged.name, within) as stream:
+        folder.mkdir(parents=True, exist_ok=True)
+        with staged.open("xb") as stream:
             fill(stream)
             stream.flush()
             crash_point("write")
             os.fsync(stream.fileno())
         crash_point("fsync")
     except BaseException:
-        remove_file(staged)
+        staged.unlink(missing_ok=True)
         raise
     return staged
 
 
 def move_into_place(staged: Path, final: Path) -> None:
     """Rename a staged file or folder, replacing an existing file or empty folder."""
-    with folder_of(staged) as source, folder_of(final, make=True) as target:
-        os.replace(staged.name, final.name, src_dir_fd=source, dst_dir_fd=target)
-        os.fsync(target)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    staged.replace(final)
+    sync_folder(final.parent)
 
 
 @contextmanager
@@ -179,14 +176,6 @@ def stage_folder(final: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         raise
-
-
-def retry_on(error: type[Exception], work: Callable[[], Result]) -> Result:
-    """Do something, and again after an error, which another driver that empties a folder may have caused."""
-    for _ in range(_ATTEMPTS - 1):
-        with suppress(error):
-            return work()
-    return work()
 
 
 def sync_folder(folder: OutputPath) -> None:
@@ -223,31 +212,58 @@ def crash_point(step: CrashStep) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def hard_link(existing: Path, new: Path) -> None:
+    """Give a file a second name; FileExistsError if that name is taken, IntegrityError for what is no file."""
+    if not S_ISREG(existing.lstat().st_mode):
+        raise IntegrityError(f"{existing}: expected a file, got a link or a device; remove it, and run again")
+    try:
+        os.link(existing, new, follow_symlinks=False)
+    except OSError as error:
+        raise _explain(error, new, "hard") from error
+
+
+def place_link(link: Path, target: str, *, staged: Path) -> None:
+    """Atomically make a symbolic link, replacing any existing link or file; a folder is removed just before.
+
+    Args:
+        staged: a free name in the same file system.
+    """
+    for folder in (staged.parent, link.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    if link.is_dir() and not link.is_symlink():
+        # A copy of a collection by a tool that follows links.
+        link.replace(staged)
+        remove(staged)
+    try:
+        staged.symlink_to(target)
+    except OSError as error:
+        raise _explain(error, link, "symbolic") from error
+    move_into_place(staged, link)
+
+
 def _stage_and_place(content: bytes, staging: Path, final: Path, *, place: Callable[[Path, Path], Result]) -> Result:
-    return retry_on(FileNotFoundError, lambda: place(stage_file(staging, lambda stream: stream.write(content)), final))
+    return place(stage_file(staging, lambda stream: stream.write(content)), final)
 
 
 def _link(staged: Path, final: Path) -> bool:
     """Give a staged file its final name unless that exists; the staged name is removed."""
-    with folder_of(staged) as source:
-        try:
-            with folder_of(final, make=True) as target:
-                os.link(staged.name, final.name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
-                os.fsync(target)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
-                raise
-            raise StoreError(
-                f"{final}: the file system has no hard links, which commits need; choose another"
-            ) from error
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(staged.name, dir_fd=source)
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        hard_link(staged, final)
+        sync_folder(final.parent)
+    except FileExistsError:
+        return False
+    finally:
+        staged.unlink(missing_ok=True)
     return True
 
 
-def _create(name: str, folder: int) -> BinaryIO:
-    """Create a file in an opened folder."""
-    return os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder), "wb")
+def _explain(error: OSError, path: Path, kind: str) -> OSError | StoreError:
+    if error.errno not in _NO_LINKS:
+        return error
+    # Linux refuses second names for files of another user that may not be written.
+    owner = ", or run as the user whose parts these are" if (kind, error.errno) == ("hard", errno.EPERM) else ""
+    return StoreError(
+        f"{path}: {kind} links cannot be made here ({error.strerror}), which a collection needs: choose an output on "
+        f"another file system{owner}"
+    )

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -70,6 +70,10 @@ def connect(scheme: str, bucket: str) -> Any:
     return clients[scheme, bucket]
 
 
+class _ChangedError(StoreError):
+    """An object is not the version that a request is for."""
+
+
 def explain(error: Exception, url: str, action: str) -> Exception:
     """Return the error to raise for one of obstore, whose text may hold credentials.
 
@@ -82,12 +86,12 @@ def explain(error: Exception, url: str, action: str) -> Exception:
     if any(request in text for request in _ROLE_REQUESTS):
         scheme = url.partition("://")[0]
         return InputError(f"{url}: {action} failed (no credentials); set {_CREDENTIALS[scheme]}")
+    if kind == "PreconditionError":
+        return _ChangedError(f"{url}: {action} failed (it changed while it was being read); run the same command again")
     if isinstance(error, FileNotFoundError) or status == "404":
         return FileNotFoundError(errno.ENOENT, "no such bucket or object", url)
     if kind == "AlreadyExistsError":
         return FileExistsError(errno.EEXIST, "it exists", url)
-    if kind == "PreconditionError":
-        return StoreError(f"{url}: {action} failed (it changed while it was being read); run the same command again")
     if status.startswith("3") or "Received redirect" in text or code == "AuthorizationHeaderMalformed":
         return InputError(f"{url}: {action} failed (the bucket is in another region); set AWS_REGION to it")
     if status.startswith("4") and status not in _TEMPORARY:
@@ -184,6 +188,18 @@ class ObjectStatus(NamedTuple):
     etag: str
 
 
+Version = Mapping[str, str]
+"""What tells a state of an object from all others: an etag, or a number."""
+
+
+class StoredObject(NamedTuple):
+    """An object with its version, and when it was last written, in seconds of the store's clock."""
+
+    content: bytes
+    version: Version
+    modified: float
+
+
 @dataclass(frozen=True, order=True, slots=True)
 class StorePath:
     """An object in a store, or a prefix of objects.
@@ -248,6 +264,15 @@ class StorePath:
         """Read the object."""
         return self._request("reading", lambda store: bytes(store.get(self.key).bytes()))
 
+    def read(self) -> StoredObject:
+        """Read the object with its version."""
+
+        def get(store: Any) -> StoredObject:
+            found = store.get(self.key)
+            return StoredObject(bytes(found.bytes()), _version(found.meta), found.meta["last_modified"].timestamp())
+
+        return self._request("reading", get)
+
     def read_range(self, start: int, end: int, *, etag: str) -> bytes:
         """Read a non-empty half-open range of the object's bytes; StoreError if its etag is another."""
         options = {"range": (start, end), "if_match": etag}
@@ -282,20 +307,29 @@ class StorePath:
         self._request("writing", lambda store: store.put(self.key, content, use_multipart=False), of_bucket=True)
 
     def write_once(self, content: bytes) -> bool:
-        """Create the object unless it exists; return whether it was created, which is true for one writer at most.
+        """Create the object unless it exists; return whether it was created, as by ``write_if``."""
+        return self.write_if(content, None) is not None
 
-        False may also mean that this very writer created it: the store's response was lost and the request was sent
-        again.
+    def write_if(self, content: bytes, version: Version | None) -> Version | None:
+        """Replace a version of the object, or create it if that is None; return the new version.
+
+        It returns None unless the object is in that state, which is so for one writer at most. None may also mean that
+        this very writer wrote it: the store's response was lost and the request was sent again.
         """
+        mode = version or "create"
         for _ in range(_ATTEMPTS):
             try:
-                self._request("writing", lambda store: store.put(self.key, content, mode="create"), of_bucket=True)
+                return self._request(
+                    "writing",
+                    lambda store: _version(store.put(self.key, content, mode=mode, use_multipart=False)),
+                    of_bucket=True,
+                )
+            except _ChangedError:
+                return None
             except FileExistsError:
                 # S3 gives the same answer to requests that meet, and then neither may have created it.
                 if self.exists():
-                    return False
-            else:
-                return True
+                    return None
         raise StoreError(f"{self}: writing failed (other writers interfered); run the same command again")
 
     def _request(self, action: str, send: Callable[[Any], Result], *, of_bucket: bool = False) -> Result:
@@ -318,10 +352,15 @@ class StorePath:
                 fault = explain(error, str(self), action)
             if of_bucket and isinstance(fault, FileNotFoundError):
                 fault = InputError(f"{self.scheme}://{self.bucket}: no such bucket; check that it exists, or create it")
-            if not isinstance(fault, StoreError) or not left or time.monotonic() > end:
+            is_passing = isinstance(fault, StoreError) and not isinstance(fault, _ChangedError)
+            if not is_passing or not left or time.monotonic() > end:
                 raise fault
 
 
 def _status(item: Any) -> ObjectStatus:
     # Azure quotes an etag in the response for an object, but not in a listing.
     return ObjectStatus(item["size"], '"{}"'.format((item["e_tag"] or "").strip('"')))
+
+
+def _version(item: Any) -> Version:
+    return {name: item[name] for name in ("e_tag", "version") if item[name]}

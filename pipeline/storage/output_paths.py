@@ -5,7 +5,10 @@ methods of a Path that this needs, so that the rest of the code does not disting
 """
 
 import errno
+import os
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -13,10 +16,12 @@ import pyarrow as pa
 
 from concord.models.regular_files import check_regular, read_regular
 from concord.pipeline.errors import IntegrityError
-from concord.pipeline.storage.folders import remove_file, statuses_in
 from concord.pipeline.storage.object_stores import ObjectStatus, StorePath, is_store
 
 OutputPath = Path | StorePath
+
+ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""The errors of a path that leads to nothing."""
 
 
 def output_path(where: str) -> OutputPath:
@@ -37,11 +42,30 @@ def read_bytes(path: OutputPath) -> bytes:
 
 
 def remove(path: OutputPath) -> None:
-    """Remove a file of an output, if there is one."""
+    """Remove a file of an output, or a folder with everything in it; links are removed themselves."""
     if isinstance(path, StorePath):
         path.unlink(missing_ok=True)
-    else:
-        remove_file(path)
+        return
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except RecursionError:
+        raise IntegrityError(f"{path}: its folders are nested deeper than those of a collection; remove it") from None
+    except OSError as error:
+        if error.errno not in ABSENT:
+            raise
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder; none if there is no such folder."""
+    try:
+        return [path.name for path in folder.iterdir()]
+    except OSError as error:
+        if error.errno in ABSENT:
+            return []
+        raise
 
 
 def list_files(folder: OutputPath, pattern: str) -> Sequence[OutputPath]:
@@ -55,8 +79,13 @@ def list_folder(folder: OutputPath) -> dict[str, ObjectStatus]:
     """Return the states of the files in a folder, by name; asking for each of them takes several times as long."""
     if isinstance(folder, StorePath):
         return {path.name: status for path, status in folder.walk() if path.parent == folder}
-    statuses = statuses_in(folder).items()
-    return {name: ObjectStatus(status.st_size, f"{status.st_mtime_ns}-{status.st_ino}") for name, status in statuses}
+    found = {}
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                status = entry.stat()
+                found[entry.name] = ObjectStatus(status.st_size, f"{status.st_mtime_ns}-{status.st_ino}")
+    return found
 
 
 class Listing:

@@ -76,7 +76,7 @@ class CommitStage:
 
         Raises:
             ReconciliationError: when a record of the shard is missing or came twice; nothing is written then.
-            PlanError: when another run has started a newer generation; nothing is written then.
+            PlanError: when a newer generation has been started; nothing is written then.
             StoreError: when there is no space; nothing is committed then.
         """
         tables, outcomes = self._tabulate(outcomes)
@@ -142,25 +142,18 @@ class CommitStage:
     def _commit(self, report: CommitRecord, tables: dict[str, pa.Table], shard: Shard) -> CommitRecord:
         folder = self._folder
         folder.check_newest(self._generation)
-        try:
-            files = {
-                name: write_part(
-                    table,
-                    root=folder.generations.pending,
-                    staging=folder.staging,
-                    name=name,
-                    shard=shard.name,
-                    generation=self._generation,
-                )
-                for name, table in tables.items()
-            }
-            return folder.commit(replace(report, files=files))
-        except FileNotFoundError:
-            # A second driver that finished first has cleared the staging folder; its commit record counts.
-            winner = self.find_commit(shard)
-            if winner is None:
-                raise
-            return winner
+        files = {
+            name: write_part(
+                table,
+                root=folder.generations.pending,
+                staging=folder.staging,
+                name=name,
+                shard=shard.name,
+                generation=self._generation,
+            )
+            for name, table in tables.items()
+        }
+        return folder.commit(replace(report, files=files))
 
 
 def _copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:

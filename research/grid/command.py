@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import torch
 
-from concord.pipeline.storage.folders import exclusive
+from concord.pipeline.storage.locks import exclusive
 from concord.workflows.console import counted, info, report_errors, table
 from research.grid.config import CONF, read_grid, runs_of
 from research.grid.estimates import Remaining, remaining

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from concord.pipeline.corpora.gold_corpus import read_corpus, write_gold
-from concord.pipeline.storage.folders import exclusive
+from concord.pipeline.storage.locks import exclusive
 from concord.workflows import prepare
 from concord.workflows.prepare import ParseConfig
 from research.grid.config import GridConfig

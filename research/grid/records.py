@@ -13,7 +13,7 @@ from typing import Any
 
 from concord.models.errors import ConfigError
 from concord.pipeline.storage.atomic_writes import write_atomically
-from concord.pipeline.storage.folders import exclusive
+from concord.pipeline.storage.locks import exclusive
 
 PACKED = Path("benchmarks/results/grid.jsonl")
 RECORDS_FOLDER = "records"

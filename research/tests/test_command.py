@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from concord_testing.checkout import CHECKOUT
 
-from concord.pipeline.storage.folders import exclusive
+from concord.pipeline.storage.locks import exclusive
 from research.grid import command
 from research.grid.config import GridConfig, Run
 from research.grid.records import write_record

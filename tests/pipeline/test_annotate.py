@@ -31,8 +31,8 @@ def source(tmp_path: Path) -> Path:
 
 
 def state_of(output: Path) -> dict[str, tuple[int, int, str]]:
-    """Return inode, modification time and hash of every file, and inode and time of every folder."""
-    paths = sorted([output, *output.rglob("*")])
+    """Return inode, time and hash of every file, and inode and time of every folder but that of the lock."""
+    paths = sorted({output, *output.rglob("*")} - {output / "_run"})
     return {
         str(path): (path.stat().st_ino, path.stat().st_mtime_ns, file_sha256(path) if path.is_file() else "")
         for path in paths

@@ -7,11 +7,14 @@ import resource
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from concord_testing import runs
+from concord_testing.command_line import concord as command
 
+import concord
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.names.language import load_languages
 from concord.pipeline.output.output_folder import OutputFolder
@@ -152,17 +155,36 @@ def test_second_signal_stops_at_once(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("_run/attempts/*/*"))
 
 
-def test_two_drivers_at_once_change_no_byte(source: Path, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
-    config = runs.job(source, tmp_path / "out")
-    for attempt in range(3):
-        runs.configure_fakes(source, seconds=0.002 * attempt)
-        both = [runs.in_child(lambda: runs.run_job(config)) for _ in range(2)]
-        for process in both:
-            process.join()
-        assert [process.exitcode for process in both] == [0, 0]
-        check_rerun(config, undisturbed)
-        for record in (tmp_path / "out" / "_run" / "commits" / "0").iterdir():
-            record.unlink()
+def test_second_run_ends_at_once_and_says_who_writes_while_readers_read(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    other_tagger = replace(runs.TAGGER, digest="3" * 64)
+    for place in (output, tmp_path / "undisturbed"):
+        runs.run_job(runs.job(source, place))
+    runs.run_job(runs.job(source, place), tagger=other_tagger)
+    runs.configure_fakes(source, seconds=0.2)
+    config = runs.job(source, output)
+    process = runs.in_child(lambda: runs.run_job(config, tagger=other_tagger))
+    wait_for(output, "commits/1/*.json")
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    for arguments in (
+        ("annotate", source, "-o", output, "--model", "entities_en_small"),
+        ("history", output, "--tag", "v1"),
+        ("history", output, "--prune"),
+        ("report", output),
+    ):
+        said = command(*arguments)
+        assert said.exit_code == 75
+        assert f"{output}: process {process.pid} of " in said.output
+    assert concord.open(output).generation == 0
+    for name in ("status", "errors", "files", "history", "export"):
+        options = ("--to", "jsonl", "-o", tmp_path / "a.jsonl") if name == "export" else ()
+        assert command(name, output, *options).exit_code == 0
+    process.kill()
+    process.join()
+    runs.configure_fakes(source)
+    runs.run_job(config, tagger=other_tagger)
+    assert runs.committed_bytes(output) == runs.committed_bytes(tmp_path / "undisturbed")
 
 
 def test_run_stops_when_the_disk_is_full_and_resumes_with_space(

@@ -82,7 +82,9 @@ def prune(output: OutputPath, *, keep: int | None) -> Answer:
     """Remove the generations that are past their grace period, but for the newest ``keep`` and those with a name."""
     folder = OutputFolder(output)
     settings = folder.plan().config.output
-    removed = folder.generations.prune(Retention(keep=keep or settings.keep, grace_seconds=settings.grace_seconds))
+    retention = Retention(keep=keep or settings.keep, grace_seconds=settings.grace_seconds)
+    with folder.writing():
+        removed = folder.generations.prune(retention)
     names = [generation.name for generation in removed]
     text = f"{output}: removed {counted(len(names), 'generation')}" + (f" ({', '.join(names)})" if names else "")
     return Answer(values={"output": folder.output, "removed": names}, text=text)
@@ -91,8 +93,9 @@ def prune(output: OutputPath, *, keep: int | None) -> Answer:
 def tag(output: OutputPath, version: str, *, generation: int | None) -> Answer:
     """Give a generation a name, under which it is kept."""
     folder = OutputFolder(output)
-    named = folder.generations.find(generation=generation)
-    folder.generations.tag(named, version)
+    with folder.writing():
+        named = folder.generations.find(generation=generation)
+        folder.generations.tag(named, version)
     values = {"output": folder.output, "version": version, "generation": named.number}
     return Answer(values=values, text=f"{output}: {version} is generation {named.number}")
 
@@ -103,7 +106,8 @@ def untag(output: OutputPath, version: str) -> Answer:
     versions = folder.generations.versions()
     if version not in versions:
         raise ConfigError(f"{output}: no version {version!r}; there are: {', '.join(versions) or 'none'}")
-    folder.generations.untag(version)
+    with folder.writing():
+        folder.generations.untag(version)
     return Answer(values={"output": folder.output, "removed": version}, text=f"{output}: {version} is removed")
 
 

@@ -109,8 +109,8 @@ def keep_stdin(job: ResolvedJob) -> ResolvedJob:
 
 def _check_empty_or_collection(folder: OutputFolder) -> None:
     """Refuse a folder of other files, which a copy of stdin would turn into the output of a run."""
-    if isinstance(folder.output, Path) and not (folder.output / "_run").exists():
-        other = next(folder.output.glob("*"), None)
+    if isinstance(folder.output, Path) and folder.latest_generation() is None:
+        other = next((path for path in folder.output.glob("*") if path != folder.metadata), None)
         if other is not None:
             raise InputError(
                 f"{folder.output}: expected a new folder or a collection, got one that contains {other.name}; choose "

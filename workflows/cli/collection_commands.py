@@ -97,7 +97,9 @@ def annotate(source: str, *, overrides: tuple[str, ...], dry_run: bool, **option
     if source == STDIN:
         from concord.workflows.annotation.tag import keep_stdin
 
-        job = keep_stdin(job)
+        # Its text is the input of the run that it starts, and of no other that is writing.
+        with job.folder.writing():
+            return annotate_collection(keep_stdin(job))
     return preview(job) if dry_run else annotate_collection(job)
 
 

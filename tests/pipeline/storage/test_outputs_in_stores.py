@@ -3,19 +3,20 @@
 import signal
 import tempfile
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
 from concord_testing import fakes, runs, stores
 
-from concord.pipeline.errors import InputError, StoreError
+from concord.pipeline.errors import BusyError, InputError, StoreError
 from concord.pipeline.output.manifest import CommitRecord, DataFile
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
+from concord.pipeline.plan import Plan
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage import object_stores
 from concord.pipeline.storage.output_paths import output_path
+from concord.pipeline.worker.shard_worker import ShardWorker
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +39,7 @@ def test_a_run_into_a_store_writes_the_bytes_of_a_local_run_and_is_left_unchange
     assert stores.states(output) == before
 
 
+@pytest.mark.usefixtures("ended_leases")
 @pytest.mark.parametrize("step", ["plan", "rename:4", "commit:1", "commit:2", "swap"])
 def test_a_run_killed_between_two_writes_ends_with_the_same_bytes_and_leaves_no_temporary_folder(
     source: Path, s3_url: str, tmp_path: Path, undisturbed: dict[str, bytes], step: str
@@ -60,14 +62,22 @@ def test_a_run_killed_between_two_writes_ends_with_the_same_bytes_and_leaves_no_
     assert verify(output_path(output)) == []
 
 
-def test_two_concurrent_drivers_commit_each_shard_once(
+@pytest.mark.usefixtures("ended_leases")
+def test_run_that_was_taken_for_dead_publishes_nothing(
     source: Path, s3_url: str, undisturbed: dict[str, bytes]
 ) -> None:
     config = runs.job(source, f"{s3_url}/out")
-    drivers = [runs.in_child(partial(runs.run_job, config)) for _ in range(2)]
-    for driver in drivers:
-        driver.join()
-    assert [driver.exitcode for driver in drivers] == [0, 0]
+
+    def build(plan: Plan) -> ShardWorker:
+        # What a process of another machine does once the lock has not been renewed for long.
+        stores.put(f"{s3_url}/out/_run/lock", b"process 2 of ada on host since today (2)")
+        return fakes.build_fake_worker(plan)
+
+    with pytest.raises(BusyError, match="another one writes to the collection now"):
+        runs.run_job(config, build=build)
+    assert "_run/manifest.json" not in stores.contents(f"{s3_url}/out")
+    assert stores.get(f"{s3_url}/out/_run/lock").startswith(b"process 2")
+    runs.run_job(config)
     assert stores.committed(f"{s3_url}/out") == undisturbed
     assert verify(output_path(f"{s3_url}/out")) == []
 

@@ -1,6 +1,5 @@
 """The stages of a shard and the worker around them."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import Signature
 from concord.pipeline.output.shard_stats import count_margins, count_rows
 from concord.pipeline.output.tables import annotated_tables, error_table
-from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 from concord.pipeline.worker.build import build_worker
@@ -306,35 +304,13 @@ def test_committed_shard_is_not_done_again(tmp_path: Path) -> None:
     assert timings.words == 0
 
 
-def test_driver_that_was_overtaken_uses_the_commit_record_of_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = plan_for(tmp_path)
-    folder = OutputFolder(tmp_path / "out")
-    folder.write_plan(plan)
-    worker, other = fakes.build_fake_worker(plan), fakes.build_fake_worker(plan)
-    sync = os.fsync
-
-    def overtaken(descriptor: int) -> None:
-        # While the first part is being flushed, another driver does the shard and finishes the run.
-        monkeypatch.setattr(os, "fsync", sync)
-        other.run(plan.shards[0])
-        folder.finish(plan)
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", overtaken)
-    report, _ = worker.run(plan.shards[0])
-    assert report == folder.find_commit(0, generation=0)
-    assert verify(folder.output) == []
-
-
-def test_worker_of_a_driver_that_was_overtaken_writes_nothing(tmp_path: Path) -> None:
+def test_worker_whose_driver_is_gone_writes_nothing_into_a_newer_generation(tmp_path: Path) -> None:
     plan = plan_for(tmp_path)
     folder = OutputFolder(tmp_path / "out")
     folder.write_plan(plan)
     worker = fakes.build_fake_worker(plan)
     folder.write_plan(plan.model_copy(update={"generation": 1}))
-    with pytest.raises(PlanError, match="another run has started generation 1"):
+    with pytest.raises(PlanError, match="generation 0 is dropped, since 1 has been started"):
         worker.run(plan.shards[0])
     assert not (tmp_path / "out" / "_run" / "parts").exists()
 

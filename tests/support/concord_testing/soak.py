@@ -41,14 +41,14 @@ from concord_testing.heads import Head
 from concord_testing.processes import ray_workers
 
 Kind = Literal[
-    "kill_driver", "term_driver", "crash", "no_space", "two_drivers", "kill_worker", "term_worker", "hostile"
+    "kill_driver", "term_driver", "crash", "no_space", "second_driver", "kill_worker", "term_worker", "hostile"
 ]
 
 
 _ENDING: tuple[Kind, ...] = ("kill_driver", "kill_driver", "term_driver", "crash", "no_space", "hostile")
 _SURVIVED: dict[str, tuple[Kind, ...]] = {
-    "local": ("two_drivers",),
-    "ray": ("two_drivers", "kill_worker", "kill_worker", "term_worker"),
+    "local": ("second_driver",),
+    "ray": ("second_driver", "kill_worker", "kill_worker", "term_worker"),
 }
 # The steps at which a driver can be killed, and how often a run of a few shards reaches each at most. With Ray, workers
 # do the steps of a shard.
@@ -248,7 +248,7 @@ _EXPECTED: dict[Kind, set[int]] = {
     "term_driver": {0, 128 + signal.SIGTERM, -signal.SIGTERM},
     "crash": {0, -signal.SIGKILL},
     "no_space": {0, 75},
-    "two_drivers": {0},
+    "second_driver": {0},
     "kill_worker": {0},
     "term_worker": {0},
     "hostile": {0},
@@ -417,11 +417,15 @@ class Round:
                 os.kill(drivers[0].pid or 0, signal.SIGKILL if fault.kind == "kill_driver" else signal.SIGTERM)
             case "kill_worker" | "term_worker":
                 hit = self._strike_worker(fault)
-            case "two_drivers":
+            case "second_driver":
                 drivers.append(self._setup.start(config, log=self._log))
             case _:
                 pass
-        exit_codes = [self._end(driver, _EXPECTED[fault.kind], f"run {run}, {fault.kind}") for driver in drivers]
+        # A second driver finds the first one writing, or nothing left to do.
+        exit_codes = [
+            self._end(driver, {0, 75} if number else _EXPECTED[fault.kind], f"run {run}, {fault.kind}")
+            for number, driver in enumerate(drivers)
+        ]
         if fault.kind in ("crash", "no_space"):
             hit = exit_codes != [0]
         seconds = round(time.monotonic() - started, 2)

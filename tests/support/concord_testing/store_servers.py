@@ -213,6 +213,9 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items() if headers else ():
             if name.lower() not in dropped:
                 self.send_header(name, value)
+            if name.lower() == "etag" and self.server.translate_google:
+                # Google numbers the versions of an object; Amazon's etag is the MD5 of its content.
+                self.send_header("x-goog-generation", str(int(value.strip('"'), 16)))
         length = headers["Content-Length"] if self.command == "HEAD" and headers else len(content)
         self.send_header("Content-Length", str(length))
         self.end_headers()
@@ -227,8 +230,9 @@ def _of_amazon(path: str, headers: Mapping[str, str]) -> tuple[str, dict[str, st
     """Translate a request to Google's XML API: it is Amazon's but for quoting, credentials and conditions."""
     signature = "AWS4-HMAC-SHA256 Credential=any/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=any"
     kept = {**headers, "authorization": signature}
-    if kept.pop("x-goog-if-generation-match", None) == "0":
-        kept["If-None-Match"] = "*"
+    if generation := kept.pop("x-goog-if-generation-match", None):
+        name, value = ("If-Match", f'"{int(generation):032x}"') if int(generation) else ("If-None-Match", "*")
+        kept[name] = value
     parts = urlsplit(path)
     return parts._replace(path=quote(unquote(parts.path))).geturl(), kept
 
