@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,8 +18,8 @@ from concord.pipeline.output.collection import Collection, DocumentRow, open_col
 from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS, TableName
-from concord.pipeline.output.verify import names_faults, shard_faults
-from concord.pipeline.storage.output_paths import Listing, output_path
+from concord.pipeline.output.verify import part_faults
+from concord.pipeline.storage.output_paths import output_path
 from concord.pipeline.worker.source_texts import SourceTexts
 from concord.workflows.annotation.annotate import annotate_collection
 from concord.workflows.annotation.job import JOB_SUFFIXES, annotate_config, job_values, read_annotate_job, resolve_job
@@ -211,11 +210,8 @@ class Run:
                     f"{self.output}: parts of generation {self.generation} are gone; a generation is kept for "
                     "output.grace_seconds after the next one: open the collection again"
                 ) from error
-            root, listing = self._collection.root, Listing(self._collection.output)
-            manifest = self._collection.manifest
-            faults = (shard_faults(root, report, listing) for report in manifest.shards)
-            every = chain(chain.from_iterable(faults), names_faults(root, manifest, listing))
-            place, fault = next(every, (self.output, f"cannot be read: {error}"))
+            faults = part_faults(self._collection.root, self._collection.manifest)
+            place, fault = next(faults, (self.output, f"cannot be read: {error}"))
             raise IntegrityError(
                 f"{place}: {fault}; remove what is left of it and run the same annotate command again ('concord verify "
                 f"{self.output}' lists everything that is damaged)"

@@ -20,7 +20,6 @@ from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.executors.base import BuildWorker, Executor, run_locally
 from concord.pipeline.executors.ray_setup import resolve_auth_mode
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.output_folder import SETTINGS_NAME
 from concord.pipeline.planning.planner import Planner
@@ -78,10 +77,9 @@ def annotate(
             tally.report_progress()
             with tally.timed(folder):
                 if shards:
-                    folder.remove_broken_commits(shards, generation=plan.generation)
                     run_shards = _executor(config.executor, build)
                     tally.replaced = run_shards(plan, shards, on_report, tally.update)
-            folder.finish(plan, Retention(keep=config.output.keep, grace_seconds=config.output.grace_seconds))
+            folder.finish(plan, keep=config.output.keep, grace_seconds=config.output.grace_seconds)
         if config.report and not (was_finished and (folder.metadata / "report.html").exists()):
             write_report(folder)
         return tally.result(job, done_before=len(plan.shards) - len(shards))
@@ -96,7 +94,6 @@ def dry_run(job: ResolvedJob) -> RunReport:
     Raises:
         PlanError, InputError: as ``annotate`` would.
     """
-    job.folder.check_usable()
     plan = Planner(job, name_documents=True).resolve()
     finished = job.folder.finished_shards(plan)
     done_before = sum(shard.index in finished for shard in plan.shards)

@@ -6,7 +6,7 @@ record; nothing else is consulted. Once all shards of a generation are committed
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +15,11 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from concord.models.errors import ConfigError
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.generations import (
     GENERATION_NAME,
-    KEEP_NEWEST,
     FolderGenerations,
     Generations,
-    Retention,
     StoreGenerations,
     generation_of,
     read_plan,
@@ -38,8 +35,8 @@ from concord.pipeline.output.manifest import (
 from concord.pipeline.output.parquet_parts import read_part, write_part
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.tables import NAMED_COLUMNS, tabulate_names, without_candidates
-from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.storage.atomic_writes import crash_point, store_errors, write_once
+from concord.pipeline.plan import Plan
+from concord.pipeline.storage.atomic_writes import crash_point, store_errors, write_atomically, write_once
 from concord.pipeline.storage.locks import Check, write_lock
 from concord.pipeline.storage.output_paths import (
     ABSENT,
@@ -52,6 +49,7 @@ from concord.pipeline.storage.output_paths import (
     remove,
 )
 
+_BY_GENERATION = ("commits", "attempts", "drivers")
 STATS_NAME = "stats.json"
 SETTINGS_NAME = "settings.yaml"
 _NAMED = 5
@@ -135,10 +133,10 @@ class OutputFolder:
         if self._check_lock is not None:
             yield
             return
-        self.check_usable()
-        self.generations.check_whole()
-        with self._made(), write_lock(self.metadata / "lock") as self._check_lock:
+        self._check_folders()
+        with write_lock(self.metadata / "lock") as self._check_lock:
             try:
+                self.generations.check_whole()
                 with store_errors(self.output, state="nothing is lost"):
                     self.generations.show_newest()
                 yield
@@ -150,62 +148,27 @@ class OutputFolder:
         if self._check_lock is not None:
             self._check_lock()
 
-    def check_usable(self) -> None:
-        """Refuse an output on disk that cannot be made, or that leads out of itself; write nothing.
+    def _check_folders(self) -> None:
+        """Raise IntegrityError for a link, or a file, in place of a folder in which a writer writes or removes.
 
-        Somebody else may have made it. Links other than those of ``generations`` are never written through, and of
-        these only the name of a generation counts; what has the place of a file is replaced or removed itself.
-
-        Raises:
-            ConfigError: when it cannot be made or written.
-            IntegrityError: when a link, or a file, is in place of a folder.
+        Somebody else may have made them. What is in place of a file is replaced or removed itself, and of the links of
+        ``generations`` only the name of a generation counts.
         """
         if not isinstance(self.metadata, Path):
             return
-        existing = next(path for path in (self.metadata, *self.metadata.parents) if os.path.lexists(path))
-        if existing != self.metadata and not existing.is_dir():
-            raise self._unusable(f"{existing} is not a folder")
-        for folder in self._folders(self.metadata.parent):
+        output, metadata = self.metadata.parent, self.metadata
+        folders = [output / name for name in ("_run", "generations", "versions")]
+        folders += [metadata / name for name in ("staging", "plans", *_BY_GENERATION)]
+        folders += [metadata / name / number for name in _BY_GENERATION for number in names_in(metadata / name)]
+        generations = filter(GENERATION_NAME.fullmatch, names_in(output / "generations"))
+        roots = (metadata / "parts", *(output / "generations" / name for name in generations))
+        folders += [root / table for root in roots for table in ("", *SCHEMAS)]
+        for folder in folders:
             if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
                 raise IntegrityError(
                     f"{folder}: expected a folder of the collection, got a link or a file; nothing is written or "
                     "removed through it: remove it, and run the same command again"
                 )
-        if not os.access(existing, os.W_OK | os.X_OK):
-            raise self._unusable(f"{existing} may not be written")
-
-    def _folders(self, output: Path) -> Iterator[Path]:
-        """Yield the folders in which a writer writes and removes."""
-        metadata = output / "_run"
-        yield from (output / name for name in ("_run", "generations", "versions"))
-        yield from (metadata / name for name in ("staging", "plans", "parts", "commits", "attempts", "drivers"))
-        for parent in (metadata / name for name in ("commits", "attempts", "drivers")):
-            yield from (parent / name for name in names_in(parent))
-        generations = filter(GENERATION_NAME.fullmatch, names_in(output / "generations"))
-        for root in (metadata / "parts", *(output / "generations" / name for name in generations)):
-            yield from (root, *(root / table for table in SCHEMAS))
-
-    @contextmanager
-    def _made(self) -> Iterator[None]:
-        """Make the folder of a run's files, if it is on disk, and remove what was made but not used."""
-        if not isinstance(self.metadata, Path):
-            yield
-            return
-        made = [path for path in (self.metadata, *self.metadata.parents) if not path.exists()]
-        try:
-            with store_errors(self.metadata):
-                self.metadata.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._unusable(f"{error.filename}: {error.strerror}") from error
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                for folder in made:
-                    folder.rmdir()
-
-    def _unusable(self, reason: str) -> ConfigError:
-        return ConfigError(f"output: expected a folder that can be written, got {self.output} ({reason})")
 
     def plan_path(self, generation: int) -> OutputPath:
         """Return the path of a generation's plan."""
@@ -286,18 +249,17 @@ class OutputFolder:
         """
         path = self.record_path(report.shard, generation=report.generation)
         with store_errors(path):
-            created = write_once(path, canonical_json(report), staging=self.staging)
-        if created:
-            crash_point("commit")
-            return report
-        winner = read_commit_record(path)
-        if winner is None:
-            raise IntegrityError(f"{path}: removed while it was being read; run the command again")
-        named = {part.path for part in winner.files.values()}
-        for part in report.files.values():
-            # Equal bytes have equal names, so our part may be the very file that the winner's record names.
-            if part.path not in named:
-                with store_errors(path):
+            if write_once(path, canonical_json(report), staging=self.staging):
+                crash_point("commit")
+                return report
+            winner = self.find_commit(report.shard, generation=report.generation)
+            if winner is None:  # it is broken, or has lost parts
+                write_atomically(path, canonical_json(report), staging=self.staging)
+                return report
+            named = {part.path for part in winner.files.values()}
+            for part in report.files.values():
+                # Equal bytes have equal names, so our part may be the very file that the winner's record names.
+                if part.path not in named:
                     remove(self.generations.pending / part.path)
         return winner
 
@@ -336,22 +298,10 @@ class OutputFolder:
                     reports[shard] = report
         return reports
 
-    def is_complete(self, plan: Plan) -> bool:
-        """Tell whether every shard of a plan is committed, both its own and those it reuses."""
-        return len(self.finished_shards(plan)) == len(plan.shards) + len(plan.reused)
-
-    def remove_broken_commits(self, shards: Iterable[Shard], *, generation: int) -> None:
-        """Remove the records of shards whose parts are missing or truncated, so that they are annotated again."""
-        for shard in shards:
-            path = self.record_path(shard.index, generation=generation)
-            if path.exists() and self.find_commit(shard.index, generation=generation) is None:
-                with store_errors(path):
-                    remove(path)
-
-    def finish(self, plan: Plan, retention: Retention = KEEP_NEWEST) -> Manifest:
+    def finish(self, plan: Plan, *, keep: int = 1, grace_seconds: float = 3600.0) -> Manifest:
         """Check the totals, write the names, publish the generation, and remove orphans and expired generations.
 
-        A finished run is left untouched.
+        A finished run is left untouched. Which generations are kept is said at ``Generations.prune``.
 
         Raises:
             BusyError: when another process has become the writer.
@@ -366,7 +316,7 @@ class OutputFolder:
             self.check_lock()
             with store_errors(self.output, state=f"generation {plan.generation} is not published"):
                 self.generations.publish(manifest, self.plan_path(plan.generation))
-            self.generations.prune(retention)
+            self.generations.prune(keep=keep, grace_seconds=grace_seconds)
             with store_errors(self.output, state="the run is finished, but not everything that it replaces is removed"):
                 for orphan in list(self._orphans_of_run(manifest)):
                     remove(orphan)
@@ -396,9 +346,8 @@ class OutputFolder:
     def _orphans_of_run(self, manifest: Manifest) -> Iterator[OutputPath]:
         named = {self.record_path(shard.shard, generation=shard.generation) for shard in manifest.shards}
         named |= {self.plan_path(manifest.generation)}
-        named |= {generation.plan_path for generation in self.generations.history()}
         searched = [(self.metadata / "staging", "*"), (self.plans, "*")]
-        searched += [(self.metadata / name, "*/*") for name in ("commits", "attempts", "drivers")]
+        searched += [(self.metadata / name, "*/*") for name in _BY_GENERATION]
         for folder, pattern in searched:
             files = (path for path in list_files(folder, pattern) if path not in named)
             yield from (path for path in files if (generation_of(path) or 0) <= manifest.generation)
@@ -459,23 +408,13 @@ class OutputFolder:
         return all(map(self._has_part, report.files.values()))
 
     def _has_part(self, part: DataFile) -> bool:
-        return part_fault(self.generations.find_part(part.path), part, _size) is None
-
-
-def part_fault(path: OutputPath, part: DataFile, size_of: Callable[[OutputPath], int]) -> str | None:
-    """Describe what is wrong with a part's file, judged by its size; None if nothing is."""
-    try:
-        size = size_of(path)
-    except OSError as error:
-        if error.errno not in ABSENT:
-            raise
-        return "missing"
-    return None if size == part.size else f"expected {part.size} bytes, found {size}"
+        try:
+            return self.generations.find_part(part.path).stat().st_size == part.size
+        except OSError as error:
+            if error.errno not in ABSENT:
+                raise
+            return False
 
 
 def _filled(parts: Iterable[DataFile]) -> list[DataFile]:
     return [part for part in parts if part.rows]
-
-
-def _size(path: OutputPath) -> int:
-    return path.stat().st_size

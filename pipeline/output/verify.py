@@ -1,15 +1,16 @@
 """Verifying a finished run: compare everything below the output folder with its manifest."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
-from concord.pipeline.output.manifest import CommitRecord, DataFile, Manifest, check_equation, read_commit_record
-from concord.pipeline.output.output_folder import OutputFolder, part_fault
+from concord.pipeline.output.generations import sizes_below
+from concord.pipeline.output.manifest import CommitRecord, Manifest, check_equation, read_commit_record
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMA_VERSION, SHARD_TABLES
 from concord.pipeline.output.shard_stats import LOST_PAGES
 from concord.pipeline.storage.files import file_sha256
-from concord.pipeline.storage.output_paths import Listing, OutputPath
+from concord.pipeline.storage.output_paths import OutputPath
 
 # A path and what is wrong there.
 _Fault = tuple[OutputPath, str]
@@ -56,12 +57,10 @@ def _faults(folder: OutputFolder, root: OutputPath, manifest: Manifest, *, deep:
     if folder.generations.history() and not folder.generations.shows_newest():
         yield folder.manifest_path, "it, or a table, does not lead to the newest generation; run the command again"
     yield from _plan_faults(folder, manifest)
-    listing = Listing(folder.output)
     for report in manifest.shards:
         yield from _record_faults(folder, report)
-        yield from shard_faults(root, report, listing, deep=deep)
-    yield from names_faults(root, manifest, listing, deep=deep)
-    orphan = "orphan: left by a run that was killed or overtaken; no manifest names it, and the next run removes it"
+    yield from part_faults(root, manifest, deep=deep)
+    orphan = "orphan: left by a run that was killed; no manifest names it, and the next run removes it"
     yield from ((path, orphan) for path in folder.orphans(manifest))
 
 
@@ -100,31 +99,23 @@ def _record_faults(folder: OutputFolder, report: CommitRecord) -> Iterator[_Faul
         yield path, str(error)
 
 
-def shard_faults(root: OutputPath, report: CommitRecord, listing: Listing, *, deep: bool = True) -> Iterator[_Fault]:
-    """Yield the parts of a shard that are missing or damaged, with what is wrong; ``deep`` compares their hashes."""
-    has_errors = report.dead_letters or LOST_PAGES in report.stats
-    expected = set(SHARD_TABLES) - (set() if has_errors else {"errors"})
-    for name in sorted(expected - set(report.files)):
-        yield root / name, f"shard {report.shard:05d} has no part of this table"
-    yield from _part_faults(root, report.files.values(), listing, deep=deep)
-
-
-def names_faults(root: OutputPath, manifest: Manifest, listing: Listing, *, deep: bool = True) -> Iterator[_Fault]:
-    """Yield what is wrong with the table of names; ``deep`` compares its hash."""
+def part_faults(root: OutputPath, manifest: Manifest, *, deep: bool = True) -> Iterator[_Fault]:
+    """Yield the parts of a generation that are missing or damaged, with what is wrong; ``deep`` compares hashes."""
+    sizes = sizes_below(root)
+    for report in manifest.shards:
+        has_errors = report.dead_letters or LOST_PAGES in report.stats
+        expected = set(SHARD_TABLES) - (set() if has_errors else {"errors"})
+        for name in sorted(expected - set(report.files)):
+            yield root / name, f"shard {report.shard:05d} has no part of this table"
     if manifest.names is None:
         yield root / "names", "the manifest names no part of this table; run the command again"
-        return
-    yield from _part_faults(root, [manifest.names], listing, deep=deep)
-
-
-def _part_faults(root: OutputPath, parts: Iterable[DataFile], listing: Listing, *, deep: bool) -> Iterator[_Fault]:
-    for part in parts:
-        path = root / part.path
-        fault = part_fault(root / part.path, part, listing.size)
+    for part in manifest.all_files():
+        path, size = root / part.path, sizes.get(part.path)
+        if size != part.size:
+            yield path, "missing" if size is None else f"expected {part.size} bytes, found {size}"
+            continue
         try:
-            if fault is None and deep and file_sha256(path) != part.sha256:
-                fault = "its bytes are not those that were committed (SHA-256 differs)"
+            if deep and file_sha256(path) != part.sha256:
+                yield path, "its bytes are not those that were committed (SHA-256 differs)"
         except OSError as error:
-            fault = f"cannot be read: {error.strerror}"
-        if fault is not None:
-            yield path, fault
+            yield path, f"cannot be read: {error.strerror}"

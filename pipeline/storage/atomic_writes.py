@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISREG
-from typing import BinaryIO, Literal, TypeVar, get_args
+from typing import BinaryIO, Literal, cast, get_args
 
 import pyarrow as pa
 
@@ -39,8 +39,6 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 _STORE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EROFS}
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _reached: Counter[str] = Counter()
-
-Result = TypeVar("Result")
 
 
 @contextmanager
@@ -71,7 +69,7 @@ def write_atomically(final: OutputPath, content: bytes, *, staging: Path | None 
     if isinstance(final, StorePath):
         final.write(content)
     else:
-        _stage_and_place(content, staging or final.parent, final, place=move_into_place)
+        move_into_place(stage_file(staging or final.parent, lambda stream: stream.write(content)), final)
 
 
 def write_once(final: OutputPath, content: bytes, *, staging: Path | None = None) -> bool:
@@ -85,7 +83,16 @@ def write_once(final: OutputPath, content: bytes, *, staging: Path | None = None
     """
     if isinstance(final, StorePath):
         return final.write_once(content)
-    return _stage_and_place(content, staging or final.parent, final, place=_link)
+    staged = stage_file(staging or final.parent, lambda stream: stream.write(content))
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        hard_link(staged, final)
+        sync_folder(final.parent)
+    except FileExistsError:
+        return False
+    finally:
+        staged.unlink(missing_ok=True)
+    return True
 
 
 def write_unsynced(final: OutputPath, content: bytes) -> None:
@@ -178,10 +185,8 @@ def stage_folder(final: Path) -> Iterator[Path]:
         raise
 
 
-def sync_folder(folder: OutputPath) -> None:
-    """Flush a folder's entries to disk; a store has nothing to flush."""
-    if isinstance(folder, StorePath):
-        return
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -222,40 +227,33 @@ def hard_link(existing: Path, new: Path) -> None:
         raise _explain(error, new, "hard") from error
 
 
-def place_link(link: Path, target: str, *, staged: Path) -> None:
-    """Atomically make a symbolic link, replacing any existing link or file; a folder is removed just before.
+def write_pointer(path: OutputPath, target: str, *, staged: OutputPath) -> None:
+    """Atomically let a name lead to another one, replacing any existing link or file; a folder is removed just before.
 
     Args:
         staged: a free name in the same file system.
+
+    Raises:
+        StoreError: when the file system has no symbolic links, or another process has replaced an object meanwhile.
     """
-    for folder in (staged.parent, link.parent):
+    if isinstance(path, StorePath):
+        # Under a condition, since a run that was wrongly taken for dead may come back at any time.
+        path.write_if(target.encode(), path.read().version if path.exists() else None)
+        if path.read_bytes() != target.encode():
+            raise StoreError(f"{path}: another run has replaced it; run the same command again")
+        return
+    staged = cast("Path", staged)
+    for folder in (staged.parent, path.parent):
         folder.mkdir(parents=True, exist_ok=True)
-    if link.is_dir() and not link.is_symlink():
+    if path.is_dir() and not path.is_symlink():
         # A copy of a collection by a tool that follows links.
-        link.replace(staged)
+        path.replace(staged)
         remove(staged)
     try:
         staged.symlink_to(target)
     except OSError as error:
-        raise _explain(error, link, "symbolic") from error
-    move_into_place(staged, link)
-
-
-def _stage_and_place(content: bytes, staging: Path, final: Path, *, place: Callable[[Path, Path], Result]) -> Result:
-    return place(stage_file(staging, lambda stream: stream.write(content)), final)
-
-
-def _link(staged: Path, final: Path) -> bool:
-    """Give a staged file its final name unless that exists; the staged name is removed."""
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        hard_link(staged, final)
-        sync_folder(final.parent)
-    except FileExistsError:
-        return False
-    finally:
-        staged.unlink(missing_ok=True)
-    return True
+        raise _explain(error, path, "symbolic") from error
+    move_into_place(staged, path)
 
 
 def _explain(error: OSError, path: Path, kind: str) -> OSError | StoreError:

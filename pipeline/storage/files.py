@@ -135,7 +135,7 @@ class _StoreFile:
         if not self._path.key:
             return None
         try:
-            return FileState(*self._path.stat())
+            return FileState(*self._path.stat()[:2])
         except FileNotFoundError:
             return None
 
@@ -143,7 +143,7 @@ class _StoreFile:
         """Yield the files below the folder with their paths relative to it."""
         root = f"{self._path.key}/".lstrip("/")
         for path, state in self._path.walk():
-            yield path.key.removeprefix(root), FileState(*state)
+            yield path.key.removeprefix(root), FileState(*state[:2])
 
     def read(self, start: int, end: int, *, state: FileState) -> bytes:
         return self._path.read_range(start, end, etag=str(state.changed))

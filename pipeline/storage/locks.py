@@ -40,33 +40,40 @@ Check = Callable[[], None]
 def write_lock(path: OutputPath) -> Iterator[Check]:
     """Hold the lock of a collection, a file or an object, which is removed afterwards.
 
+    The folders above a file are made, and removed if nothing else is in them by then.
+
     Raises:
         BusyError: when another writer holds it.
-        ConfigError: when the file system has no locks.
+        ConfigError: when the file cannot be written, or its file system has no locks.
         IntegrityError: when something else is in its place.
-        StoreError: when the store fails.
+        StoreError: when there is no space, or the store fails.
     """
     holder = f"process {os.getpid()} of {_user()} on {socket.gethostname()} since {_now()} ({uuid4().hex})".encode()
     if isinstance(path, StorePath):
         with _Lease(path, holder).kept() as check:
             yield check
         return
-    with store_errors(path, state="nothing was written"):
-        descriptor = _lock(path)
-    _held.add(descriptor)
+    made = [folder for folder in path.parents if not folder.exists()]
     try:
-        with store_errors(path, state="nothing was written"):
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, holder)
+        with store_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = _lock(path, holder)
+    except OSError as error:
+        raise ConfigError(
+            f"output: expected a folder that can be written, got {path.parent.parent} ({error.filename}: "
+            f"{error.strerror})"
+        ) from error
+    try:
         yield lambda: None
     finally:
         # A process that was forked meanwhile has closed it.
         if descriptor in _held:
-            # A file that stays does no harm.
+            # What stays does no harm.
             with suppress(OSError):
-                path.unlink(missing_ok=True)
-            _held.discard(descriptor)
-            os.close(descriptor)
+                path.unlink()
+                for folder in made:
+                    folder.rmdir()
+            _close(descriptor)
 
 
 @contextmanager
@@ -86,7 +93,7 @@ def exclusive(path: Path, *, wait: bool = True) -> Iterator[bool]:
             yield True
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path, holder: bytes) -> int:
     """Return the descriptor of the file, locked; that of a killed process may be there already."""
     while True:
         try:
@@ -95,24 +102,39 @@ def _lock(path: Path) -> int:
             if error.errno not in {errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENXIO}:
                 raise
             raise IntegrityError(f"{path}: expected a file, got something else; remove it, and run again") from None
+        _held.add(descriptor)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Its holder may have removed it since it was opened, so that the next one makes another.
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), path.lstat()):
-                    return descriptor
-        except OSError as error:
-            content = os.pread(descriptor, _LARGEST, 0)
-            os.close(descriptor)
-            if isinstance(error, BlockingIOError):
-                raise _busy(path, content) from None
-            if error.errno in _NO_LOCKS:
-                raise ConfigError(
-                    f"{path}: the file system has no locks ({error.strerror}), which tell that nobody else writes to "
-                    "the collection; choose an output on another one, or mount it with locks"
-                ) from error
+            if _is_locked(descriptor, path):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, holder)
+                return descriptor
+        except BaseException:
+            _close(descriptor)
             raise
-        os.close(descriptor)
+        _close(descriptor)
+
+
+def _is_locked(descriptor: int, path: Path) -> bool:
+    """Lock a file; False if its holder has removed it since it was opened, so that the next one makes another."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        raise _busy(path, os.pread(descriptor, _LARGEST, 0)) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        raise ConfigError(
+            f"{path}: the file system has no locks ({error.strerror}), which tell that nobody else writes to the "
+            "collection; choose an output on another one, or mount it with locks"
+        ) from error
+
+
+def _close(descriptor: int) -> None:
+    _held.discard(descriptor)
+    os.close(descriptor)
 
 
 class _Lease:

@@ -182,10 +182,11 @@ def is_store(url: str) -> bool:
 
 
 class ObjectStatus(NamedTuple):
-    """An object's size in bytes, and its etag, which changes whenever its content does."""
+    """A size in bytes, an etag, which changes whenever the content does, and the Unix time of the last change."""
 
     st_size: int
     etag: str
+    st_mtime: float
 
 
 Version = Mapping[str, str]
@@ -288,14 +289,14 @@ class StorePath:
             if state.st_size or not marks_folder:
                 yield path, state
 
-    def glob(self, pattern: str) -> Iterator["StorePath"]:
-        """Yield the objects whose keys below this one match; ``*`` matches one component of a key."""
+    def glob(self, pattern: str) -> Iterator[tuple["StorePath", ObjectStatus]]:
+        """Yield the objects whose keys below this one match, and their states; ``*`` matches one part of a key."""
         depth = pattern.count("/")
         prefix = f"{self.key}/" if self.key else ""
-        for path, _ in self.walk():
+        for path, state in self.walk():
             below = path.key.removeprefix(prefix)
             if below.count("/") == depth and PurePosixPath(below).match(pattern):
-                yield path
+                yield path, state
 
     def unlink(self, *, missing_ok: Literal[True]) -> None:
         """Remove the object if it exists; S3 does not report which."""
@@ -359,7 +360,8 @@ class StorePath:
 
 def _status(item: Any) -> ObjectStatus:
     # Azure quotes an etag in the response for an object, but not in a listing.
-    return ObjectStatus(item["size"], '"{}"'.format((item["e_tag"] or "").strip('"')))
+    etag = '"{}"'.format((item["e_tag"] or "").strip('"'))
+    return ObjectStatus(item["size"], etag, item["last_modified"].timestamp())
 
 
 def _version(item: Any) -> Version:

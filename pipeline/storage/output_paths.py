@@ -7,10 +7,9 @@ methods of a Path that this needs, so that the rest of the code does not disting
 import errno
 import os
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
+from stat import S_ISREG
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -58,58 +57,71 @@ def remove(path: OutputPath) -> None:
             raise
 
 
-def names_in(folder: Path) -> list[str]:
+def names_in(folder: OutputPath) -> list[str]:
     """Return the names in a folder; none if there is no such folder."""
+    return [entry.name for entry in _entries(folder)] if isinstance(folder, Path) else list(list_folder(folder))
+
+
+class Pointer(NamedTuple):
+    """What a name leads to, and since when, in Unix time.
+
+    In a folder it is a symbolic link, in a store an object that contains what a link would.
+    """
+
+    target: str
+    changed: float
+
+
+def read_pointer(path: OutputPath) -> Pointer | None:
+    """Return what a name leads to; None if there is no such name."""
     try:
-        return [path.name for path in folder.iterdir()]
+        if isinstance(path, StorePath):
+            found = path.read()
+            return Pointer(found.content.decode(errors="replace"), found.modified)
+        return Pointer(str(path.readlink()), path.lstat().st_mtime)
     except OSError as error:
-        if error.errno in ABSENT:
-            return []
-        raise
+        if error.errno not in {*ABSENT, errno.EINVAL}:
+            raise
+        return None
 
 
-def list_files(folder: OutputPath, pattern: str) -> Sequence[OutputPath]:
-    """Return the files below a folder whose paths match, sorted; none if there is no such folder."""
+def list_files(folder: OutputPath, pattern: str) -> dict[OutputPath, ObjectStatus]:
+    """Return the files below a folder whose paths match, in order; none if there is no such folder."""
     if isinstance(folder, StorePath):
-        return sorted(folder.glob(pattern))
-    return sorted(path for path in folder.glob(pattern) if path.is_file())
+        return dict(folder.glob(pattern))
+    states = {path: _state(path) for path in sorted(folder.glob(pattern))}
+    return {path: _status(state) for path, state in states.items() if state is not None and S_ISREG(state.st_mode)}
 
 
 def list_folder(folder: OutputPath) -> dict[str, ObjectStatus]:
     """Return the states of the files in a folder, by name; asking for each of them takes several times as long."""
     if isinstance(folder, StorePath):
         return {path.name: status for path, status in folder.walk() if path.parent == folder}
-    found = {}
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                status = entry.stat()
-                found[entry.name] = ObjectStatus(status.st_size, f"{status.st_mtime_ns}-{status.st_ino}")
-    return found
+    return {entry.name: _status(state) for entry in _entries(folder) if (state := _state(entry)) is not None}
 
 
-class Listing:
-    """Sizes of many files of an output.
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        if error.errno not in ABSENT:
+            raise
+        return []
 
-    In a folder each file is looked up on demand. In a store all are listed on first use, since one request per file
-    would take minutes; files written after that are not seen. A missing file raises FileNotFoundError.
-    """
 
-    def __init__(self, output: OutputPath) -> None:
-        self._output = output
+def _state(file: Path | os.DirEntry[str]) -> os.stat_result | None:
+    """Return the state of a file, that of the one that a link leads to; None if there is none."""
+    try:
+        return file.stat()
+    except OSError as error:
+        if error.errno not in ABSENT:
+            raise
+        return None
 
-    def size(self, path: OutputPath) -> int:
-        """Return a file's size in bytes."""
-        return self._object(path).st_size if isinstance(path, StorePath) else path.stat().st_size
 
-    def _object(self, path: StorePath) -> ObjectStatus:
-        if path not in self._objects:
-            raise FileNotFoundError(errno.ENOENT, "no such object", str(path))
-        return self._objects[path]
-
-    @cached_property
-    def _objects(self) -> dict[StorePath, ObjectStatus]:
-        return dict(self._output.walk()) if isinstance(self._output, StorePath) else {}
+def _status(state: os.stat_result) -> ObjectStatus:
+    return ObjectStatus(state.st_size, f"{state.st_mtime_ns}-{state.st_ino}", state.st_mtime)
 
 
 def arrow_source(part: OutputPath) -> Path | pa.BufferReader:

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from concord.models.errors import ConfigError
 from concord.pipeline.errors import PlanError
 from concord.pipeline.output.collection import Collection, open_collection
-from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS
@@ -82,9 +81,8 @@ def prune(output: OutputPath, *, keep: int | None) -> Answer:
     """Remove the generations that are past their grace period, but for the newest ``keep`` and those with a name."""
     folder = OutputFolder(output)
     settings = folder.plan().config.output
-    retention = Retention(keep=keep or settings.keep, grace_seconds=settings.grace_seconds)
     with folder.writing():
-        removed = folder.generations.prune(retention)
+        removed = folder.generations.prune(keep=keep or settings.keep, grace_seconds=settings.grace_seconds)
     names = [generation.name for generation in removed]
     text = f"{output}: removed {counted(len(names), 'generation')}" + (f" ({', '.join(names)})" if names else "")
     return Answer(values={"output": folder.output, "removed": names}, text=text)

@@ -22,7 +22,6 @@ from concord.models.errors import ConfigError
 from concord.pipeline.errors import BusyError, PlanError, StoreError
 from concord.pipeline.output import tables
 from concord.pipeline.output.collection import open_collection
-from concord.pipeline.output.generations import Retention
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.verify import verify
@@ -155,15 +154,15 @@ def test_generations_are_kept_for_their_grace_by_number_and_by_name(archive: Pat
         if number == 1:
             generations.tag(generations.find(), "paper-2026")
     assert names(output) == ["000000", "000001", "000002", "000003"]
-    assert generations.prune(Retention(grace_seconds=3600)) == []
-    assert [found.name for found in generations.prune(Retention(keep=2, grace_seconds=0))] == ["000000"]
+    assert generations.prune(keep=1, grace_seconds=3600) == []
+    assert [found.name for found in generations.prune(keep=2, grace_seconds=0)] == ["000000"]
     (archive / "t0.txt").write_text("Eva slept.")
     run(archive, grace=0)
     assert names(output) == ["000001", "000004"]
     assert open_collection(output, version="paper-2026").manifest.generation == 1
     assert pq.read_table(output / "versions" / "paper-2026" / "documents").num_rows == 8
     generations.untag("paper-2026")
-    assert [found.name for found in generations.prune(Retention(grace_seconds=0))] == ["000001"]
+    assert [found.name for found in generations.prune(keep=1, grace_seconds=0)] == ["000001"]
     assert verify(output) == []
 
 

@@ -86,18 +86,17 @@ def test_write_plan_accepts_another_executor_and_no_other_plan_of_the_generation
     assert OutputFolder(output).plan_path(0).read_bytes() == before
 
 
-def test_committed_shards_are_those_with_complete_parts_and_the_records_of_others_are_removed(
-    output: Path, plan: Plan
-) -> None:
+def test_shards_that_have_lost_parts_are_committed_again(output: Path, plan: Plan) -> None:
     folder = OutputFolder(output)
     committed = folder.finished_shards(plan)
     assert sorted(committed) == [shard.index for shard in plan.shards]
     assert len(committed) > 2
     (output / committed[0].files["tokens"].path).unlink()
     assert sorted(folder.finished_shards(plan)) == [shard.index for shard in plan.shards][1:]
-    folder.remove_broken_commits(plan.shards, generation=0)
-    exist = [folder.record_path(shard.index, generation=0).exists() for shard in plan.shards]
-    assert exist == [shard.index != 0 for shard in plan.shards]
+    again = part_with(output, b"again", 0)
+    assert folder.commit(again) == again == folder.find_commit(0, generation=0)
+    assert folder.commit(part_with(output, b"again", 1)) == committed[1]
+    stores.local(folder.record_path(0, generation=0)).unlink()
     cut = output / committed[1].files["tokens"].path
     cut.write_bytes(cut.read_bytes()[:-1])
     stores.local(folder.record_path(2, generation=0)).write_text("{")

@@ -24,12 +24,12 @@ pytestmark = pytest.mark.slow(reason="processes that are killed, and leases that
 
 
 def hold(path: OutputPath, ready: Path) -> None:
-    """Hold a lock until the process is killed; a child that it forks outlives it by a second."""
+    """Hold a lock until the process is killed; a child that it forks outlives it by some seconds."""
     with write_lock(path):
         if os.fork() == 0:
-            time.sleep(1)
+            ready.touch()
+            time.sleep(5)
             os._exit(0)
-        ready.touch()
         signal.pause()
 
 

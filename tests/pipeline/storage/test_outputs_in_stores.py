@@ -75,7 +75,7 @@ def test_run_that_was_taken_for_dead_publishes_nothing(
 
     with pytest.raises(BusyError, match="another one writes to the collection now"):
         runs.run_job(config, build=build)
-    assert "_run/manifest.json" not in stores.contents(f"{s3_url}/out")
+    assert "current" not in stores.contents(f"{s3_url}/out")
     assert stores.get(f"{s3_url}/out/_run/lock").startswith(b"process 2")
     runs.run_job(config)
     assert stores.committed(f"{s3_url}/out") == undisturbed

@@ -82,7 +82,8 @@ def committed(url: str) -> dict[str, bytes]:
     """Return the committed files of an output, sorted, as runs.committed_bytes does for a folder."""
     found = contents(url)
     kept = {name for name in found if name.endswith(".parquet") or name.startswith("_run/commits/")}
-    return {name: found[name] for name in sorted(kept | {"_run/manifest.json"})}
+    manifest = found[f"{found['current'].decode()}/manifest.json"]
+    return {name: found[name] for name in sorted(kept)} | {"_run/manifest.json": manifest}
 
 
 def states(url: str) -> dict[str, object]:

@@ -459,7 +459,7 @@ def test_the_queue_says_what_is_not_written(
         folder = OutputFolder(output)
         current = folder.generations.current()
         assert current is not None
-        folder.generations.publish(replace(current.manifest(), generation=1), current.plan_path)
+        folder.generations.publish(replace(current.manifest(), generation=1), current.folder / "plan.json")
         monkeypatch.setattr("concord.workflows.view.index.opened._LOOK_SECONDS", -1.0)
         select, may_go_on = viewer._select, Event()
         monkeypatch.setattr(viewer, "_select", lambda *queue: may_go_on.wait(60) and select(*queue))
