@@ -6,12 +6,14 @@ Command: python benchmarks/bench_guarantee.py --corpora ../shared/data/labelled 
 The documents of a test part are halved at random a thousand times: the guarantee is found on one half and measured on
 the other. Types that the part has none of are left out. Recalls are 0..1: the mean share of a document's names that are
 shown, over documents and halves; a document without names counts as 1. In other languages it is that of guarantees
-found on all of the English part, with its standard error over documents. The corpus of Danish has no documents; five of
-its sentences are one. Beside it stands the share of all names, whatever their document.
+found on all of the English part, and on the language's own dev part, with its standard error over documents. The corpus
+of Danish has no documents; five of its sentences are one. Beside it stands the share of all names, whatever their
+document.
 """
 
 import argparse
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from environment import environment
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.manifest import tagger_digest
+from concord.models.errors import ConfigError
 from concord.models.training.fit_calibration import Observed, find_guarantee, mean_recall, observe
 from concord.workflows.corpora import read_corpora
 from research.entities_en.guideline import LABELS
@@ -61,6 +64,15 @@ def measure_all(observed: Observed, threshold: float, words: int) -> dict[str, f
     }
 
 
+def thresholds(observed: Observed) -> dict[str, float]:
+    """Return the thresholds of the guarantees that can be found on all of the documents."""
+    found = {}
+    for recall in RECALLS:
+        with suppress(ConfigError):
+            found[f"{recall:g}"] = find_guarantee(observed.scores, recall).threshold
+    return found
+
+
 def describe(observed: Observed, words: int) -> dict[str, float]:
     """Return the sizes of documents and what the entities alone are of their names."""
     return {
@@ -93,7 +105,7 @@ def main() -> None:
         documents = [document for document in documents if any(sentence.words for sentence in document)]
         observed = observe(tagger, documents, left_out=missing_types(documents))
         words = sum(len(sentence.words) for document in documents for sentence in document)
-        guarantees = {f"{recall:g}": find_guarantee(observed.scores, recall).threshold for recall in RECALLS}
+        guarantees = thresholds(observed)
         report[corpus] = {
             **describe(observed, words),
             "guarantees": {f"{recall:g}": measure(observed, recall, words) for recall in RECALLS},
@@ -103,14 +115,23 @@ def main() -> None:
         }
     report["languages"] = {}
     for language in LANGUAGES:
-        texts = read_texts(next((arguments.corpora / f"uner_{language}").glob("test.*")))
-        documents = [text.gold for text in texts]
-        observed = observe(tagger, documents, left_out=missing_types(documents))
+        parts = {}
+        for part in ("dev", "test"):
+            texts = read_texts(next((arguments.corpora / f"uner_{language}").glob(f"{part}.*")))
+            documents = [text.gold for text in texts]
+            parts[part] = observe(tagger, documents, left_out=missing_types(documents))
+        observed = parts["test"]
         words = sum(len(sentence.words) for document in documents for sentence in document)
+        own = thresholds(parts["dev"])
         report["languages"][language] = {
             **describe(observed, words),
-            "guarantees_found_in_english": {
-                recall: measure_all(observed, threshold, words) for recall, threshold in guarantees.items()
+            "documents_of_dev_part": len(parts["dev"].scores),
+            **{
+                name: {recall: measure_all(observed, threshold, words) for recall, threshold in found.items()}
+                for name, found in (
+                    ("guarantees_found_in_english", guarantees),
+                    ("guarantees_found_in_the_language", own),
+                )
             },
         }
     arguments.summary.write_text(json.dumps(report, indent=1) + "\n")

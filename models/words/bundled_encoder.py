@@ -175,12 +175,9 @@ def damaged_files() -> list[str]:
 def _read_tokenizer(config: Mapping[str, Any]) -> SubwordTokenizer:
     found = load_file(BUNDLED_ENCODER / PIECES_NAME)
     pieces = bytes(found["text"].numpy()).decode().split("\n")
-    scores = {
-        piece: (number, score)
-        for number, (piece, score) in enumerate(zip(pieces, found["scores"].tolist(), strict=True))
-    }
+    scores = dict(zip(pieces, enumerate(found["scores"].tolist()), strict=True))
     # Text that reads like a special piece is text.
-    for piece in [piece for piece in scores if piece in {"<s>", "</s>", "<pad>", "<unk>", "<mask>"}]:
-        del scores[piece]
+    for piece in ("<s>", "</s>", "<pad>", "<unk>", "<mask>"):
+        scores.pop(piece, None)
     numbers = {name: config[name] for name in ("start", "end", "padding", "unknown")}
     return SubwordTokenizer(split=UnigramSplitter(scores, unknown=numbers["unknown"]).split, **numbers)

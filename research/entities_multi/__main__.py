@@ -98,7 +98,7 @@ _LABELLED: Mapping[str, tuple[Part, ...]] = {
 }
 """What each teacher learns from, and what it labels."""
 _TIMES_TEACHER = {"ewt_uner": 1.5, "wikigold": 2.0, "btc": 1.5, "litbank_prop": 1.5}
-_TEACHER_EPOCHS = 3
+_TEACHER_EPOCHS = {"en": 3, "multi": 2}
 _RATE, _EPOCHS, _SENTENCES, _WARMUP = 8e-4, 2, 64, 0.05
 _BATCH_TWO, _DOCUMENT_TWO = 32, 64
 _SEED = 1
@@ -213,7 +213,7 @@ def train_teacher(work: Path, name: str) -> None:
         repeated(corpora_of, _TIMES_TEACHER),
         Features(sentences, torch.cat(wanted)),
         Features(sentences, states),
-        epochs=_TEACHER_EPOCHS,
+        epochs=_TEACHER_EPOCHS[name],
         seed=_SEED,
         name=f"teacher {name}",
         state=work / f"teacher-{name}.state",

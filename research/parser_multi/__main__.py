@@ -37,7 +37,7 @@ from research.parser_multi.labels import Labels, Numbers, language_of, names_of,
 from research.parser_multi.pack import pack as write_package
 from research.parser_multi.states import WIDTH, write_states
 
-_TOKENIZER = tokenizer.Settings(hidden=48, steps=2_000, unit_dropout=0.03)
+_TOKENIZER = tokenizer.Settings(hidden=48, steps=5_000, unit_dropout=0.03)
 _SMALL = dict.fromkeys(("da", "de", "fi", "nl", "sk", "sv"), 2)
 _TEACHER = network.Settings(epochs=5, times=_SMALL)
 _SEEDS = (1, 2)
