@@ -1,43 +1,38 @@
-"""Drive up to a thousand simulated workers, read plans of many shards, and finish and rerun a run of many shards.
+"""Wait for up to a thousand calls of Ray, read plans of many shards, and finish and rerun a run of many shards.
 
 Command: python benchmarks/bench_cluster.py > benchmarks/results/cluster_cpu_202611.json
 
-The scheduler is that of Ray's executor; its actors are simulated: they do nothing for as long as a shard takes. So this
-measures the driver, not Ray, whose own calls cost about 0.25 ms each. Files that hold the progress of a shard take a
-while to be read, as on a slow network file system. Processor time is that of the driver's thread.
+The driver of Ray's executor has one call in flight for each worker, and waits for the next that ends. Here the calls
+are those of one actor, which sleep for as long as a shard takes. Processor time is that of the driver's thread.
 """
 
 import argparse
+import asyncio
 import json
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
-from unittest import mock
 
+import ray
 from bench_planning import PARSER, build, write_documents
-from concord_testing.simulated_ray import SimulatedRay
 from environment import environment
 
 from concord.pipeline.annotate import annotate
-from concord.pipeline.config import AnnotateConfig, ExecutorConfig
-from concord.pipeline.executors import ray_scheduler
-from concord.pipeline.executors.base import StopRequest
-from concord.pipeline.executors.ray_actors import SharedStorage
-from concord.pipeline.executors.ray_scheduler import RayScheduler, Workers
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.executors.ray_cluster import connected
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Plan
-from concord.pipeline.run_report import RunReport, RunTally
-from concord.pipeline.worker.crash_log import CrashLog
-from concord.pipeline.worker.shard_progress import ShardProgress
+from concord.pipeline.run_report import RunReport
 
 SHARDS_PER_WORKER = 10
-PROGRESS_SECONDS = 1.0
 
 
 def run(folder: Path, documents: int) -> tuple[RunReport, float, float]:
@@ -61,37 +56,31 @@ def run(folder: Path, documents: int) -> tuple[RunReport, float, float]:
     return report, end - ticks[0], end - ticks[-1]
 
 
-def drive(plan: Plan, *, workers: int, shard_seconds: float, latency: float) -> dict[str, Any]:
-    """Run ten shards a worker; storage answers after ``latency`` seconds."""
-    shard = plan.shards[0]
-    shards = [replace(shard, index=index) for index in range(workers * SHARDS_PER_WORKER)]
-    large = plan.model_copy(update={"shards": tuple(shards)})
-    kind = Workers(count=workers, cpus=1, gpus=0, build=build)
-    tally = RunTally(large, [], lambda _: None)
+class Sleeper:
+    """An actor that does nothing, for many at once."""
 
-    def read(_log: CrashLog, shard: Any) -> ShardProgress:
-        time.sleep(latency)
-        return ShardProgress(shard=shard.index, stage="tag", share=0.5)
+    async def sleep(self, seconds: float) -> None:
+        """Sleep."""
+        await asyncio.sleep(seconds)
 
-    with (
-        SimulatedRay(seconds=shard_seconds).used(),
-        SharedStorage.of(large, shards).marked() as storage,
-        mock.patch.object(CrashLog, "read_progress", read),
-        mock.patch.object(ray_scheduler, "PROGRESS_SECONDS", PROGRESS_SECONDS),
-    ):
-        wall, thread = time.perf_counter(), time.thread_time()
-        scheduler = RayScheduler(large, ExecutorConfig(kind="ray"), kind, storage)
-        try:
-            scheduler.run(shards, on_report=tally.add, on_progress=tally.update, stop=StopRequest())
-        finally:
-            scheduler.shutdown()
-        wall, thread = time.perf_counter() - wall, time.thread_time() - thread
+
+def drive(actor: Any, *, workers: int, shard_seconds: float) -> dict[str, Any]:
+    """Wait for ten calls a worker, as many in flight as there are workers."""
+    wall, thread = time.perf_counter(), time.thread_time()
+    ended: SimpleQueue[Future[None]] = SimpleQueue()
+    for number in range(workers * SHARDS_PER_WORKER):
+        if number >= workers:
+            ended.get().result()
+        actor.sleep.remote(shard_seconds).future().add_done_callback(ended.put)
+    for _ in range(workers):
+        ended.get().result()
+    wall, thread = time.perf_counter() - wall, time.thread_time() - thread
     return {
         "workers": workers,
-        "shards": len(shards),
+        "shards": workers * SHARDS_PER_WORKER,
         "wall_seconds": round(wall, 2),
-        "seconds_of_the_workers": shard_seconds * (SHARDS_PER_WORKER + 1),
-        "driver_ms_a_shard": round(1000 * thread / len(shards), 3),
+        "seconds_of_the_workers": shard_seconds * SHARDS_PER_WORKER,
+        "driver_ms_a_shard": round(1000 * thread / (workers * SHARDS_PER_WORKER), 3),
     }
 
 
@@ -130,8 +119,7 @@ def main() -> None:
     """Measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[10, 100, 1000])
-    parser.add_argument("--shard-seconds", type=float, default=2.0)
-    parser.add_argument("--latency", type=float, default=0.03, help="seconds of a request to the storage")
+    parser.add_argument("--shard-seconds", type=float, default=10.0)
     parser.add_argument("--plans", type=int, nargs="+", default=[1000, 10_000, 200_000], help="their shards")
     parser.add_argument(
         "--shards", type=int, nargs="*", default=[100, 1000, 5000], help="of the runs that are finished"
@@ -141,10 +129,11 @@ def main() -> None:
     try:
         run(folder, 10)
         plan = OutputFolder(str(folder / "out")).plan()
-        drivers = [
-            drive(plan, workers=workers, shard_seconds=arguments.shard_seconds, latency=arguments.latency)
-            for workers in arguments.workers
-        ]
+        with connected(cpus=1):
+            actor = ray.remote(num_cpus=1, max_concurrency=max(arguments.workers))(Sleeper).remote()
+            drivers = [
+                drive(actor, workers=workers, shard_seconds=arguments.shard_seconds) for workers in arguments.workers
+            ]
         plans = [read_plan(plan, shards) for shards in arguments.plans]
         finished = []
         for shards in arguments.shards:
@@ -154,7 +143,6 @@ def main() -> None:
         shutil.rmtree(folder)
     result = {
         **environment("bench_cluster.py"),
-        "latency_seconds": arguments.latency,
         "drivers": drivers,
         "plans": plans,
         "local_executor": finished,

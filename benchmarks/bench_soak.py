@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from concord_testing.heads import ray_head
-from concord_testing.soak import ATTEMPTS, Round, Schedule, SoakSetup, draw, soak
+from concord_testing.soak import Round, Schedule, SoakSetup, draw, soak
 from corpora import read_texts, write_chunks
 from environment import environment
 
@@ -144,7 +144,6 @@ def _report(arguments: argparse.Namespace, rounds: list[Round], *, documents: in
             "workers": arguments.workers,
             "model": arguments.model if arguments.workers == "real" else None,
             "seed": arguments.seed,
-            "executor.attempts": ATTEMPTS,
         },
         "seconds": round(seconds),
         "rounds": len(rounds),

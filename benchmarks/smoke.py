@@ -114,7 +114,7 @@ CASES: Mapping[str, Case] = {
     "bench_archives": Case(options="--megabytes 0.2 --rounds 1"),
     "bench_broken_files": Case(piece=lambda module, _: module.samples()),
     "bench_calibration": Case(options=f"{TO_FILE} {SMALL}", constants=ONE_PART),
-    "bench_cluster": Case(options="--workers 2 --shard-seconds 0.01 --latency 0.001 --plans 10 --shards 2"),
+    "bench_cluster": Case(options="--workers 2 --shard-seconds 0.01 --plans 10 --shards 2"),
     "bench_commands": Case(options="--rounds 1", constants={"SET_UP": (), "COMMANDS": {"help": "--help"}}),
     "bench_comparison": Case(
         options="--data {corpora}/ewt_uner/dev.conllu --summary {out}/summary.json --null-trials 2 --power-trials 2 "

@@ -17,7 +17,7 @@ from functools import partial
 import yaml
 
 from concord.pipeline.config import ExecutorConfig
-from concord.pipeline.executors.base import BuildWorker, Executor, run_locally
+from concord.pipeline.executors.base import Executor, run_locally
 from concord.pipeline.executors.ray_setup import resolve_auth_mode
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.manifest import CommitRecord
@@ -27,7 +27,7 @@ from concord.pipeline.report.html import write_report
 from concord.pipeline.run_report import OnProgress, RunReport, RunTally
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import read_bytes
-from concord.pipeline.worker.build import build_worker
+from concord.pipeline.worker.build import BuildWorker, build_worker
 from concord.pipeline.worker.shard_progress import Timings
 
 
@@ -78,7 +78,7 @@ def annotate(
             with tally.timed(folder):
                 if shards:
                     run_shards = _executor(config.executor, build)
-                    tally.replaced = run_shards(plan, shards, on_report, tally.update)
+                    run_shards(plan, shards, on_report, tally.update)
             folder.finish(plan, keep=config.output.keep, grace_seconds=config.output.grace_seconds)
         if config.report and not (was_finished and (folder.metadata / "report.html").exists()):
             write_report(folder)

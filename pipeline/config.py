@@ -73,10 +73,12 @@ class ReaderConfig(Config):
     extraction_memory_bytes: Annotated[int, Affects("nothing")] = Field(default=2 << 30, ge=64 << 20)
     """So much memory may the process take that extracts texts (of html, pdf, docx, odt, rtf, epub, tei, eml, mbox,
     warc and files or archives of other packages), beyond what it takes when it starts; a record for which that does not
-    suffice becomes a dead letter."""
+    suffice becomes a dead letter. So may the process that annotates the documents of a shard which has ended two, with
+    10 kB more for each character."""
     extraction_seconds: Annotated[float, Affects("nothing")] = Field(default=30, gt=0, le=1_000_000)
     """A record whose text takes more seconds of processor time to extract, or ten times as many by the clock, becomes
-    a dead letter. A file of one document may take a second longer for each MB."""
+    a dead letter. A file of one document may take a second longer for each MB; a document of a shard that has ended two
+    processes, which is annotated in another, a second for each 50 characters."""
 
     @field_validator("encoding")
     @classmethod
@@ -168,16 +170,12 @@ class ExecutorConfig(Config):
     worker_memory_bytes: int | None = Field(default=None, ge=1)
     """Ray only: a worker that holds more memory (RSS) than this after a shard is replaced by a new one. Never if null.
     Choose well above what a worker holds after its first shards."""
-    attempts: int = Field(default=3, ge=1)
-    """How often a shard is tried as a whole when its worker dies. After that its documents are probed one by one: one
-    whose worker dies twice becomes a dead letter, and the others are processed as planned."""
     drain_seconds: float = Field(default=10, ge=0)
     """After SIGTERM or SIGINT, shards in flight may take so long to finish; one that does not is dropped after its
     current batch, and done again by the next run. Kubernetes kills a pod 30 seconds after SIGTERM."""
     shard_seconds: float | None = Field(default=None, gt=0)
-    """Ray only: a worker that takes longer for a shard is killed, which counts as its death; where documents are
-    processed one by one, the limit holds for each. No limit if null. Choose many times what a shard takes
-    (stats.json)."""
+    """Ray only: a worker that takes longer for a shard ends itself, which counts as its death. No limit if null. Choose
+    many times what a shard takes (stats.json)."""
 
     def gpu_share(self, device: str) -> float:
         """Return the share of a GPU that each worker holds, given the tagger's device."""

@@ -32,7 +32,7 @@ class ShardError(ConcordError):
 
 
 class ShortageError(ConcordError):
-    """Out of memory: the worker tries smaller batches, and gives up when single documents do not fit either."""
+    """Out of memory: the shard is annotated in a process of its own, unless it is when it is read or written."""
 
 
 class DeviceError(ConcordError):

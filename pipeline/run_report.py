@@ -65,7 +65,6 @@ class RunReport:
         seconds: by stage, summed over the shards and workers of this call.
         wall_seconds: of this call's work on shards.
         words: annotated by this call.
-        replaced: how many workers had to be replaced, by cause; see Executor.
         report: the HTML report, if there is one.
         lost_files: see Plan.lost_files.
         exit_code: 0, or 3 when there are more dead letters, or lost files, than the configuration allows.
@@ -86,7 +85,6 @@ class RunReport:
     seconds: Mapping[str, float] = field(default_factory=dict)
     wall_seconds: float = 0.0
     words: int = 0
-    replaced: Mapping[str, int] = field(default_factory=dict)
     report: OutputPath | None = None
     lost_files: tuple[str, ...] = ()
     exit_code: int = 0
@@ -109,12 +107,10 @@ class RunTally:
 
     Attributes:
         wall_seconds: that the work on shards took.
-        replaced: how many workers had to be replaced, by cause.
     """
 
     def __init__(self, plan: Plan, committed: Collection[CommitRecord], on_progress: OnProgress | None = None) -> None:
         self.wall_seconds = 0.0
-        self.replaced: Mapping[str, int] = {}
         self._plan = plan
         self._on_progress = on_progress
         self._committed = len(committed)
@@ -240,7 +236,6 @@ class RunTally:
             seconds=self._seconds(),
             wall_seconds=self.wall_seconds,
             words=self._timings.words,
-            replaced=self.replaced,
             report=html if html.exists() else None,
             lost_files=plan.lost_files,
         )

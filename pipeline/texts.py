@@ -17,7 +17,7 @@ from concord.pipeline.output.schema import UNCALIBRATED, UNSIGNED, Signature
 from concord.pipeline.output.tables import annotated_rows, annotated_tables, error_table
 from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity
 from concord.pipeline.resources import bound_caches, default_threads, free_memory, torch_threads, trim_heap
-from concord.pipeline.worker.stages import ParseStage, TagStage, run_bisecting
+from concord.pipeline.worker.stages import ParseStage, TagStage, run_batch
 
 SOURCE = "memory"
 """``source_uri`` of texts that come from no file."""
@@ -75,7 +75,7 @@ class TextAnnotator:
         records = [_to_document(number, *pair) for number, pair in enumerate(zip(texts, names, strict=True))]
         documents = [record for record in records if isinstance(record, Document)]
         with self._lock, torch_threads(self._threads):
-            outcomes = iter(run_bisecting(documents, self._run, stage="tag", on_shortage=free_memory))
+            outcomes = iter(run_batch(documents, self._run, stage="tag", on_shortage=free_memory))
             trim_heap()
         return [next(outcomes) if isinstance(record, Document) else record for record in records]
 

@@ -1,11 +1,10 @@
-"""What only a real Ray can show, on one cluster; what the scheduler decides is tested on a simulated one.
+"""What only a real Ray can show, on one cluster; what the driver decides is tested on a simulated one.
 
 The cluster has three CPUs and a GPU that is declared to Ray but does not exist: the division of work, on the CPU.
 """
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from unittest import mock
-from urllib.request import urlopen
 
 import pyarrow.parquet as pq
 import pytest
@@ -32,17 +30,13 @@ from concord_testing.tiny_taggers import tiny_bundle
 import concord
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.correction import LOG_NAME, Correction, Mark, Seen, append_to_log
-from concord.pipeline.executors import ray_scheduler
 from concord.pipeline.output.verify import verify
 from concord.pipeline.planning import planner
-from concord.pipeline.worker.crash_log import CrashLog
 
 # Named as exported, since a linter sees no use of fixtures.
 __all__ = ["tiny_bundle"]
 
 SUPPORT = str(CHECKOUT / "tests" / "support")
-# By default Ray reports to its exporter every ten seconds.
-OFTEN = {"RAY_metrics_report_interval_ms": "500"}
 # Ray ends a driver a minute after its cluster is gone, which is too long for a test.
 GONE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
 HOSTILE: dict[str, Any] = {
@@ -62,7 +56,7 @@ pytestmark = [pytest.mark.ray, IS_SLOW, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
     """Give the cluster of this file."""
-    with ray_head(dashboard=True, options=("--num-cpus=3", "--num-gpus=1"), environment=OFTEN) as started:
+    with ray_head(dashboard=True, options=("--num-cpus=3", "--num-gpus=1")) as started:
         yield started
 
 
@@ -87,7 +81,7 @@ def ray_job(source: Path, output: Path, *, changes: Mapping[str, Any] | None = N
 
 def start(work: Callable[[], object], address: str, **environment: str) -> BaseProcess:
     """Start a driver that joins a cluster; without an address, one that starts its own."""
-    variables = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": SUPPORT, **OFTEN}
+    variables = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": SUPPORT}
     DRIVERS.append(runs.in_child(work, **variables | environment))
     return DRIVERS[-1]
 
@@ -181,24 +175,19 @@ def test_documents_that_kill_or_stall_their_workers_are_left_out_and_a_killed_wo
 ) -> None:
     output, local = tmp_path / "out", tmp_path / "local"
     runs.run_job(runs.job(source, local))
-    runs.write_collection(source, extra=("a KILLER", "a STOPPER", "Bob saw it."))
+    runs.write_collection(source, extra=("a KILLER", "a STALLER", "Bob saw it."))
     runs.configure_fakes(source, seconds=0.1)
-    config = ray_job(source, output, actors=2, attempts=1, shard_seconds=10.0)
-
-    def work() -> None:
-        # The plan is an object in Ray's store, as a large one is.
-        with mock.patch.object(ray_scheduler, "_LARGEST_INLINE", 1):
-            runs.run_job(config)
-
-    process = start(work, head.address)
+    limits = {"reader": {"extraction_seconds": 0.1}}
+    config = ray_job(source, output, changes=limits, actors=2, shard_seconds=5.0)
+    process = start(lambda: runs.run_job(config), head.address)
     wait_until(partial(has_more_commits, output, 0), process)
     victim = ray_workers(head.pid)[0]
     os.kill(victim, signal.SIGTERM)
     assert finish(process) == 0
     rows = pq.read_table(output / "errors").to_pylist()
     assert [(row["doc_id"], row["stage"], row["error"]) for row in rows] == [
-        ("d12", "parse", "worker_died"),
-        ("d13", "parse", "time_limit"),
+        ("d12", "parse", "annotation_died"),
+        ("d13", "parse", "took_too_long"),
     ]
     assert verify(output) == []
     assert not list(output.glob("_run/attempts/*/*"))
@@ -207,19 +196,14 @@ def test_documents_that_kill_or_stall_their_workers_are_left_out_and_a_killed_wo
         assert found.equals(pq.read_table(local / table))
 
 
-def test_lost_node_costs_no_shard_an_attempt(tmp_path: Path, head: Head) -> None:
+def test_shards_of_a_lost_node_are_done_by_other_workers(tmp_path: Path, head: Head) -> None:
     source = runs.write_collection(tmp_path / "in.jsonl", documents=40)
     runs.run_job(runs.job(source, tmp_path / "local"))
     runs.configure_fakes(source, seconds=0.1)
     output = tmp_path / "out"
 
-    def work() -> None:
-        uncounted = mock.patch.object(CrashLog, "record_death", side_effect=AssertionError)
-        with uncounted, mock.patch.object(ray_scheduler, "HOLD_SECONDS", 1.0):
-            runs.run_job(ray_job(source, output, actors=2, gpus=1))
-
     with ray_node(head, options=("--num-cpus=1", "--num-gpus=1")) as node:
-        process = start(work, head.address)
+        process = start(lambda: runs.run_job(ray_job(source, output, actors=2, gpus=1)), head.address)
         wait_until(lambda: commits(output) and ray_workers(node) and ray_workers(head.pid), process)
         before = commits(output)
     assert before < len(list((tmp_path / "local").glob("_run/commits/*/*.json")))
@@ -251,39 +235,19 @@ def test_workers_that_do_not_fit_or_cannot_be_built_end_the_run(
     assert not list(tmp_path.glob("*/*/*.parquet"))
 
 
-def test_workers_above_their_memory_are_replaced_and_prometheus_reads_the_metrics(tmp_path: Path, head: Head) -> None:
+def test_workers_above_their_memory_are_replaced(tmp_path: Path, head: Head) -> None:
     source = runs.write_collection(tmp_path / "in.jsonl", documents=6)
     runs.run_job(runs.job(source, tmp_path / "local"))
-    runs.configure_fakes(source, seconds=0.5)
     output = tmp_path / "out"
+    others, seen = {*ray_workers(head.pid)}, set[int]()
     process = start_job(ray_job(source, output, worker_memory_bytes=1), head)
-    seen: dict[str, float] = {}
     while process.is_alive():
-        seen |= counters(head, output)
-        time.sleep(0.2)
+        seen |= {*ray_workers(head.pid)} - others
+        time.sleep(0.05)
     assert finish(process) == 0
-    report = report_of(output)
     # After the last shard no new worker is needed.
-    assert report["replaced"] == {"memory": report["shards"] - 1}
+    assert 1 < len(seen) <= report_of(output)["shards"]
     check_equal(output, tmp_path / "local")
-    assert 0 < seen["documents_total"] <= report["annotated"]
-    assert 0 < seen["words_total"] <= report["words"]
-    assert 0 < seen["stage_seconds_total"] <= sum(report["seconds"].values())
-    assert 0 < seen["shards_total"] <= report["shards"]
-    assert 0 < seen["shard_seconds_count"] <= report["shards"]
-    assert 0 < seen["workers_replaced_total"] < report["shards"]
-    assert seen["shards_left"] < report["shards"]
-
-
-def counters(head: Head, collection: Path) -> dict[str, float]:
-    """Read the metrics of a collection as Prometheus does: name -> number, summed over all other tags."""
-    with urlopen(head.metrics, timeout=10) as answer:
-        text = answer.read().decode()
-    found: dict[str, float] = {}
-    for name, tags, number in re.findall(r"^ray_concord_(\w+)\{([^}]*)\} (\S+)$", text, re.MULTILINE):
-        if f'collection="{collection}"' in tags:
-            found[name] = found.get(name, 0.0) + float(number)
-    return found
 
 
 def test_run_that_is_killed_or_stopped_on_either_executor_is_continued_on_the_other(tmp_path: Path, head: Head) -> None:
@@ -299,7 +263,6 @@ def test_run_that_is_killed_or_stopped_on_either_executor_is_continued_on_the_ot
         assert process.pid is not None
         os.kill(process.pid, number)
         assert finish(process) == exit_code
-    assert not list(output.glob("_run/attempts/*/*.json"))
     runs.configure_fakes(source)
     assert runs.run_job(runs.job(source, output)).done_before > 3
     check_equal(output, tmp_path / "local")
@@ -326,7 +289,6 @@ def test_run_ends_when_the_store_of_its_own_ray_dies_and_leaves_nothing(tmp_path
     os.kill(store, signal.SIGKILL)
     assert finish(process) > 0
     wait_until(lambda: not any(map(command_of, started)) and not list(folder.iterdir()))
-    assert not list(output.glob("_run/attempts/*/*")), "the end of the cluster must not count against a shard"
 
     runs.configure_fakes(source)
     done = commits(output)

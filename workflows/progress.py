@@ -127,7 +127,10 @@ def _line(progress: Progress) -> str:
 def _in_flight(progress: Progress) -> str:
     """Say how far the shards in flight are; up to two of them."""
     stages = {"parse": "parsing", "tag": "tagging"}
-    shards = [f"{stages[shard.stage]} {shard.shard:05d} ({shard.share:.0%})" for shard in progress.in_flight[:2]]
+    shards = [
+        f"{shard.shard:05d}" if shard.stage is None else f"{stages[shard.stage]} {shard.shard:05d} ({shard.share:.0%})"
+        for shard in progress.in_flight[:2]
+    ]
     if len(progress.in_flight) > len(shards):
         shards.append(f"{len(progress.in_flight) - len(shards)} more")
     return f" ({', '.join(shards)})" if shards else ""

@@ -8,51 +8,35 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from concord.models.errors import ConcordError
 from concord.pipeline.errors import DeviceError, ShardError, StoppedError
 from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.resources import existing_objects_frozen, torch_threads
-from concord.pipeline.worker.build import build_worker
-from concord.pipeline.worker.crash_log import CrashLog, WorkPlace
+from concord.pipeline.worker.attempts import ShardRunner
+from concord.pipeline.worker.build import BuildWorker, build_worker
 from concord.pipeline.worker.shard_progress import OnShardProgress, ShardProgress, Timings
-
-if TYPE_CHECKING:
-    from concord.pipeline.worker.shard_worker import ShardWorker
-
 
 logger = logging.getLogger(__name__)
 
-BuildWorker = Callable[[Plan], "ShardWorker"]
 OnReport = Callable[[CommitRecord, Timings], None]
 
 
 class Executor(Protocol):
-    """Runs shards on workers."""
+    """Annotates and commits shards on workers, and calls back in the driver after each; they may finish in any order.
+
+    It raises what a worker raised, ShardError for a shard on which one worker after the other died, and StoppedError
+    after SIGTERM or SIGINT, once the shards in flight are done or their time is up.
+    """
 
     def __call__(
         self, plan: Plan, shards: Sequence[Shard], on_report: OnReport, on_progress: OnShardProgress | None = None
-    ) -> Mapping[str, int]:
-        """Annotate and commit every shard.
-
-        Args:
-            on_report: called in the driver after each shard; shards may finish in any order.
-            on_progress: called in the driver from time to time while a shard is being done.
-
-        Returns:
-            how many workers were replaced, by cause: worker_died, node_lost, time_limit, memory.
-
-        Raises:
-            StoppedError: after SIGTERM or SIGINT, once the shards in flight are done or their time is up.
-            ModelError: when parser or tagger cannot be loaded.
-            ShardError: when a shard failed on every attempt.
-            ConcordError: what a worker raised.
-        """
+    ) -> None: ...
 
 
 class StopRequest:
@@ -126,13 +110,11 @@ def run_locally(
     *,
     drain_seconds: float,
     build: BuildWorker = build_worker,
-) -> Mapping[str, int]:
+) -> None:
     """Run shards in this process, without worker processes; otherwise as ``Executor`` describes.
 
-    When a shard kills this process, the next run of the same command finds its mark and continues as the Ray driver
-    would.
+    A shard that kills this process is tried again by the next run of the same command.
     """
-    crash_log = CrashLog(plan)
     # The worker sets the threads of this process, which may be a user's own.
     with torch_threads(plan.threads), stop_request(drain_seconds) as stop:
 
@@ -141,19 +123,12 @@ def run_locally(
             if on_progress is not None:
                 on_progress(progress)
 
-        worker = build(plan)
+        runner = ShardRunner(plan, build)
         with existing_objects_frozen():
             for shard in shards:
                 stop.raise_if_received()
-                place = crash_log.in_progress(shard)
-                if place is not None:
-                    # An earlier run died here and left its mark; one that is still alive is counted once by
-                    # mistake.
-                    crash_log.remove_mark(shard)
-                    crash_log.record_death(shard, "worker_died", place)
                 try:
-                    with crash_log.mark_in_progress(shard, WorkPlace()):
-                        report, timings = worker.run(shard, on_progress=between_batches)
+                    report, timings = runner.run(shard, on_progress=between_batches)
                 except DeviceError as error:
                     raise DeviceError(
                         f"shard {shard.name}: {error}\nCommitted shards are kept: run the same command again to "
@@ -164,4 +139,3 @@ def run_locally(
                 except Exception as error:
                     raise ShardError(f"shard {shard.name}: {type(error).__name__}: {error}") from error
                 on_report(report, timings)
-    return {}

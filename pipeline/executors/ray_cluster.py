@@ -1,7 +1,6 @@
 """The Ray executor: join a cluster or start Ray on this machine, and run shards or hash files there.
 
-``ray_scheduler`` decides which actor does which shard, ``ray_actors`` are the processes that do it; Ray is imported in
-these three modules only.
+``ray_actors`` are the processes that do the work; Ray is imported in these two modules only.
 """
 
 import logging
@@ -21,15 +20,14 @@ from ray.exceptions import RayError, RayTaskError
 from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.errors import StoppedError
-from concord.pipeline.executors.base import BuildWorker, OnReport, stop_request
-from concord.pipeline.executors.ray_actors import SharedStorage
-from concord.pipeline.executors.ray_scheduler import RayScheduler, Workers, cause_of, runtime_env, workers_that_fit
+from concord.pipeline.executors.base import OnReport, stop_request
+from concord.pipeline.executors.ray_actors import ShardActors, SharedStorage, cause_of, runtime_env
 from concord.pipeline.executors.ray_setup import leftovers_ended, resolve_auth_mode
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.resources import usable_cores
 from concord.pipeline.storage.atomic_writes import store_errors
 from concord.pipeline.storage.files import file_sha256
-from concord.pipeline.worker.build import build_worker
+from concord.pipeline.worker.build import BuildWorker, build_worker
 from concord.pipeline.worker.shard_progress import OnShardProgress
 
 logger = logging.getLogger(__name__)
@@ -45,7 +43,7 @@ def run_on_ray(
     *,
     config: ExecutorConfig,
     build: BuildWorker = build_worker,
-) -> Mapping[str, int]:
+) -> None:
     """Run shards on the cluster of ``RAY_ADDRESS``, or on a Ray of its own here; otherwise as ``Executor`` describes.
 
     Args:
@@ -56,15 +54,15 @@ def run_on_ray(
     """
     with connected(cpus=_cpus_here(plan, config, len(shards))):
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        workers = choose_workers(plan, config, len(shards), nodes, build=build)
+        count = choose_workers(plan, config, len(shards), nodes)
+        warn_of_wait(plan, config, count, ray.available_resources())
         # Ray installs its own SIGTERM handler when it starts, so ours is installed afterwards.
-        with stop_request(config.drain_seconds) as stop, SharedStorage.of(plan, shards).marked() as storage:
-            scheduler = RayScheduler(plan, config, workers, storage)
+        with stop_request(config.drain_seconds) as stop:
+            actors = ShardActors(plan, config, SharedStorage.of(plan, shards), count=count, build=build)
             try:
-                scheduler.run(shards, on_report=on_report, on_progress=on_progress, stop=stop)
+                actors.run(shards, on_report=on_report, on_progress=on_progress, stop=stop)
             finally:
-                scheduler.shutdown()
-    return dict(scheduler.replaced)
+                actors.shutdown()
 
 
 def _cpus_here(plan: Plan, config: ExecutorConfig, shards: int) -> int:
@@ -74,10 +72,8 @@ def _cpus_here(plan: Plan, config: ExecutorConfig, shards: int) -> int:
     return max(asked, usable_cores()) if config.gpu_share(device) else asked
 
 
-def choose_workers(
-    plan: Plan, config: ExecutorConfig, shards: int, nodes: Sequence[Mapping[str, float]], *, build: BuildWorker
-) -> Workers:
-    """Return the workers, as many as the job says; where none says it, as the GPUs of idle nodes have room for.
+def choose_workers(plan: Plan, config: ExecutorConfig, shards: int, nodes: Sequence[Mapping[str, float]]) -> int:
+    """Return how many workers there are: as the job says, or else as many as the GPUs of idle nodes have room for.
 
     There are no more than shards, since each costs a process and its models.
 
@@ -101,7 +97,33 @@ def choose_workers(
     count = min(shards, room if asked is None else asked)
     if gpus:
         logger.info("executor.actors=%d with %g GPUs and %d CPUs each", count, gpus, cpus)
-    return Workers(count=count, cpus=cpus, gpus=gpus, build=build)
+    return count
+
+
+def warn_of_wait(plan: Plan, config: ExecutorConfig, count: int, free: Mapping[str, float]) -> None:
+    """Say how many workers have no room yet because others hold it."""
+    cpus, gpus = plan.threads, config.gpu_share(plan.config.tagger.device)
+    room = workers_that_fit(free, cpus=cpus, gpus=gpus)
+    if room < count:
+        logger.warning(
+            "%d of %d workers (executor.actors) have no room yet: others hold the CPUs or GPUs of the cluster, of "
+            "which %g and %g are free; they start as soon as there is room for %d and %g",
+            *(count - room, count, free.get("CPU", 0), free.get("GPU", 0), cpus, gpus),
+        )
+
+
+def workers_that_fit(resources: Mapping[str, float], *, cpus: int, gpus: float) -> int:
+    """Return how many workers a node has room for, given its resources; a share of a GPU is of one device."""
+    room = _times(cpus, resources.get("CPU", 0.0))
+    if not gpus:
+        return room
+    devices, rest = divmod(resources.get("GPU", 0.0), max(1.0, gpus))
+    return min(room, int(devices) * _times(gpus, max(1.0, gpus)) + _times(gpus, rest))
+
+
+def _times(need: float, have: float) -> int:
+    """Return how often what is needed is there; Ray counts in ten thousandths."""
+    return round(have * 10_000) // round(need * 10_000)
 
 
 def hash_files(paths: Sequence[str]) -> list[str]:

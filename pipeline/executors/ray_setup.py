@@ -5,7 +5,6 @@ imports nothing of this package, waits for the end of the driver.
 """
 
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -15,17 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_POLL_SECONDS = 2.0
+_VARIABLE = "CONCORD_RAY_FOLDER"
 _PATIENCE_SECONDS = 5.0
 
 
 @contextmanager
 def leftovers_ended(folder: str) -> Iterator[None]:
-    """Have the processes of a Ray ended, and its folder removed, after the block or the death of this process.
-
-    Args:
-        folder: in the command line of Ray's processes; no other process may name it.
-    """
+    """Have the processes that the block starts ended, and a folder removed, after it or the death of this process."""
     # Interrupts from a terminal go to the whole session; this process has to outlive them.
     watcher = subprocess.Popen(
         [sys.executable, "-I", __file__, folder],
@@ -34,59 +29,34 @@ def leftovers_ended(folder: str) -> Iterator[None]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    os.environ[_VARIABLE] = folder
     try:
         yield
     finally:
+        del os.environ[_VARIABLE]
         watcher.communicate()
 
 
 def _watch(folder: str) -> None:
-    """Remember the processes of a folder until the standard input ends; then end those that do not end themselves."""
-    processes: dict[int, str] = {}
-    while True:
-        processes |= _family(folder)
-        if select.select([sys.stdin], [], [], _POLL_SECONDS)[0]:
-            break
+    """Wait for the end of the standard input, and then end the processes of a folder that do not end themselves."""
+    sys.stdin.read()
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while _alive(processes) and time.monotonic() < deadline:
+    while (left := _processes(folder)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    for pid in _alive(processes):
+    for pid in left:
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _family(folder: str) -> dict[int, str]:
-    """Return the processes that name a folder and their descendants, each with the time of its start."""
-    parents: dict[int, int] = {}
-    started: dict[int, str] = {}
-    members = set()
+def _processes(folder: str) -> list[int]:
+    """Return the processes that were started, or whose ancestors were, with this folder in their environment."""
+    mark, found = f"{_VARIABLE}={folder}\0".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            fields = _fields(process)
-            parents[int(process.name)], started[int(process.name)] = int(fields[1]), fields[19]
-            if folder.encode() in process.joinpath("cmdline").read_bytes():
-                members.add(int(process.name))
-    members.discard(os.getpid())
-    while new := {pid for pid, parent in parents.items() if parent in members and pid not in members}:
-        members |= new
-    return {pid: started[pid] for pid in members}
-
-
-def _alive(processes: dict[int, str]) -> list[int]:
-    """Return the processes that still run; one of the same id that started later is another."""
-    alive = []
-    for pid, started in processes.items():
-        with suppress(OSError):
-            fields = _fields(Path(f"/proc/{pid}"))
-            if fields[19] == started and fields[0] != "Z":
-                alive.append(pid)
-    return alive
-
-
-def _fields(process: Path) -> list[str]:
-    """Return the fields of a process's state, from the third on: state, parent; the twentieth is the time of start."""
-    return process.joinpath("stat").read_text(errors="replace").rpartition(")")[2].split()
+            if mark in process.joinpath("environ").read_bytes():
+                found.append(int(process.name))
+    return found
 
 
 if __name__ == "__main__":

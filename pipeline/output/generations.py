@@ -60,7 +60,7 @@ from concord.pipeline.storage.output_paths import (
 
 MANIFEST, PLAN = "manifest.json", "plan.json"
 GENERATION_NAME = re.compile(r"[0-9]{6,12}")
-_OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/(?:commits|attempts|drivers)/(\d+)/|/plans/(\d+)\.json$")
+_OF_GENERATION = re.compile(r"/part-\d+-g(\d+)-|/(?:commits|attempts)/(\d+)/|/plans/(\d+)\.json$")
 _VERSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HIDDEN = ".staged"
 _LOOKS = 6

@@ -49,7 +49,7 @@ from concord.pipeline.storage.output_paths import (
     remove,
 )
 
-_BY_GENERATION = ("commits", "attempts", "drivers")
+_BY_GENERATION = ("commits", "attempts")
 STATS_NAME = "stats.json"
 SETTINGS_NAME = "settings.yaml"
 _NAMED = 5

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import groupby
 from operator import itemgetter
 
@@ -59,40 +58,6 @@ ALWAYS_COUNTED = {
 """The counts of a shard and of a collection that are there even if they are 0, with their meaning."""
 NEAR_TIE = 1e-5
 """Words this close to another label or to the threshold may differ with other batch sizes or processors."""
-
-_BACKED_OFF = "backed_off."
-
-
-class BackOffStep(IntEnum):
-    """How a shard is annotated: as planned or, after failures, in smaller batches and finally one document at a time.
-
-    The last step uses batches of an eighth, and computes on the CPU.
-    """
-
-    AS_PLANNED = 0
-    HALF = 1
-    QUARTER = 2
-    EIGHTH = 3
-    ALONE = 4
-
-    @property
-    def divisor(self) -> int:
-        """The divisor of parser.batch_documents and tagger.batch_words."""
-        return 1 << min(self, BackOffStep.EIGHTH)
-
-    @property
-    def description(self) -> str:
-        """How the shard was annotated, in words."""
-        return _DESCRIPTIONS[self]
-
-
-_DESCRIPTIONS = {
-    BackOffStep.AS_PLANNED: "as planned",
-    BackOffStep.HALF: "in batches of half the size",
-    BackOffStep.QUARTER: "in batches of a quarter of the size",
-    BackOffStep.EIGHTH: "in batches of an eighth of the size",
-    BackOffStep.ALONE: "one document at a time",
-}
 
 
 def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> dict[str, float]:
@@ -188,25 +153,10 @@ def collection_counts(manifest: Manifest) -> dict[str, int]:
     return {name: counts[name] for name in ALWAYS_COUNTED} | failed
 
 
-def count_step(step: BackOffStep) -> dict[str, float]:
-    """Count a shard that had to back off as ``backed_off.<step>``; nothing for one annotated as planned."""
-    return {} if step is BackOffStep.AS_PLANNED else {f"{_BACKED_OFF}{step.name.lower()}": 1}
-
-
 def entity_types(reports: Iterable[CommitRecord]) -> tuple[str, ...]:
     """Return the entity types that occur in shards, sorted."""
     names = {name for report in reports for name, number in report.stats.items() if number}
     return tuple(sorted(name.removeprefix(OF_TYPE) for name in names if name.startswith(OF_TYPE)))
-
-
-def backed_off(reports: Iterable[CommitRecord]) -> dict[str, BackOffStep]:
-    """Return the shards that had to back off, by name; their bytes may differ from those of an undisturbed run."""
-    steps = {}
-    for report in reports:
-        names = [name.removeprefix(_BACKED_OFF) for name in report.stats if name.startswith(_BACKED_OFF)]
-        if names:
-            steps[f"{report.shard:05d}"] = max(BackOffStep[name.upper()] for name in names)
-    return steps
 
 
 def _count_repeated_names(tokens: pa.Table) -> dict[str, int]:

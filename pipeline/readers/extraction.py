@@ -1,4 +1,4 @@
-"""Run code that a file may break in a process of its own.
+"""Run code that a file or document may break in a process of its own.
 
 A limit of memory and one of seconds end that process, and with it nothing else. It is kept for the next call and
 started again after a death. What it did before must not decide, so that a death counts only in a fresh one.
@@ -14,14 +14,18 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from concord.models.errors import ConcordError
 from concord.pipeline.config import ReaderConfig
+from concord.pipeline.errors import ShortageError
 from concord.pipeline.readers.records import RecordError
 
 Result = TypeVar("Result")
@@ -31,7 +35,6 @@ import sys
 from multiprocessing.connection import Connection
 connection = Connection(int(sys.argv[1]))
 sys.path[:] = connection.recv()
-import concord.pipeline.readers.read_file
 from concord.pipeline.readers.extraction import serve
 serve(connection, parent=int(sys.argv[2]))
 """
@@ -41,19 +44,97 @@ _WALL_CLOCK = 10
 """A record may take so many times ``reader.extraction_seconds`` while the process waits or others use the cores."""
 _ATTEMPTS = 3
 """A record has up to so many processes: one that was used before, one that is killed from outside, and one more."""
+_POLL_SECONDS = 0.2
 _PR_SET_PDEATHSIG = 1
 _SAID_TO = 2
 """The file of what a library says."""
 _MEMORY_WORDS = (b"memory allocation", b"out of memory", b"bad_alloc", b"cannot allocate")
 
 
-def isolated(function: Callable[..., Result], *arguments: object, config: ReaderConfig) -> Result:
-    """Return what a function returns, which another process calls; all that crosses is pickled.
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
+class Isolation:
+    """A kind of process, of which one at most waits for a call; several threads that call at once have one each.
 
-    Raises:
-        RecordError: as the function does, or when it ends the process.
-        ConcordError: when the process cannot be started.
+    Attributes:
+        prepare: what it does first, without limits.
+        verb: what it does then, in words.
+        died: the code of the error when it ends for another reason than its limits.
+        environment: variables that differ from those of this process.
     """
+
+    prepare: Callable[[], object]
+    verb: str
+    died: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    _idle: "list[_Child]" = field(default_factory=list)
+
+    def each(
+        self,
+        function: Callable[..., Result],
+        calls: Sequence[tuple[object, ...]],
+        *,
+        config: ReaderConfig,
+        on_wait: Callable[[], object] | None = None,
+    ) -> list[Result | RecordError]:
+        """Return what calls of a function return, or the RecordError that each raises, or for which the process ends.
+
+        All that crosses is pickled. Calls cross together, which saves time where they are short; when they end the
+        process, one after the other.
+
+        Args:
+            config: the limits of memory, beyond what the process takes when it is prepared, and of seconds.
+            on_wait: called a few times a second.
+
+        Raises:
+            ConcordError: when the process cannot be started.
+        """
+        request = pickle.dumps((function, calls, config.extraction_memory_bytes, config.extraction_seconds))
+        for _ in range(_ATTEMPTS):
+            child = self._take()
+            answer = child.ask(request, on_wait)
+            if answer is None and len(calls) > 1:
+                return [
+                    found for call in calls for found in self.each(function, [call], config=config, on_wait=on_wait)
+                ]
+            if answer is not None or not child.is_innocent:
+                break
+        if answer is None:
+            return [child.fault(config, self)]
+        child.is_fresh = False
+        if self._idle:
+            child.close()
+        else:
+            self._idle.append(child)
+        return answer
+
+    def _take(self) -> "_Child":
+        with suppress(IndexError):
+            return self._idle.pop()
+        return _Child(self)
+
+    def close(self) -> None:
+        """End the process that waits for a call, if there is one."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def forget(self) -> None:
+        """Leave the process that waits to the process that has started it."""
+        self._idle.clear()
+
+
+_EXTRACTION = Isolation(
+    prepare=partial(import_module, "concord.pipeline.readers.read_file"),
+    verb="reads",
+    died="extraction_died",
+    # Threads of libraries would only take addresses.
+    environment={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+)
+os.register_at_fork(after_in_child=_EXTRACTION.forget)
+close_idle = atexit.register(_EXTRACTION.close)
+
+
+def isolated(function: Callable[..., Result], *arguments: object, config: ReaderConfig) -> Result:
+    """Return what a function returns, which the process that extracts calls; raise as ``Isolation.each`` returns."""
     (found,) = isolated_each(function, [arguments], config=config)
     if isinstance(found, RecordError):
         raise found
@@ -63,26 +144,8 @@ def isolated(function: Callable[..., Result], *arguments: object, config: Reader
 def isolated_each(
     function: Callable[..., Result], calls: Sequence[tuple[object, ...]], *, config: ReaderConfig
 ) -> list[Result | RecordError]:
-    """Return what calls of a function return, or the RecordError that each raises, as ``isolated``.
-
-    They cross together, which saves time where they are short; when they end the process, one after the other.
-    """
-    request = pickle.dumps((function, calls, config.extraction_memory_bytes, config.extraction_seconds))
-    for _ in range(_ATTEMPTS):
-        child = _take()
-        answer = child.ask(request)
-        if answer is None and len(calls) > 1:
-            return [found for call in calls for found in isolated_each(function, [call], config=config)]
-        if answer is not None or not child.is_innocent:
-            break
-    if answer is None:
-        return [child.fault(config)]
-    child.is_fresh = False
-    if _idle:
-        child.close()
-    else:
-        _idle.append(child)
-    return answer
+    """Return what calls of a function return in the process that extracts; see ``Isolation.each``."""
+    return _EXTRACTION.each(function, calls, config=config)
 
 
 def outcome(function: Callable[..., Result], *arguments: object) -> Result | RecordError:
@@ -96,33 +159,32 @@ def outcome(function: Callable[..., Result], *arguments: object) -> Result | Rec
 class _Child:
     """A process that answers one call after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Isolation) -> None:
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours.detach())
         self._errors = os.fdopen(os.memfd_create("errors"), "rb")
         self.is_fresh = True
         command = [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), str(os.getpid())]
-        # Threads of libraries would only take addresses.
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         try:
             self._process = subprocess.Popen(
                 command,
-                env=environment,
+                env={**os.environ, **kind.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
                 pass_fds=[theirs.fileno()],
             )
         except OSError as error:
-            raise _cannot_start(str(error)) from error
+            raise _cannot_start(kind, str(error)) from error
         finally:
             theirs.close()
         try:
             self._connection.send(sys.path)
+            self._connection.send(kind.prepare)
             self._connection.recv()
         except (EOFError, OSError) as error:
             self.close()
-            raise _cannot_start(self._said.decode(errors="replace").strip() or str(error)) from error
+            raise _cannot_start(kind, self._said.decode(errors="replace").strip() or str(error)) from error
 
     @property
     def is_innocent(self) -> bool:
@@ -130,10 +192,12 @@ class _Child:
         status = self._process.returncode
         return status == -signal.SIGKILL or not (self.is_fresh or status == -signal.SIGPROF)
 
-    def ask(self, request: bytes) -> list[Any] | None:
+    def ask(self, request: bytes, on_wait: Callable[[], object] | None) -> list[Any] | None:
         """Return its answer; None where it has ended or ends instead."""
         try:
             self._connection.send_bytes(request)
+            while on_wait is not None and not self._connection.poll(_POLL_SECONDS):
+                on_wait()
             answer: list[Any] = self._connection.recv()
         except (EOFError, OSError):
             self.close()
@@ -152,7 +216,7 @@ class _Child:
         self._said = os.pread(self._errors.fileno(), 1 << 16, 0)
         self._errors.close()
 
-    def fault(self, config: ReaderConfig) -> RecordError:
+    def fault(self, config: ReaderConfig, kind: Isolation) -> RecordError:
         """Return why the process has ended."""
         status, seconds = self._process.returncode, config.extraction_seconds
         code, setting = "took_too_long", "seconds"
@@ -164,32 +228,15 @@ class _Child:
             limit = f"{config.extraction_memory_bytes:,} bytes of memory"
         else:
             ended = f"exit code {status}" if status >= 0 else f"signal {-status} ({signal.Signals(-status).name})"
-            reason = f"the process that reads it ended by {ended}; repair the file or remove it"
-            return RecordError("extraction_died", reason)
-        advice = f"repair the file or remove it, or raise reader.extraction_{setting} in a retry"
+            reason = f"the process that {kind.verb} it ended by {ended}; repair or remove it"
+            return RecordError(kind.died, reason)
+        advice = f"repair or remove it, or raise reader.extraction_{setting} in a retry"
         return RecordError(code, f"took more than {limit}; {advice}")
 
 
-_idle: list[_Child] = []
-"""The process that waits for a call, one at most; several threads that call at once have one each."""
-os.register_at_fork(after_in_child=_idle.clear)
-
-
-def _take() -> _Child:
-    with suppress(IndexError):
-        return _idle.pop()
-    return _Child()
-
-
-@atexit.register
-def close_idle() -> None:
-    """End the process that waits for a call, if there is one."""
-    while _idle:
-        _idle.pop().close()
-
-
-def _cannot_start(reason: str) -> ConcordError:
-    return ConcordError(f"the process that extracts texts cannot be started: {reason}; run the same command again")
+def _cannot_start(kind: Isolation, reason: str) -> ConcordError:
+    what = f"the process that {kind.verb} what may end it cannot be started"
+    return ConcordError(f"{what}: {reason}; run the same command again")
 
 
 def serve(connection: Connection, *, parent: int) -> NoReturn:
@@ -204,6 +251,9 @@ def serve(connection: Connection, *, parent: int) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # a system without memory is to end it, not the other
+    connection.recv()()
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     start = _size()
     connection.send(None)
@@ -223,7 +273,7 @@ def serve(connection: Connection, *, parent: int) -> NoReturn:
                 answer.append(outcome(function, *arguments))
             _set_timers(0)
             connection.send(answer)
-    except MemoryError:
+    except (MemoryError, ShortageError):
         os._exit(_NO_MEMORY)
     except (EOFError, ConnectionError):
         pass

@@ -21,7 +21,7 @@ from concord.pipeline.output.manifest import check_equation
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.output.schema import CANDIDATE, ERRORS
-from concord.pipeline.output.shard_stats import backed_off, total_counts
+from concord.pipeline.output.shard_stats import total_counts
 from concord.pipeline.output.tables import without_lost_pages
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import OutputPath
@@ -136,7 +136,6 @@ def _render(collection: Collection, stats: Mapping[str, Any]) -> str:
         names_are_exact=is_exact,
         reasons=_reasons(collection),
         stages=_stages(stats),
-        backed_off=backed_off(manifest.shards),
         colours=type_colours(kind.label for kind in types),
     )
 

@@ -1,21 +1,18 @@
 """Build the workers of a plan in the process that runs them; before, nothing of torch, Stanza or spaCy is imported."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ModelError
-from concord.pipeline.config import ParserConfig
 from concord.pipeline.plan import Plan
 from concord.pipeline.resources import bound_caches
 
 if TYPE_CHECKING:
-    from concord.models.taggers.base import Tagger
     from concord.pipeline.worker.shard_worker import ShardWorker
-    from concord.pipeline.worker.stages import DocumentParser, DocumentTagger
+
+BuildWorker = Callable[[Plan], "ShardWorker"]
 
 
 def build_worker(plan: Plan) -> "ShardWorker":
@@ -38,23 +35,5 @@ def build_worker(plan: Plan) -> "ShardWorker":
     if tagger_digest(folder) != plan.tagger.digest:
         raise ModelError(f"{folder}: not the tagger that the plan names: SHA-256 differs")
     tagger = load_tagger(folder, device=plan.config.tagger.device)
-    config = plan.config
-    terms = read_terms_for(tagger, config.tagger.terms, digest=plan.tagger.terms)
-    parser = load_parser(config.parser)
-    on_cpu = partial(_on_cpu, config.parser, parser, tagger)
-    return ShardWorker(plan, parser=parser, tagger=tagger, terms=terms, on_cpu=on_cpu)
-
-
-@contextmanager
-def _on_cpu(
-    config: ParserConfig, parser: "DocumentParser", tagger: "Tagger"
-) -> Iterator[tuple["DocumentParser", "DocumentTagger"]]:
-    """Provide parser and tagger on the CPU; the tagger is moved back afterwards."""
-    from concord.pipeline.parsing.resolve_parser import load_parser
-
-    device = str(tagger.device)
-    cpu_parser = parser if config.device == "cpu" else load_parser(config.model_copy(update={"device": "cpu"}))
-    try:
-        yield cpu_parser, tagger.move_to("cpu")
-    finally:
-        tagger.move_to(device)
+    terms = read_terms_for(tagger, plan.config.tagger.terms, digest=plan.tagger.terms)
+    return ShardWorker(plan, parser=load_parser(plan.config.parser), tagger=tagger, terms=terms)

@@ -15,12 +15,12 @@ from concord.pipeline.output.manifest import CommitRecord, check_equation
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part, write_part
 from concord.pipeline.output.schema import SCHEMAS, Signature, signed_schema
-from concord.pipeline.output.shard_stats import BackOffStep, count_margins, count_rows, count_step
+from concord.pipeline.output.shard_stats import count_margins, count_rows
 from concord.pipeline.output.tables import annotated_tables, error_table, lost_pages, without_lost_pages
 from concord.pipeline.plan import RowsToCopy, Shard
 from concord.pipeline.resources import shortage_errors
 from concord.pipeline.worker.source_texts import SourceTexts
-from concord.pipeline.worker.stages import run_bisecting
+from concord.pipeline.worker.stages import run_batch
 
 Outcome = AnnotatedDocument | DeadLetter
 
@@ -62,14 +62,11 @@ class CommitStage:
         """Return the commit record of a shard that is done already, None if it is not."""
         return self._folder.find_commit(shard.index, generation=self._generation)
 
-    def run(
-        self, shard: Shard, outcomes: Sequence[Outcome], *, step: BackOffStep = BackOffStep.AS_PLANNED
-    ) -> CommitRecord:
+    def run(self, shard: Shard, outcomes: Sequence[Outcome]) -> CommitRecord:
         """Write and commit a shard; the rows that it copies come before those of its outcomes.
 
         Args:
             outcomes: in the order of the input.
-            step: the back-off step in which the outcomes were made, for the counts.
 
         Returns:
             the commit record that counts: this one, or that of another worker that committed first.
@@ -89,7 +86,6 @@ class CommitStage:
         if (lost := lost_pages(tables["documents"], self._signature)).num_rows:
             tables["errors"] = pa.concat_tables([tables["errors"], lost]) if letters else lost
         stats = count_rows(tables, threshold=self._threshold) | count_margins(annotated, threshold=self._threshold)
-        stats |= count_step(step)
         report = CommitRecord(
             shard=shard.index,
             generation=self._generation,
@@ -135,7 +131,7 @@ class CommitStage:
             return batch
 
         documents = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
-        results = iter(run_bisecting(documents, tabulate, stage="write"))
+        results = iter(run_batch(documents, tabulate, stage="write"))
         tables = {name: pa.concat_tables([piece[name] for piece in pieces]) for name in pieces[0]}
         return tables, [next(results) if isinstance(outcome, AnnotatedDocument) else outcome for outcome in outcomes]
 

@@ -16,13 +16,14 @@ class ShardProgress:
     """How much of a shard is done.
 
     Attributes:
+        stage: in which it is; None where only its beginning and its end are known, as on Ray.
         share: of the shard's work, from 0 to 1.
         words: that this amounts to: those of the shard, by the share of them that is done.
     """
 
     shard: int
-    stage: Literal["parse", "tag"]
-    share: float
+    stage: Literal["parse", "tag"] | None = None
+    share: float = 0.0
     words: int = 0
 
 
@@ -69,23 +70,18 @@ class ShardTracker:
     def __init__(self) -> None:
         self._listener: OnShardProgress | None = None
         self._shard = 0
-        # Of the part that is being done, as far as is known.
+        # Of the shard, as far as is known.
         self._words = 0.0
-        self._part = (0, 1)
         self._seconds = (0.0, 0.0)
 
     @contextmanager
     def listening(self, shard: int, listener: OnShardProgress | None) -> Iterator[None]:
         """Report to the listener while the block runs."""
-        self._listener, self._shard, self._part, self._words = listener, shard, (0, 1), 0.0
+        self._listener, self._shard, self._words = listener, shard, 0.0
         try:
             yield
         finally:
             self._listener = None
-
-    def begin_part(self, number: int, parts: int) -> None:
-        """Begin one of several equal parts of the shard, which are parsed and tagged one after the other."""
-        self._part = (number, parts)
 
     def add_seconds(self, *, parse: float, tag: float) -> None:
         """Count how long a shard took in both stages; the ratio tells how much of the next is done after the first."""
@@ -109,10 +105,9 @@ class ShardTracker:
             return
         if share:
             self._words = words / share
-        number, parts = self._part
         try:
-            done, words = (number + work) / parts, round(work * self._words)
-            self._listener(ShardProgress(shard=self._shard, stage=stage, share=done, words=words))
+            words = round(work * self._words)
+            self._listener(ShardProgress(shard=self._shard, stage=stage, share=work, words=words))
         except ConcordError:
             raise
         except Exception as error:

@@ -46,25 +46,25 @@ if TYPE_CHECKING:
     from concord.models.confidence import Calibration
 
 OUT_OF_MEMORY = "out_of_memory"
-"""The code of a document's dead letter for which memory does not suffice even alone."""
+"""The code of a text's dead letter for which this process has no memory."""
 
 Item = TypeVar("Item", bound=Document | ParsedDocument | AnnotatedDocument)
 Result = TypeVar("Result")
 
 
-def run_bisecting(
+def run_batch(
     items: Sequence[Item],
     run: Callable[[Sequence[Item]], Sequence[Result]],
     *,
     stage: str,
     on_shortage: Callable[[], None] | None = None,
 ) -> list[Result | DeadLetter]:
-    """Run a batch in one call; when that raises, halve it until only the documents at fault are left out.
+    """Run a batch in one call; when that raises, run each item alone.
 
-    They become dead letters with the code ``<stage>_failed`` or ``out_of_memory``, in place of their results.
+    Those at fault become dead letters with the code ``<stage>_failed`` or ``out_of_memory``, in place of their results.
 
     Args:
-        on_shortage: called before a batch that finds no memory is halved; if None, it raises ShortageError.
+        on_shortage: called after a call that finds no memory; if None, that raises ShortageError.
 
     Raises:
         ConcordError: no document is at fault; the store, the model or the device is broken.
@@ -87,9 +87,7 @@ def run_bisecting(
         code, message = f"{stage}_failed", f"{type(error).__name__}: {error}"
     if len(items) == 1:
         return [DeadLetter.for_document(items[0], stage=stage, error=code, message=message)]
-    middle = len(items) // 2
-    halves = (items[:middle], items[middle:])
-    return [result for half in halves for result in run_bisecting(half, run, stage=stage, on_shortage=on_shortage)]
+    return [result for item in items for result in run_batch([item], run, stage=stage, on_shortage=on_shortage)]
 
 
 def _is_of_the_device(error: Exception) -> bool:
@@ -224,7 +222,7 @@ class ParseStage:
         for start in range(0, len(documents), self._batch_documents):
             batch = documents[start : start + self._batch_documents]
             on_batch = partial(self._report, shares[start], shares[start + len(batch)], words)
-            parsed = run_bisecting(batch, partial(self._parse, on_batch=on_batch), stage="parse")
+            parsed = run_batch(batch, partial(self._parse, on_batch=on_batch), stage="parse")
             words += sum(result.words for result in parsed if isinstance(result, ParsedDocument))
             results += parsed
         outcomes = iter(results)
@@ -332,7 +330,7 @@ class TagStage:
     def run(self, records: Sequence[ParsedDocument | DeadLetter]) -> list[AnnotatedDocument | DeadLetter]:
         """Tag records, in order; ShortageError if memory runs out."""
         parsed = [record for record in records if isinstance(record, ParsedDocument)]
-        tagged = iter(run_bisecting(parsed, self._tag, stage="tag"))
+        tagged = iter(run_batch(parsed, self._tag, stage="tag"))
         return [next(tagged) if isinstance(record, ParsedDocument) else record for record in records]
 
     def _tag(self, documents: Sequence[ParsedDocument]) -> list[AnnotatedDocument]:

@@ -10,8 +10,8 @@ from concord_testing import fakes, hostile, readers
 from concord_testing.soak import Archive, Edit, Fault, Round, Schedule, ScheduledRun, SoakSetup, draw, soak
 
 from concord.pipeline.documents import DeadLetter, Document
-from concord.pipeline.executors.base import BuildWorker
 from concord.pipeline.plan import Plan
+from concord.pipeline.worker.build import BuildWorker
 from concord.pipeline.worker.shard_worker import ShardWorker
 
 DOCUMENTS = [(f"d{number}", f"Anna Smith saw {number} cats in Geneva. Bob did not.") for number in range(24)]

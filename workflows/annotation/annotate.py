@@ -14,7 +14,7 @@ from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.output_folder import STATS_NAME, OutputFolder
-from concord.pipeline.output.shard_stats import backed_off, collection_counts, total_counts
+from concord.pipeline.output.shard_stats import collection_counts, total_counts
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import read_bytes
 from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run
@@ -41,13 +41,11 @@ def annotate_collection(job: ResolvedJob) -> Answer:
     manifest = collection.manifest
     if registered and _generation(job) != before:
         log_run(report, collection)
-    steps = {name: step.name.lower() for name, step in backed_off(manifest.shards).items()}
     return Answer(
         values={
             **_values(report, job.tagger),
             "collection": collection_counts(manifest),
             "counts": total_counts(manifest.shards),
-            "backed_off": steps,
             "taken": job.taken,
         },
         text=describe_run(report, config=job.config, collection=collection),

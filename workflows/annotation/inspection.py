@@ -19,12 +19,11 @@ from concord.pipeline.output.collection import read_dead_letters
 from concord.pipeline.output.manifest import sum_outcomes
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS
-from concord.pipeline.output.shard_stats import backed_off, collection_counts
+from concord.pipeline.output.shard_stats import collection_counts
 from concord.pipeline.output.verify import verify as find_faults
 from concord.pipeline.plan import Changes
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.pipeline.worker.crash_log import CrashLog
 from concord.workflows.annotation.summary import describe_component, describe_content, equation
 from concord.workflows.console import Answer, counted, indented, short_path, short_source, table
 from concord.workflows.progress import counting
@@ -71,7 +70,6 @@ def status(output: OutputPath) -> Answer:
     done = folder.finished_shards(plan)
     outcome = sum_outcomes(done.values(), is_new=lambda report: report.generation == plan.generation)
     finished = folder.is_finished(plan)
-    steps, attempts = backed_off(done.values()), CrashLog(plan).read_all()
     content, change = _finished_content(folder) or (None, None)
     stats, shards = folder.stats(), len(plan.shards) + len(plan.reused)
     read_done = sum(report.read for report in done.values())
@@ -89,8 +87,6 @@ def status(output: OutputPath) -> Answer:
         "parser": plan.parser,
         "tagger": plan.tagger,
         "stats": stats,
-        "backed_off": {name: step.name.lower() for name, step in steps.items()},
-        "trials": attempts,
     }
     rows = [
         ("state", "finished" if finished else "not finished; run the same annotate command to resume it"),
@@ -104,8 +100,6 @@ def status(output: OutputPath) -> Answer:
     ]
     if rate := stats.get("words_per_second", {}).get("run"):
         rows.append(("speed", f"{rate:,.0f} words/s"))
-    rows += [("backed off", f"shard {name} was done {step.description}") for name, step in steps.items()]
-    rows += [("crashes", f"shard {name}: {attempt.description}") for name, attempt in attempts.items()]
     return Answer(values=values, text=table(rows))
 
 

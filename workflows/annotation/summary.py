@@ -18,7 +18,6 @@ from concord.pipeline.output.shard_stats import (
     LOST_PAGES,
     META_NULLS,
     REPLACED,
-    backed_off,
     total_counts,
 )
 from concord.pipeline.output.tables import normalize_name, without_candidates
@@ -42,7 +41,6 @@ _REMARKS = {
     LOST_PAGES: ("page", "lost of documents that were annotated (documents.lost, and rows of errors with a page)"),
 }
 """What is said of some counts, after the noun that they count."""
-_CAUSES = {"worker_died": "died", "time_limit": "took too long", "memory": "used too much memory"}
 
 
 def equation(outcome: Outcome | RunReport, *, read: int) -> str:
@@ -62,9 +60,7 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, collection: Colle
         _dead_letters(report, config, collection),
         *_remarks(manifest),
         _meta_nulls(manifest),
-        _backed_off(manifest),
         _work_done(report),
-        _replaced(report),
         _found(report, collection),
         _places(report, plan),
         describe_lost_files(report.lost_files),
@@ -138,29 +134,11 @@ def _meta_nulls(manifest: Manifest) -> str:
     )
 
 
-def _backed_off(manifest: Manifest) -> str:
-    steps = backed_off(manifest.shards)
-    if not steps:
-        return ""
-    lines = [f"{name} {step.description}" for name, step in steps.items()][:SHOWN_LINES]
-    if len(steps) > len(lines):
-        lines.append(f"{len(steps) - len(lines):,} more, see concord status")
-    head = f"{counted(len(steps), 'shard')} backed off, and may differ in bytes from those of an undisturbed run"
-    return f"{head}\n" + indented("\n".join(lines))
-
-
 def _dead_letter_line(dead_letter: DeadLetter) -> str:
     uri, message, position = dead_letter.source_uri, dead_letter.message, dead_letter.position
     place = short_source(uri)
     located = message.replace(uri, place) if message.startswith(uri) else f"{place}, at {position}: {message}"
     return shorten(f"{dead_letter.stage}: {located}", DEAD_LETTER_WIDTH, placeholder=" ...")
-
-
-def _replaced(report: RunReport) -> str:
-    if not report.replaced:
-        return ""
-    causes = ", ".join(f"{count:,} {_CAUSES[cause]}" for cause, count in report.replaced.items())
-    return f"{counted(sum(report.replaced.values()), 'worker')} replaced: {causes}"
 
 
 def _work_done(report: RunReport) -> str:

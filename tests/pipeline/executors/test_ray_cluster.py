@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from concord_testing import fakes, runs
+from concord_testing import runs
 
 from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig
 from concord.pipeline.errors import StoppedError
-from concord.pipeline.executors.ray_cluster import choose_workers, connected
+from concord.pipeline.executors.ray_cluster import choose_workers, connected, warn_of_wait, workers_that_fit
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.build_plan import PlanInputs, make_plan
 
@@ -34,7 +34,7 @@ def count(plan: Plan, *nodes: tuple[float, float], shards: int = 1000, **config:
     """Return how many workers there are, given the CPUs and GPUs of each node."""
     resources = [{"CPU": cpus, "GPU": gpus} for cpus, gpus in nodes]
     executor = ExecutorConfig(kind="ray", **config)
-    return choose_workers(plan, executor, shards, resources, build=fakes.build_fake_worker).count
+    return choose_workers(plan, executor, shards, resources)
 
 
 def test_number_is_chosen_so_that_each_cpu_and_gpu_is_given_once(plan: Plan) -> None:
@@ -66,6 +66,35 @@ def test_what_was_chosen_is_told(plan: Plan, caplog: pytest.LogCaptureFixture) -
     count(plan, (16, 1), gpus=0.25)
     count(plan, (16, 1))
     assert [record.message for record in caplog.records] == ["executor.actors=4 with 0.25 GPUs and 1 CPUs each"]
+
+
+@pytest.mark.parametrize(
+    ("node", "cpus", "gpus", "room"),
+    [
+        ({"CPU": 4.0}, 1, 0, 4),
+        ({"CPU": 4.0}, 3, 0, 1),
+        ({"CPU": 2.0}, 3, 0, 0),
+        ({"CPU": 4.0, "GPU": 1.0}, 1, 0.5, 2),
+        ({"CPU": 4.0}, 1, 1, 0),
+        ({"CPU": 64.0, "GPU": 1.0}, 1, 0.2, 5),
+        ({"CPU": 64.0, "GPU": 2.0}, 1, 0.4, 4),
+        ({"CPU": 64.0, "GPU": 0.5}, 1, 0.25, 2),
+        ({"CPU": 64.0, "GPU": 5.0}, 1, 2, 2),
+        ({"CPU": 1.0, "GPU": 1.0}, 1, 0.25, 1),
+        ({}, 1, 0, 0),
+    ],
+)
+def test_workers_that_fit_counts_whole_workers(node: dict[str, float], cpus: int, gpus: float, room: int) -> None:
+    assert workers_that_fit(node, cpus=cpus, gpus=gpus) == room
+
+
+@pytest.mark.parametrize("free", [1.0, 2.0])
+def test_workers_that_wait_for_others_to_leave_say_so(
+    plan: Plan, free: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_wait(plan, ExecutorConfig(kind="ray"), 2, {"CPU": free})
+    said = "1 of 2 workers (executor.actors) have no room yet: others hold the CPUs or GPUs of the cluster"
+    assert (said in caplog.text) == (free < 2)
 
 
 def test_parts_of_two_gpus_are_refused() -> None:

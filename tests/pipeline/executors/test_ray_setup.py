@@ -26,9 +26,9 @@ def wait_until(happens: Callable[[], object], *, seconds: float) -> None:
         time.sleep(0.1)
 
 
-def start_family(*names: str) -> list[int]:
-    """Start a process with these arguments that has a child, and return the ids of both."""
-    process = subprocess.Popen([sys.executable, "-c", CHILD, *names], stdout=subprocess.PIPE)
+def start_family() -> list[int]:
+    """Start a process that has a child, and return the ids of both."""
+    process = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
     return [process.pid, *descendants(process.pid)]
@@ -38,13 +38,12 @@ def runs_still(pid: int) -> bool:
     return bool(command_of(pid))
 
 
-def test_processes_of_a_folder_and_their_children_are_ended(tmp_path: Path) -> None:
+def test_processes_that_were_started_within_and_their_children_are_ended(tmp_path: Path) -> None:
     folder = tmp_path / "ray"
     folder.mkdir()
-    stranger = start_family(f"{tmp_path}/other")
+    stranger = start_family()
     with leftovers_ended(str(folder)):
-        mine = start_family(f"--dir={folder}/session")
-        time.sleep(3)
+        mine = start_family()
     try:
         assert len(mine) == len(stranger) == 2
         assert not any(map(runs_still, mine))
@@ -61,9 +60,8 @@ def test_they_are_ended_when_the_driver_is_killed(tmp_path: Path) -> None:
 
     def drive() -> None:
         with leftovers_ended(str(folder)):
-            family = start_family(f"--dir={folder}/session")
+            family = start_family()
             (tmp_path / "family").write_text(" ".join(map(str, family)))
-            time.sleep(3)
             os.kill(os.getpid(), signal.SIGKILL)
 
     process = runs.in_child(drive)

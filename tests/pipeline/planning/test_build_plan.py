@@ -272,7 +272,7 @@ def test_digest_ignores_what_cannot_change_the_output(folder: Path) -> None:
     other = plan_for(
         folder,
         output="/elsewhere",
-        executor=ExecutorConfig(kind="ray", actors=7, gpus=0.5, attempts=1),
+        executor=ExecutorConfig(kind="ray", actors=7, gpus=0.5),
         report=False,
         max_dead_letters=1.0,
         planning=PlanningConfig(rehash=True),

@@ -136,6 +136,7 @@ def test_a_run_that_is_killed_while_it_extracts_leaves_no_process_and_the_next_e
         time.sleep(0.02)
     child = int(pid.read_text())
     assert b"extraction" in command_of(child)
+    assert Path(f"/proc/{child}/oom_score_adj").read_text() == "1000\n", "the system ends it before the run"
 
     killed.kill()
     killed.join()

@@ -8,10 +8,8 @@ from concord_testing import runs
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import Document
 from concord.pipeline.errors import ShardError
-from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.run_report import Progress
-from concord.pipeline.worker.crash_log import PROGRESS_SECONDS, CrashLog
 from concord.pipeline.worker.shard_progress import ShardProgress, ShardTracker
 
 
@@ -65,8 +63,6 @@ def test_share_of_a_shard_goes_by_the_seconds_of_the_shards_before() -> None:
         tracker.on_parse(1.0, 200)
         tracker.on_tag(0.0, 0)
         tracker.on_tag(0.5, 100)
-        tracker.begin_part(1, 2)
-        tracker.on_parse(1.0, 200)
     tracker.on_parse(1.0, 200)
     # 200 words that are parsed but not tagged are three quarters of the work on them.
     assert [(step.shard, step.stage, step.share, step.words) for step in seen] == [
@@ -74,25 +70,7 @@ def test_share_of_a_shard_goes_by_the_seconds_of_the_shards_before() -> None:
         (7, "parse", 0.75, 150),
         (7, "tag", 0.75, 150),
         (7, "tag", 0.875, 175),
-        (7, "parse", 0.875, 150),
     ]
-
-
-def test_progress_of_a_worker_is_read_by_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = runs.write_collection(tmp_path / "in.jsonl")
-    runs.run_job(runs.job(source, tmp_path / "out"))
-    plan = OutputFolder(tmp_path / "out").plan()
-    crash_log, shard = CrashLog(plan), plan.shards[0]
-    now = 0.0
-    monkeypatch.setattr("concord.pipeline.worker.crash_log.time.monotonic", lambda: now)
-    write = crash_log.progress_writer(shard)
-    write(ShardProgress(shard=0, stage="parse", share=0.1))
-    assert crash_log.read_progress(shard) is None
-    now = PROGRESS_SECONDS + 1
-    write(ShardProgress(shard=0, stage="tag", share=0.6, words=5))
-    assert crash_log.read_progress(shard) == ShardProgress(shard=0, stage="tag", share=0.6, words=5)
-    crash_log.remove_mark(shard)
-    assert crash_log.read_progress(shard) is None
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 Words in the text control them. ``PARSERFAULT`` and ``TAGGERFAULT`` raise, ``LOSTTEXT`` returns wrong offsets,
 ``SURROGATE`` a lemma that cannot be written, ``GREEDY`` runs out of memory; ``KILLER`` kills the process while it
-parses and ``TAGKILLER`` while it tags, ``CROWDKILLER`` unless it is parsed alone, ``STOPPER`` suspends it,
+parses and ``TAGKILLER`` while it tags, ``CROWDKILLER`` unless it is parsed alone, ``STALLER`` never ends,
 ``DEVICELOSS`` loses the device of the tagger.
 
 A file ``fakes.json`` beside the input, which workers of every executor can read, may hold FakeSettings.
@@ -40,7 +40,7 @@ class FakeSettings:
 
     Attributes:
         seconds: for which the parser sleeps per document.
-        once: a file that KILLER, TAGKILLER, STOPPER and DEVICELOSS create; they do nothing if it exists.
+        once: a file that KILLER, TAGKILLER, STALLER and DEVICELOSS create; they do nothing if it exists.
         documents: most documents that the parser has memory for.
         batch_words: most words that the tagger has memory for.
         batch_noise: by which the uncertainty of each word rises with each document of its batch, as rounding does.
@@ -94,8 +94,8 @@ class FakeParser:
             raise _out_of_memory("a document too large")
         if "KILLER" in words and self._settings.is_due():
             os.kill(os.getpid(), signal.SIGKILL)
-        if "STOPPER" in words and self._settings.is_due():
-            os.kill(os.getpid(), signal.SIGSTOP)
+        while "STALLER" in words and self._settings.is_due():
+            time.sleep(1)
 
 
 class FakeTagger:
@@ -159,6 +159,12 @@ def build_fake_worker(plan: Plan) -> ShardWorker:
     """Build a worker around the fakes."""
     settings = _settings(plan)
     return ShardWorker(plan, parser=FakeParser(settings), tagger=FakeTagger(settings))
+
+
+def build_worker_without_memory_on_its_device(plan: Plan) -> ShardWorker:
+    """Build a worker whose parser has no memory for any document unless all is computed on the CPU."""
+    is_on_cpu = plan.config.parser.device == plan.config.tagger.device == "cpu"
+    return ShardWorker(plan, parser=FakeParser(FakeSettings(documents=None if is_on_cpu else 0)), tagger=FakeTagger())
 
 
 def build_worker_that_only_tags(plan: Plan) -> ShardWorker:

@@ -25,11 +25,10 @@ class NotStartedError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Head:
-    """Addresses of a cluster for drivers, jobs and metrics, and the id of its process."""
+    """Addresses of a cluster for drivers and jobs, and the id of its process."""
 
     address: str
     job_server: str
-    metrics: str
     pid: int
 
 
@@ -38,21 +37,19 @@ def ray_head(
     *,
     dashboard: bool = False,
     options: tuple[str, ...] = ("--num-cpus=2",),
-    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Head]:
-    """Run a cluster on loopback while the block runs; authentication is off unless ``environment`` sets it.
+    """Run a cluster on loopback without authentication while the block runs.
 
     Raises:
         NotStartedError: when it does not start.
     """
     # Ray's sockets lie below this folder and their paths must stay under 107 bytes; pytest's folders are too long.
     folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
-    variables = {**_variables(folder), **(environment or {})}
     process = None
     try:
         # On a busy machine Ray gives up on its helpers after 15 seconds, so it is started up to twice.
         for _ in range(2):
-            process, head = _start(folder, dashboard=dashboard, options=options, environment=variables)
+            process, head = _start(folder, dashboard=dashboard, options=options, environment=_variables(folder))
             if head is not None:
                 yield head
                 return
@@ -124,7 +121,6 @@ def _start(
     head = Head(
         address=f"127.0.0.1:{port}",
         job_server=f"http://127.0.0.1:{dashboard_port}",
-        metrics=f"http://127.0.0.1:{metrics_port}/metrics",
         pid=process.pid,
     )
     return process, head

@@ -45,7 +45,7 @@ FILES = (
     "_run/stats.json",
     "_run/settings.yaml",
     "_run/files.json",
-    "_run/attempts/2/00000.json",
+    "_run/attempts/2/00000",
     "_run/report.html",
     "corrections.jsonl",
 )

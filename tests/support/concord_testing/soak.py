@@ -30,11 +30,11 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 
 from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.executors.base import BuildWorker
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
+from concord.pipeline.worker.build import BuildWorker
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord_testing import fakes, hostile, readers, runs
 from concord_testing.heads import Head
@@ -239,8 +239,6 @@ def _content(name: str, records: Mapping[str, str | None]) -> bytes:
 
 POLL_SECONDS = 0.01
 PATIENCE_SECONDS = 600.0
-ATTEMPTS = 3
-"""The default. A schedule has fewer kills for one shard than twice as many, so that no shard backs off."""
 # A signal that comes before or after the run handles signals ends the process at once; a run that was over before its
 # fault came ends well.
 _EXPECTED: dict[Kind, set[int]] = {
@@ -286,7 +284,7 @@ class SoakSetup:
             **self.settings,
             "input": str(self.folder / "archive"),
             "output": str(output),
-            "executor": {"kind": executor, "threads": 1, "actors": 2, "attempts": ATTEMPTS},
+            "executor": {"kind": executor, "threads": 1, "actors": 2},
         }
         return AnnotateConfig.from_mapping(values)
 

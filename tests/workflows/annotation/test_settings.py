@@ -41,7 +41,7 @@ ONE_RUN = [
     "max_removed=1",
     "accept_input=true",
     "executor.threads=1",
-    "executor.attempts=5",
+    "executor.drain_seconds=5",
     "planning.rehash=true",
 ]
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +15,6 @@ from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.run_report import RunReport
-from concord.pipeline.worker.crash_log import CrashLog
 from concord.workflows.annotation import inspection
 from concord.workflows.annotation.summary import describe_run
 
@@ -27,35 +25,12 @@ def summary_of(report: RunReport, config: AnnotateConfig) -> str:
     return describe_run(report, config=config, collection=open_collection(report.output))
 
 
-def test_summary_status_and_report_name_shards_that_backed_off_and_whose_workers_died(tmp_path: Path) -> None:
-    # Memory does not suffice for one of the documents.
-    source = runs.write_collection(tmp_path / "in.jsonl", extra=("a GREEDY", "Anna ends it."))
-    config = runs.job(source, tmp_path / "out", report=True)
-    report = runs.run_job(config)
-    plan = OutputFolder(report.output).plan()
-    CrashLog(plan).record_death(plan.shards[0], "worker_died", None)
-    name = plan.shards[-1].name
-
-    summary = summary_of(report, config)
-    assert "1 shard backed off, and may differ in bytes from those of an undisturbed run" in summary
-    assert f"{name} one document at a time" in summary
-    answer = inspection.status(report.output)
-    assert answer.values["backed_off"] == {name: "alone"}
-    assert f"shard {name} was done one document at a time" in answer.text
-    assert answer.values["trials"]["00000"]["deaths"] == 1
-    assert "shard 00000: workers that died: 1 on the whole shard" in answer.text
-    assert isinstance(report.report, Path)
-    assert f"<code>{name}</code> one document at a time." in report.report.read_text(encoding="utf-8")
-
-
 def test_status_report_and_summary_speak_of_the_collection_and_of_its_last_change(tmp_path: Path) -> None:
     source = runs.write_collection(tmp_path / "in.jsonl")
     config = runs.job(source, tmp_path / "out", report=True)
     first = runs.run_job(config)
     status = inspection.status(first.output)
     assert status.values["collection"]["documents"] == status.values["last_change"]["annotated"] == 12
-    assert status.values["backed_off"] == {}
-    assert "backed off" not in summary_of(first, config)
     lines = source.read_text().splitlines(keepends=True)
     source.write_text("".join([*lines[2:], json.dumps({"id": "new", "text": "Anna met Bob."}) + "\n"]))
     report = runs.run_job(config)
@@ -96,15 +71,6 @@ def test_status_during_an_update_describes_what_readers_see(tmp_path: Path) -> N
     assert current is not None
     stores.local(current.manifest_path).write_bytes(b"broken")
     assert inspection.status(report.output).values["collection"] is None
-
-
-def test_the_summary_counts_replaced_workers_by_cause(tmp_path: Path) -> None:
-    config = runs.job(runs.write_collection(tmp_path / "in.jsonl"), tmp_path / "out")
-    report = runs.run_job(config)
-    assert report.replaced == {}
-    assert "replaced" not in summary_of(report, config)
-    changed = replace(report, replaced={"memory": 2, "worker_died": 1})
-    assert "3 workers replaced: 2 used too much memory, 1 died" in summary_of(changed, config)
 
 
 def test_the_summary_counts_guessed_encodings_and_the_rows_name_them(tmp_path: Path) -> None:

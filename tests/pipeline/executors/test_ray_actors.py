@@ -1,0 +1,237 @@
+"""What the driver does with its actors, on a simulated Ray."""
+
+import pickle
+import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from concord_testing import fakes, runs
+from concord_testing.simulated_ray import Actor, HangError, SimulatedRay
+from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayError, RayTaskError
+
+from concord.models.errors import ConcordError, ConfigError, ModelError
+from concord.pipeline.config import ExecutorConfig
+from concord.pipeline.errors import DeviceError, ReconciliationError, ShardError, StoppedError, StoreError
+from concord.pipeline.executors.base import StopRequest
+from concord.pipeline.executors.ray_actors import ShardActors, ShardResult, SharedStorage, longest_first
+from concord.pipeline.output.manifest import CommitRecord
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.plan import Piece, Plan, Shard
+from concord.pipeline.worker.attempts import attempts_path
+from concord.pipeline.worker.shard_progress import ShardProgress
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """The plan of a finished run of a few shards."""
+    report = runs.run_job(runs.job(runs.write_collection(tmp_path / "in.jsonl"), tmp_path / "out"))
+    found = OutputFolder(report.output).plan()
+    assert len(found.shards) > 2
+    return found
+
+
+def raised_in_task(error: Exception) -> RayTaskError:
+    """Return what Ray raises in the driver for an error in a worker, which has to be sent."""
+    sent: RayTaskError = RayTaskError("run", "", pickle.loads(pickle.dumps(error))).as_instanceof_cause()
+    return sent
+
+
+def run(
+    plan: Plan,
+    shards: Sequence[Shard],
+    *,
+    actors: int = 1,
+    stop: StopRequest | None = None,
+    reports: list[CommitRecord] | None = None,
+    progress: list[ShardProgress] | None = None,
+    memory: int | None = None,
+) -> list[CommitRecord]:
+    """Run shards; return the reports, in the order in which the shards were done."""
+    config = ExecutorConfig(kind="ray", worker_memory_bytes=memory)
+    found = [] if reports is None else reports
+    with OutputFolder(plan.config.output.path).writing():
+        storage = SharedStorage.of(plan, shards)
+        started = ShardActors(plan, config, storage, count=actors, build=fakes.build_no_worker)
+        try:
+            started.run(
+                shards,
+                on_report=lambda report, _: found.append(report),
+                on_progress=None if progress is None else progress.append,
+                stop=stop or StopRequest(),
+            )
+        finally:
+            started.shutdown()
+    return found
+
+
+def test_each_shard_is_done_once_and_all_actors_are_ended(plan: Plan) -> None:
+    seen: list[ShardProgress] = []
+    with SimulatedRay().used() as ray:
+        reports = run(plan, plan.shards, actors=2, progress=seen)
+    assert [report.shard for report in reports] == [shard.index for shard in longest_first(plan.shards)]
+    assert [progress.shard for progress in seen] == [report.shard for report in reports]
+    assert [actor.is_killed for actor in ray.actors] == [True, True]
+    assert Plan.from_json(ray.arguments[0]) == plan.for_workers()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ActorDiedError(),
+        ActorUnavailableError("its node is gone", None),
+        OutOfMemoryError("its node has no memory"),
+        raised_in_task(DeviceError("the device is lost")),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_actor_that_is_lost_is_replaced_and_its_shard_done_last(plan: Plan, error: RayError) -> None:
+    first, *_ = longest_first(plan.shards)
+
+    class LostActor(Actor):
+        def do(self, shard: Shard) -> ShardResult:
+            if self.number == 0:
+                raise error
+            return super().do(shard)
+
+    with SimulatedRay(LostActor).used() as ray:
+        reports = run(plan, plan.shards)
+    assert sorted(report.shard for report in reports) == [shard.index for shard in plan.shards]
+    assert reports[-1].shard == first.index
+    assert [actor.is_killed for actor in ray.actors] == [True, True]
+
+
+def test_an_actor_that_never_finds_room_keeps_no_shard_waiting(plan: Plan) -> None:
+    class LostActor(Actor):
+        def load(self) -> None:
+            if self.number == 2:
+                raise HangError
+
+        def do(self, shard: Shard) -> ShardResult:
+            if self.number == 0:
+                raise ActorDiedError
+            return super().do(shard)
+
+    with SimulatedRay(LostActor).used() as ray:
+        reports = run(plan, plan.shards, actors=2)
+    assert len(reports) == len(plan.shards)
+    assert [actor.is_killed for actor in ray.actors] == [True, True, True]
+
+
+def test_a_shard_that_ends_one_worker_after_the_other_fails_after_the_others_are_done(plan: Plan) -> None:
+    *others, last = plan.shards
+
+    class DyingActor(Actor):
+        def do(self, shard: Shard) -> ShardResult:
+            if shard == last:
+                raise ActorDiedError
+            return super().do(shard)
+
+    reports: list[CommitRecord] = []
+    with SimulatedRay(DyingActor).used() as ray, pytest.raises(ShardError, match="5 workers were lost on shard"):
+        run(plan, plan.shards, actors=2, reports=reports)
+    assert {report.shard for report in reports} == {shard.index for shard in others}
+    assert all(actor.is_killed for actor in ray.actors)
+
+
+def test_workers_that_die_as_they_load_end_the_run(plan: Plan) -> None:
+    class DyingActor(Actor):
+        def load(self) -> None:
+            raise ActorDiedError
+
+    fails = pytest.raises(ShardError, match="5 workers were lost before its first shard")
+    with SimulatedRay(DyingActor).used() as ray, fails:
+        run(plan, plan.shards)
+    assert len(ray.actors) == 5
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (ReconciliationError("shard 0000: lost"), ReconciliationError("shard 0000: lost")),
+        (StoreError("no space"), StoreError("no space")),
+        (ValueError("a bug"), ShardError("shard .*: ValueError: a bug")),
+    ],
+)
+def test_error_of_a_worker_ends_the_run(plan: Plan, error: Exception, raised: ConcordError) -> None:
+    class BrokenActor(Actor):
+        def do(self, shard: Shard) -> ShardResult:
+            raise raised_in_task(error)
+
+    with SimulatedRay(BrokenActor).used() as ray, pytest.raises(type(raised), match=str(raised)):
+        run(plan, plan.shards)
+    assert [actor.is_killed for actor in ray.actors] == [True]
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (
+            ActorDiedError(RayTaskError("__init__", "Traceback:\nOSError: no weights", OSError("no weights"))),
+            ModelError("a worker cannot be built: OSError: no weights$"),
+        ),
+        (raised_in_task(ConfigError("sees nothing")), ConfigError("sees nothing")),
+    ],
+)
+def test_worker_that_cannot_be_built_or_sees_no_output_ends_the_run(
+    plan: Plan, error: Exception, raised: ConcordError
+) -> None:
+    class UnbuiltActor(Actor):
+        def load(self) -> None:
+            raise error
+
+    with SimulatedRay(UnbuiltActor).used(), pytest.raises(type(raised), match=str(raised)):
+        run(plan, plan.shards)
+
+
+def test_process_sees_storage_with_the_lock_of_its_driver_and_the_input(plan: Plan) -> None:
+    with OutputFolder(plan.config.output.path).writing():
+        storage = SharedStorage.of(plan, plan.shards)
+        assert storage.fault() is None
+        assert "does not see the output" in str(replace(storage, holder=b"another disk").fault())
+        Path(plan.config.input).rename(f"{plan.config.input}.gone")
+        assert f"does not see the input {plan.config.input} of this run" in str(storage.fault())
+    unseen = f"host {socket.gethostname()} does not see the output {plan.config.output.path} and the input"
+    assert unseen in str(storage.fault())
+
+
+def test_shards_that_take_too_long_after_a_signal_are_dropped_without_an_attempt(plan: Plan) -> None:
+    stop = StopRequest(drain_seconds=0.1)
+
+    class StoppedActor(Actor):
+        def do(self, shard: Shard) -> ShardResult:
+            path = attempts_path(plan, shard)
+            assert isinstance(path, Path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("1")
+            stop.receive(signal.SIGTERM)
+            raise HangError
+
+    reports: list[CommitRecord] = []
+    with SimulatedRay(StoppedActor).used() as ray, pytest.raises(StoppedError):
+        run(plan, plan.shards, stop=stop, reports=reports)
+    assert (reports, [actor.is_killed for actor in ray.actors]) == ([], [True])
+    assert not list(Path(plan.config.output.path).glob("_run/attempts/*/*"))
+
+
+def test_workers_above_their_memory_are_replaced_while_shards_are_left(plan: Plan) -> None:
+    class LargeActor(Actor):
+        resident_bytes = 2
+
+    for limit, replaced in ((1, len(plan.shards) - 1), (2, 0)):
+        with SimulatedRay(LargeActor).used() as ray:
+            assert len(run(plan, plan.shards, memory=limit)) == len(plan.shards)
+        assert len(ray.actors) == 1 + replaced
+
+
+def test_the_longest_shards_begin_first_and_equal_ones_in_the_order_of_the_plan() -> None:
+    def shard(index: int, *sizes: int, format: str = "jsonl") -> Shard:
+        pieces = tuple(Piece(uri="in", format=format, start=7, end=7 + size, records=1) for size in sizes)
+        return Shard(index=index, pieces=pieces)
+
+    shards = [shard(0, 5), shard(1, 5), shard(2, 90_000, format="parquet"), shard(3, 4, 4), shard(4, 5), shard(5)]
+    assert [found.index for found in longest_first(shards)] == [3, 0, 1, 4, 2, 5]
