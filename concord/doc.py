@@ -1,41 +1,30 @@
 """One annotated document in memory: its text with sentences, tokens and entities, fields as in the output's tables."""
 
 import html
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, TypeVar
+from itertools import starmap
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar
 
 from concord.pipeline.documents import DeadLetter
-from concord.pipeline.output.collection import EntityRow, TokenRow
-from concord.pipeline.output.schema import CANDIDATE
+from concord.pipeline.output.collection import (
+    SENTENCE_COLUMNS,
+    CollectedDocument,
+    DocumentRow,
+    EntityRow,
+    SentenceRow,
+    TokenRow,
+)
 from concord.pipeline.report.html import HUES, type_colours
 
 _HUES = ("#1f6feb", "#b35900", "#1a7f37", "#8250df", "#bf3989", "#0b7285", "#9a6700", "#57606a")
 _LINES = ("solid", "dashed", "dotted")
 
 
+Sentence = SentenceRow
 Token = TokenRow
 Entity = EntityRow
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sentence:
-    """A sentence, or a piece of an over-long one.
-
-    Attributes:
-        sent_id: 0-based within the document.
-        start_char, end_char: code points of the document's text, half-open.
-        text: that slice of the text.
-        continues: whether it continues the sentence before it, which was too long for the parser.
-    """
-
-    sent_id: int
-    start_char: int
-    end_char: int
-    text: str
-    continues: bool
-    tokens: tuple[Token, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -79,37 +68,27 @@ def docs_from_rows(rows: Mapping[str, Iterable[dict[str, Any]]], texts: Mapping[
         rows: of documents, sentences, tokens and entities of the same documents.
         texts: raw text by ``doc_id``.
     """
-    sentences, tokens, entities = (iter(rows[name]) for name in ("sentences", "tokens", "entities"))
-    for row in rows["documents"]:
-        text = texts[row["doc_id"]]
+    sentences = _typed(SentenceRow, SENTENCE_COLUMNS, rows["sentences"])
+    tokens = _typed(TokenRow, TokenRow._fields, rows["tokens"])
+    entities = _typed(EntityRow, EntityRow._fields, rows["entities"])
+    for row in _typed(DocumentRow, DocumentRow._fields, rows["documents"]):
+        document = CollectedDocument.of(row, sentences, tokens, entities)
+        text = texts[row.doc_id]
         yield Doc(
-            doc_id=row["doc_id"],
+            doc_id=row.doc_id,
             text=text,
-            sentences=tuple(_sentence(sentence, text, tokens) for sentence in islice(sentences, row["n_sentences"])),
-            entities=tuple(
-                _from_row(entity, Entity)
-                for entity in islice(entities, row["n_entities"] + row["n_candidates"])
-                if entity["source"] != CANDIDATE
+            sentences=tuple(
+                sentence._replace(text=text[sentence.start_char : sentence.end_char]) for sentence in document.sentences
             ),
+            entities=document.entities,
         )
 
 
-def _sentence(row: dict[str, Any], text: str, tokens: Iterator[dict[str, Any]]) -> Sentence:
-    return Sentence(
-        sent_id=row["sent_id"],
-        start_char=row["start_char"],
-        end_char=row["end_char"],
-        text=text[row["start_char"] : row["end_char"]],
-        continues=row["continues"],
-        tokens=tuple(_from_row(token, Token) for token in islice(tokens, row["n_tokens"])),
-    )
+RowT = TypeVar("RowT", bound=NamedTuple)
 
 
-RowT = TypeVar("RowT", Token, Entity)
-
-
-def _from_row(row: dict[str, Any], kind: type[RowT]) -> RowT:
-    return kind(**{name: row[name] for name in kind._fields})
+def _typed(kind: type[RowT], columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> Iterator[RowT]:
+    return starmap(kind, map(itemgetter(*columns), rows))
 
 
 def _pieces(doc: Doc) -> Iterator[str]:

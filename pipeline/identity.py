@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pydantic import Field
 
@@ -23,36 +23,25 @@ class ComponentIdentity(Config):
     """SHA-256 in hex of the list of terms that a tagger is run with."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowSettings:
-    """Everything that decides the words and labels of a text besides the text and people's corrections.
+def row_settings(
+    config: AnnotateConfig, parser: ComponentIdentity, tagger: ComponentIdentity, schema: int
+) -> dict[str, Any]:
+    """Return everything that decides the words and labels of a text besides the text and people's corrections.
 
-    Attributes:
-        values: by dotted keys such as ``parser.trees``; ``parser`` and ``tagger`` are signatures, as in the tables.
+    Keys are dotted, such as ``parser.trees``; ``parser`` and ``tagger`` are signatures, as in the tables.
     """
+    signatures = {"parser": component_signature(parser), "tagger": component_signature(tagger)}
+    decisive = flatten(config.values_where(lambda mark: mark.what == "labels"))
+    return {"schema_version": schema, **signatures, **decisive}
 
-    values: Mapping[str, Any]
 
-    @classmethod
-    def of(cls, config: AnnotateConfig, parser: ComponentIdentity, tagger: ComponentIdentity, schema: int) -> Self:
-        """Return the settings of a run."""
-        signatures = {"parser": component_signature(parser), "tagger": component_signature(tagger)}
-        decisive = flatten(config.values_where(lambda mark: mark.what == "labels"))
-        return cls({"schema_version": schema, **signatures, **decisive})
-
-    def difference(self, earlier: "RowSettings") -> list[str]:
-        """Return in plain words what differs from earlier ones; nothing if the rows would be the same."""
-        then, now = earlier.values, self.values
-        return [
-            f"{key}: was {then.get(key)!r}, is now {now.get(key)!r}"
-            for key in sorted(then.keys() | now.keys())
-            if then.get(key) != now.get(key)
-        ]
-
-    def has_same_parses(self, earlier: "RowSettings") -> bool:
-        """Return whether a document's parse would be the same; its columns are, in every version of the schema."""
-        keys = earlier.values.keys() | self.values.keys()
-        return all(earlier.values.get(key) == self.values.get(key) for key in keys if key.split(".")[0] == "parser")
+def find_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return in plain words what differs between the settings of rows; each line begins with the key."""
+    return [
+        f"{key}: was {then.get(key)!r}, is now {now.get(key)!r}"
+        for key in sorted(then.keys() | now.keys())
+        if then.get(key) != now.get(key)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 from concord.models.bundles.manifest import CALIBRATION_NAME
 from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.config import AnnotateConfig, ParserConfig, TaggerRunConfig
-from concord.pipeline.identity import ComponentIdentity, ResolvedTagger, component_signature
+from concord.pipeline.identity import ComponentIdentity, ResolvedTagger, component_signature, row_settings
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.parsing.resolve_parser import makes_trees, parser_for, parser_identity
 from concord.pipeline.storage.files import file_sha256
 
@@ -35,6 +36,11 @@ class ResolvedJob:
     tagger: ResolvedTagger
     parser: ComponentIdentity
     taken: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def row_settings(self) -> dict[str, Any]:
+        """Everything that decides the rows of its documents."""
+        return row_settings(self.config, self.parser, self.tagger.identity, SCHEMA_VERSION)
 
     @classmethod
     def of(

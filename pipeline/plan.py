@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
 from pydantic import Field, ValidationError
@@ -13,7 +13,7 @@ from concord.models.config import Affects, Config, first_fault
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.errors import PlanError
-from concord.pipeline.identity import ComponentIdentity, RowSettings
+from concord.pipeline.identity import ComponentIdentity, row_settings
 
 _COUNTED_IN_BYTES = {
     *("jsonl", "csv", "tsv", "mbox", "warc"),
@@ -269,9 +269,9 @@ class Plan(Config):
         return sha256(orjson.dumps(self.deciding_values(), option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     @property
-    def row_settings(self) -> RowSettings:
+    def row_settings(self) -> dict[str, Any]:
         """Everything that decides the rows of its documents."""
-        return RowSettings.of(self.config, self.parser, self.tagger, self.schema_version)
+        return row_settings(self.config, self.parser, self.tagger, self.schema_version)
 
     def work(self) -> Iterator[tuple[Shard, float]]:
         """Yield each shard with its work in bytes of input; of row formats, a record has the mean size of its file."""

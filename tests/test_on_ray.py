@@ -15,7 +15,6 @@ from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -31,7 +30,6 @@ import concord
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.correction import LOG_NAME, Correction, Mark, Seen, append_to_log
 from concord.pipeline.output.verify import verify
-from concord.pipeline.planning import planner
 
 # Named as exported, since a linter sees no use of fixtures.
 __all__ = ["tiny_bundle"]
@@ -278,8 +276,7 @@ def test_run_ends_when_the_store_of_its_own_ray_dies_and_leaves_nothing(tmp_path
     output, config = tmp_path / "out", ray_job(source, tmp_path / "out")
 
     def work() -> None:
-        with mock.patch.object(planner, "MOST_HASHED_HERE", 1):
-            runs.run_job(config)
+        runs.run_job(config)
 
     process = start(work, "", RAY_TMPDIR=str(folder), **GONE)
     assert process.pid is not None

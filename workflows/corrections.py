@@ -436,7 +436,7 @@ def _shared(
     document: CollectedDocument, text: str, current: Sequence[Correction], all_lines: Sequence[Correction]
 ) -> Iterator[SharedSentence]:
     sentences = whole_sentences(document)
-    starts = [pieces[0].row.start_char for pieces in sentences]
+    starts = [pieces[0].start_char for pieces in sentences]
     by_sentence: defaultdict[int, list[Correction]] = defaultdict(list)
     for line in current:
         if saw(line, document):
@@ -452,7 +452,7 @@ def _shared(
         }
         if len(left) > 1:
             settled = [mark for line in lines if line.settles for mark in line.marks]
-            yield SharedSentence(document.row.doc_id, sentences[number][0].row.sent_id, text, words, left, settled)
+            yield SharedSentence(document.row.doc_id, sentences[number][0].sent_id, text, words, left, settled)
 
 
 def _left_by(who: str, lines: Sequence[Correction]) -> list[Correction]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from concord.pipeline.errors import PlanError
+from concord.pipeline.identity import find_differences
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.tables import without_candidates
@@ -141,7 +142,7 @@ def _compare(left: Collection, right: Collection, *, listed: int) -> Diff:
     return Diff(
         first=left,
         second=right,
-        settings=right.plan.row_settings.difference(left.plan.row_settings),
+        settings=find_differences(left.plan.row_settings, right.plan.row_settings),
         documents=documents,
         entities=entities,
     )

@@ -23,7 +23,7 @@ from concord.pipeline.corpora.conll import COLUMNS, ENTITY_KEY, conllu_row, misc
 from concord.pipeline.corpora.corpus_format import looks_like_label, numbered_lines
 from concord.pipeline.errors import InputError
 from concord.pipeline.exchange.items import AnnotatedPassage, AnnotatedSpan, ExportItem, percent_encode
-from concord.pipeline.output.collection import CollectedDocument, CollectedSentence, TokenRow, group_words
+from concord.pipeline.output.collection import CollectedDocument, SentenceRow, TokenRow, group_words
 from concord.pipeline.storage.atomic_writes import write_compressed
 
 _NEW_DOCUMENT = "# newdoc id ="
@@ -43,17 +43,17 @@ def write_conllu(path: Path, items: Iterable[ExportItem]) -> None:
 def _lines(document: CollectedDocument) -> Iterator[str]:
     doc_id = document.row.doc_id
     yield f"{_NEW_DOCUMENT} {percent_encode(doc_id)}"
-    following = chain((sentence.row.start_char for sentence in document.sentences[1:]), (None,))
+    following = chain((sentence.start_char for sentence in document.sentences[1:]), (None,))
     for sentence, next_start in zip(document.sentences, following, strict=True):
         # A slash has a special meaning in sentence ids.
-        yield f"# sent_id = {percent_encode(doc_id, also='/')}-{sentence.row.sent_id}"
-        if sentence.row.continues:
+        yield f"# sent_id = {percent_encode(doc_id, also='/')}-{sentence.sent_id}"
+        if sentence.continues:
             yield _CONTINUES
         yield from _sentence_lines(sentence, next_start)
         yield ""
 
 
-def _sentence_lines(sentence: CollectedSentence, next_start: int | None) -> Iterator[str]:
+def _sentence_lines(sentence: SentenceRow, next_start: int | None) -> Iterator[str]:
     tokens = group_words(sentence)
     starts = [*(words[0].start_char for words in tokens[1:]), next_start]
     spaced = [start != words[0].end_char for words, start in zip(tokens, starts, strict=True)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from concord.pipeline.exchange.items import ExportItem, round_float
-from concord.pipeline.output.collection import CollectedSentence, TokenRow, group_words
+from concord.pipeline.output.collection import SentenceRow, TokenRow, group_words
 from concord.pipeline.storage.atomic_writes import stage_folder, store_errors
 
 SPANS_KEY = "entities"
@@ -82,7 +82,7 @@ class _Columns:
             head = len(self.words) - 1 if self.words else 1
             self._add(words=gap, tags="_SP", pos="SPACE", morphs="", lemmas=gap, heads=head, deps="dep")
 
-    def add_sentence(self, sentence: CollectedSentence, text: str, *, start: int) -> int:
+    def add_sentence(self, sentence: SentenceRow, text: str, *, start: int) -> int:
         """Add the tokens of a sentence and of the gap that begins at ``start``; return the sentence's end."""
         tokens = group_words(sentence)
         governors = [_governor(words) for words in tokens]

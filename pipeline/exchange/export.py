@@ -23,7 +23,7 @@ from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.exchange.label_studio import write_label_studio
 from concord.pipeline.output.collection import (
     CollectedDocument,
-    CollectedSentence,
+    SentenceRow,
     open_collection,
     read_collection,
     spaced_text,
@@ -233,8 +233,8 @@ def _record(item: ExportItem) -> dict[str, Any]:
     }
 
 
-def _sentence(sentence: CollectedSentence) -> dict[str, Any]:
-    fields = {name: getattr(sentence.row, name) for name in ("sent_id", "start_char", "end_char", "continues")}
+def _sentence(sentence: SentenceRow) -> dict[str, Any]:
+    fields = {name: getattr(sentence, name) for name in ("sent_id", "start_char", "end_char", "continues")}
     return {**fields, "tokens": [_rounded(token._asdict()) for token in sentence.tokens]}
 
 
@@ -303,7 +303,7 @@ def format_csv(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> Iterato
 def _rows(items: Iterable[ExportItem]) -> Iterator[Iterable[Any]]:
     for item in items:
         row = item.document.row
-        sentences = {sentence.row.sent_id: sentence for sentence in item.document.sentences}
+        sentences = {sentence.sent_id: sentence for sentence in item.document.sentences}
         part_at = part_finder(row.parts)
         for entity in item.document.entities:
             numbers = (value and round_float(value) for value in (entity.confidence, entity.uncertainty))
@@ -362,7 +362,7 @@ def _lines(items: Iterable[ExportItem], numbers: Mapping[str, int]) -> Iterator[
             words = [word for piece in pieces for word in piece.tokens]
             row = {
                 "doc_id": item.document.row.doc_id,
-                "sent_id": pieces[0].row.sent_id,
+                "sent_id": pieces[0].sent_id,
                 "tokens": [word.word for word in words],
                 "ner_tags": [numbers[word.ner] for word in words],
             }

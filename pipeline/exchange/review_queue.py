@@ -36,7 +36,6 @@ from concord.pipeline.exchange.export import ExportStream, check_destination, wr
 from concord.pipeline.exchange.items import ExportItem, round_float
 from concord.pipeline.output.collection import (
     CollectedDocument,
-    CollectedSentence,
     EntityRow,
     SentenceRow,
     TokenRow,
@@ -96,7 +95,7 @@ class QueuedSentence:
     reason: str
 
 
-_Scored: TypeAlias = tuple[list[CollectedSentence], QueuedSentence]
+_Scored: TypeAlias = tuple[list[SentenceRow], QueuedSentence]
 """A sentence, or the pieces of an over-long one, with its score."""
 
 
@@ -288,7 +287,7 @@ def _sort_key(candidate: QueuedSentence, seed: int) -> tuple[float, float, bytes
 
 
 def _score(
-    doc_id: str, pieces: Sequence[CollectedSentence], entities: Sequence[EntityRow], candidates: Sequence[EntityRow]
+    doc_id: str, pieces: Sequence[SentenceRow], entities: Sequence[EntityRow], candidates: Sequence[EntityRow]
 ) -> QueuedSentence:
     """Return a sentence with its least confident decision, without a rank."""
     words = [word for piece in pieces for word in piece.tokens]
@@ -313,7 +312,7 @@ def _score(
     return QueuedSentence(
         rank=0,
         doc_id=doc_id,
-        sent_id=pieces[0].row.sent_id,
+        sent_id=pieces[0].sent_id,
         score=round_float(1 - probability),
         uncertainty=round_float(max(known_numbers(word.uncertainty for word in words), default=0.0)),
         type=label,
@@ -330,18 +329,18 @@ def _by_sentence(entities: Iterable[EntityRow]) -> Mapping[int, list[EntityRow]]
     return by_sentence
 
 
-def _within(pieces: Iterable[CollectedSentence], entities: Mapping[int, list[EntityRow]]) -> list[EntityRow]:
-    return [entity for piece in pieces for entity in entities.get(piece.row.sent_id, ())]
+def _within(pieces: Iterable[SentenceRow], entities: Mapping[int, list[EntityRow]]) -> list[EntityRow]:
+    return [entity for piece in pieces for entity in entities.get(piece.sent_id, ())]
 
 
 def _passage(item: ExportItem, sentence: QueuedSentence) -> ExportItem:
     """Return a sentence of a document as an item; offsets count within the sentence."""
-    pieces = next(pieces for pieces in whole_sentences(item.document) if pieces[0].row.sent_id == sentence.sent_id)
-    start, end = pieces[0].row.start_char, pieces[-1].row.end_char
+    pieces = next(pieces for pieces in whole_sentences(item.document) if pieces[0].sent_id == sentence.sent_id)
+    start, end = pieces[0].start_char, pieces[-1].end_char
     document = CollectedDocument(
         row=item.document.row,
         sentences=tuple(
-            CollectedSentence(_shift(piece.row, start), tuple(_shift(token, start) for token in piece.tokens))
+            _shift(piece, start)._replace(tokens=tuple(_shift(token, start) for token in piece.tokens))
             for piece in pieces
         ),
         entities=tuple(_shift(entity, start) for entity in _within(pieces, _by_sentence(item.document.entities))),

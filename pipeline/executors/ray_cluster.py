@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
 from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.errors import StoppedError
 from concord.pipeline.executors.base import OnReport, stop_request
-from concord.pipeline.executors.ray_actors import ShardActors, SharedStorage, cause_of, runtime_env
+from concord.pipeline.executors.ray_actors import ShardActors, SharedStorage
 from concord.pipeline.executors.ray_setup import leftovers_ended, resolve_auth_mode
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.resources import usable_cores
 from concord.pipeline.storage.atomic_writes import store_errors
-from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.worker.build import BuildWorker, build_worker
 from concord.pipeline.worker.shard_progress import OnShardProgress
 
@@ -124,16 +123,6 @@ def workers_that_fit(resources: Mapping[str, float], *, cpus: int, gpus: float) 
 def _times(need: float, have: float) -> int:
     """Return how often what is needed is there; Ray counts in ten thousandths."""
     return round(have * 10_000) // round(need * 10_000)
-
-
-def hash_files(paths: Sequence[str]) -> list[str]:
-    """Hash files in Ray tasks: SHA-256 in hex; joins or starts Ray as the executor does."""
-    with connected(cpus=os.cpu_count() or 1):
-        hash_file = ray.remote(num_cpus=1, runtime_env=runtime_env(threads=1))(file_sha256)
-        try:
-            return list(ray.get([hash_file.remote(path) for path in paths]))
-        except RayTaskError as error:
-            raise cause_of(error, None) from error
 
 
 @contextmanager

@@ -6,10 +6,11 @@ Its rows are read one document at a time, and its dead letters with their number
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, groupby
-from typing import Any, Generic, NamedTuple, TypeVar
+from itertools import accumulate, groupby, islice, starmap
+from typing import Any, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
+from typing_extensions import override
 
 from concord.models.data.sentence import Sentence
 from concord.pipeline.corrections.correction import Mark
@@ -117,16 +118,6 @@ class DocumentRow(NamedTuple):
     lost: Sequence[Mapping[str, Any]] | None = None
 
 
-class SentenceRow(NamedTuple):
-    """A row of the table sentences; its fields are columns of the table."""
-
-    sent_id: int
-    start_char: int
-    end_char: int
-    n_tokens: int
-    continues: bool
-
-
 class TokenRow(NamedTuple):
     """A word: a row of the table tokens, whose columns ``concord schema tokens`` describes.
 
@@ -156,6 +147,25 @@ class TokenRow(NamedTuple):
     def changed(self) -> bool:
         """Whether stage two gave it another label than stage one; a label that a person gave is not counted."""
         return self.refined and self.draft_ner != self.ner
+
+
+class SentenceRow(NamedTuple):
+    """A sentence: a row of the table sentences, whose columns ``concord schema sentences`` describes, with its words.
+
+    Offsets are code points of the raw text, half-open, and ``sent_id`` counts from 0. ``continues`` marks a further
+    piece of a sentence that was too long for the parser. ``text`` is the slice of the raw text, where that is at hand.
+    """
+
+    sent_id: int
+    start_char: int
+    end_char: int
+    n_tokens: int
+    continues: bool
+    tokens: tuple[TokenRow, ...] = ()
+    text: str = ""
+
+
+SENTENCE_COLUMNS = SentenceRow._fields[:5]
 
 
 class EntityRow(NamedTuple):
@@ -193,21 +203,32 @@ class EntityRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CollectedSentence:
-    """A sentence, or a piece of an over-long one, with its words."""
-
-    row: SentenceRow
-    tokens: tuple[TokenRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class CollectedDocument:
     """A document with its sentences, entities and candidates, in order."""
 
     row: DocumentRow
-    sentences: tuple[CollectedSentence, ...]
+    sentences: tuple[SentenceRow, ...]
     entities: tuple[EntityRow, ...]
     candidates: tuple[EntityRow, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        row: DocumentRow,
+        sentences: Iterator[SentenceRow],
+        words: Iterator[TokenRow],
+        entities: Iterator[EntityRow],
+    ) -> Self:
+        """Build a document of its row and of the next rows of the other tables."""
+        return cls(
+            row=row,
+            sentences=tuple(
+                sentence._replace(tokens=tuple(islice(words, sentence.n_tokens)))
+                for sentence in islice(sentences, row.n_sentences)
+            ),
+            entities=tuple(islice(entities, row.n_entities)),
+            candidates=tuple(islice(entities, row.n_candidates)),
+        )
 
 
 def read_collection(
@@ -235,9 +256,9 @@ def entity_marks(document: CollectedDocument, text: str) -> list[Mark]:
     ]
 
 
-def whole_sentences(document: CollectedDocument) -> list[list[CollectedSentence]]:
+def whole_sentences(document: CollectedDocument) -> list[list[SentenceRow]]:
     """Return the sentences, over-long ones as the list of their pieces."""
-    return join_pieces(document.sentences, lambda sentence: sentence.row.continues)
+    return join_pieces(document.sentences, lambda sentence: sentence.continues)
 
 
 def tagger_input(pieces: Sequence[Sequence[ParsedWord | TokenRow]]) -> Sentence:
@@ -278,7 +299,7 @@ def sentence_offsets(document: CollectedDocument) -> Iterator[list[tuple[int, in
         yield [(token.start_char, token.end_char) for piece in pieces for token in piece.tokens]
 
 
-def group_words(sentence: CollectedSentence) -> list[tuple[TokenRow, ...]]:
+def group_words(sentence: SentenceRow) -> list[tuple[TokenRow, ...]]:
     """Group the words of a sentence by token: those of a multi-word token have the same offsets."""
     return [tuple(words) for _, words in groupby(sentence.tokens, key=lambda word: (word.start_char, word.end_char))]
 
@@ -287,67 +308,63 @@ def _read_shard(
     collection: Collection, report: CommitRecord, wanted: Callable[[str], bool]
 ) -> Iterator[CollectedDocument]:
     parts = {name: collection.path(part) for name, part in report.files.items()}
-    sentences = _RowReader(parts["sentences"], SentenceRow)
-    tokens = _RowReader(parts["tokens"], TokenRow)
-    entities = _RowReader(parts["entities"], EntityRow)
+    sentences = _RowReader(parts["sentences"], SENTENCE_COLUMNS, partial(starmap, SentenceRow))
+    # A batch has a column for every field, which _make would check again, in twice the time.
+    words = _RowReader(parts["tokens"], TokenRow._fields, partial(map, partial(tuple.__new__, TokenRow)))
+    entities = _RowReader(parts["entities"], EntityRow._fields, partial(map, partial(tuple.__new__, EntityRow)))
     for batch in iter_batches(parts["documents"], DocumentRow._fields):
         for row in map(DocumentRow._make, _rows_of(batch)):
             if not wanted(row.doc_id):
                 sentences.skip(row.n_sentences)
-                tokens.skip(row.n_tokens)
+                words.skip(row.n_tokens)
                 entities.skip(row.n_entities + row.n_candidates)
                 continue
-            yield CollectedDocument(
-                row=row,
-                sentences=tuple(
-                    CollectedSentence(sentence, tuple(tokens.take(sentence.n_tokens)))
-                    for sentence in sentences.take(row.n_sentences)
-                ),
-                entities=tuple(entities.take(row.n_entities)),
-                candidates=tuple(entities.take(row.n_candidates)),
-            )
+            yield CollectedDocument.of(row, sentences, words, entities)
 
 
 RowT = TypeVar("RowT", bound=NamedTuple)
 
 
-class _RowReader(Generic[RowT]):
+class _RowReader(Iterator[RowT]):
     """Reads a part's rows from first to last, decoding only the batches that are needed."""
 
-    def __init__(self, part: OutputPath, kind: type[RowT]) -> None:
+    def __init__(
+        self,
+        part: OutputPath,
+        columns: tuple[str, ...],
+        make: Callable[[Iterable[tuple[Any, ...]]], Iterable[RowT]],
+    ) -> None:
         self._part = part
-        self._kind = kind
-        self._batches = iter_batches(part, kind._fields)
+        self._make = make
+        self._batches = iter_batches(part, columns)
         self._batch: Any = ()
-        self._rows: Sequence[RowT] | None = None
+        self._rows: Sequence[RowT] = ()
         self._next = 0
 
-    def take(self, count: int) -> Iterator[RowT]:
-        """Yield the next rows; exhaust the iterator before calling another method."""
-        for rows in self._advance(count):
-            if self._rows is None:
-                # The batch has a column for every field, which _make would check again, in twice the time.
-                self._rows = list(map(partial(tuple.__new__, self._kind), _rows_of(self._batch)))
-            yield from self._rows[rows]
+    @override
+    def __next__(self) -> RowT:
+        self._advance()
+        self._rows = self._rows or list(self._make(_rows_of(self._batch)))
+        self._next += 1
+        return self._rows[self._next - 1]
 
     def skip(self, count: int) -> None:
         """Skip the next rows."""
-        for _ in self._advance(count):
-            pass
-
-    def _advance(self, count: int) -> Iterator[slice]:
-        """Move past the next rows; yield where they are in the current batch, and go on to the next."""
         while count:
-            while self._next == len(self._batch):
-                self._batch, self._rows, self._next = next(self._batches, None), None, 0
-                if self._batch is None:
-                    raise IntegrityError(
-                        f"{self._part}: ends before the last row that the table of documents counts; check the folder "
-                        "with 'concord verify'"
-                    )
-            start, self._next = self._next, min(self._next + count, len(self._batch))
-            count -= self._next - start
-            yield slice(start, self._next)
+            self._advance()
+            step = min(count, len(self._batch) - self._next)
+            self._next += step
+            count -= step
+
+    def _advance(self) -> None:
+        """Go on to the next batch that has rows, after the last row of one."""
+        while self._next == len(self._batch):
+            self._batch, self._rows, self._next = next(self._batches, None), (), 0
+            if self._batch is None:
+                raise IntegrityError(
+                    f"{self._part}: ends before the last row that the table of documents counts; check the folder with "
+                    "'concord verify'"
+                )
 
 
 def _rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:

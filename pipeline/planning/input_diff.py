@@ -9,18 +9,22 @@ The position of a record within its file is not compared: a line that moved is u
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
+from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.identity import find_differences
+from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.collection import read_dead_letters
 from concord.pipeline.output.manifest import CommitRecord, shard_ref
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import iter_batches
-from concord.pipeline.plan import RenamedDocument, ShardRef, Source
+from concord.pipeline.plan import Plan, RenamedDocument, ShardRef, Source
 from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.readers.base import DUPLICATE_ID
+from concord.pipeline.readers.read_file import format_of, is_extracted, libraries_of
 from concord.pipeline.readers.records import ScannedRecord
 
 FINGERPRINT_BYTES = 16
@@ -29,41 +33,52 @@ FINGERPRINT_BYTES = 16
 _DOCUMENT_COLUMNS = ("doc_id", "text_sha256", "source_uri", "meta", "encoding", "source_sha256", "n_chars")
 
 
-class Content(NamedTuple):
-    """What documents are compared by.
+def fingerprint(text: str | None) -> bytes:
+    """Return the bytes by which texts and metas are compared; empty for None."""
+    return b"" if text is None else sha256(text.encode()).digest()[:FINGERPRINT_BYTES]
+
+
+def source_fingerprint(digest: str, format: str) -> bytes:
+    """Return what an extracted text is compared by, given the SHA-256 in hex of what it is extracted from."""
+    return fingerprint(f"{format} {digest}")
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class ExistingShard:
+    """A committed shard, compared with what this run would write.
 
     Attributes:
-        digest: the first bytes of the SHA-256 of a text, or of what it is extracted from.
-        format: from which a text is extracted; None for a text that is not, empty for one that would be extracted
-            otherwise now.
+        is_current: whether it would write the rows just the same; documents of other shards are tagged again.
+        has_parses: whether it would compute the parses just the same.
+        other_texts: whether raw texts are stored that it would not store, or the other way round.
+        ids: of its documents, also of those whose row in a later shard counts instead.
+        characters: how much text it holds, in code points.
     """
 
-    digest: bytes
-    format: str | None = None
-
-    @classmethod
-    def of(cls, sha256: str, format: str | None = None) -> Self:
-        """Return what a SHA-256 in hex is compared by."""
-        return cls(bytes.fromhex(sha256)[:FINGERPRINT_BYTES], format)
-
-    def is_changed_to(self, other: Self | None) -> bool:
-        """Tell whether another text, or another file, was found in place of this one."""
-        return other is None or self.digest != other.digest or self.format not in ("", other.format)
+    ref: ShardRef
+    is_current: bool = True
+    has_parses: bool = True
+    other_texts: bool = False
+    ids: list[str] = field(default_factory=list)
+    characters: int = 0
 
 
 class ExistingDocument(NamedTuple):
-    """The part of a document's row that shows whether it has changed; meta as a fingerprint."""
+    """The part of a document's row that shows whether it has changed; text and meta as fingerprints.
 
-    shard: ShardRef
-    content: Content
+    Attributes:
+        is_current: whether the rows would be the same if its content is.
+        corrections: the digest of the corrections in its rows, if it has any.
+    """
+
+    shard: ExistingShard
+    content: bytes
     source_uri: str
-    meta: bytes
+    meta: bytes = b""
     encoding: str | None = None
-
-    @property
-    def is_extracted(self) -> bool:
-        """Whether its text was extracted, and is thus stored."""
-        return self.content.format is not None
+    is_extracted: bool = False
+    is_current: bool = True
+    corrections: str | None = None
 
 
 class ExistingDeadLetter(NamedTuple):
@@ -75,7 +90,7 @@ class ExistingDeadLetter(NamedTuple):
         attempts: those that it has if its record fails again.
     """
 
-    shard: ShardRef
+    shard: ExistingShard
     doc_id: str | None
     source_uri: str
     position: int
@@ -94,56 +109,41 @@ class ExistingOutput:
     """The committed shards that a new plan builds on.
 
     Attributes:
-        shards: all of them.
-        current: those whose rows this run would write just the same; documents of the others are tagged again.
-        parsed: those whose parses this run would compute just the same.
         documents: by id. Where two shards hold one id, the row of the later generation.
-        superseded: ids of a shard whose row in a later shard counts instead.
-        dead_letters: of all shards.
-        characters: how much text a shard holds, in code points.
         files: the input files as they were annotated, by path.
-        other_texts: shards that store raw texts while this run would not, or the other way round.
-        corrected: the digest of the corrections in a document's rows, by id, where it has any.
-        wanted: that of the corrections which its rows should have.
+        corrections: by id, the digest of the corrections that the rows of documents should have.
+        reasons: why rows are not current, in plain words.
     """
 
-    shards: frozenset[ShardRef]
-    current: frozenset[ShardRef]
-    parsed: frozenset[ShardRef]
-    documents: Mapping[str, ExistingDocument]
-    superseded: Mapping[ShardRef, Sequence[str]]
-    dead_letters: Sequence[ExistingDeadLetter]
-    characters: Mapping[ShardRef, int]
-    files: Mapping[str, Source]
-    other_texts: Collection[ShardRef] = ()
-    corrected: Mapping[str, str] = field(default_factory=dict)
-    wanted: Mapping[str, str] = field(default_factory=dict)
-
-    def is_corrected_as(self, old_id: str, doc_id: str) -> bool:
-        """Return whether the rows of an existing document have the corrections that a document of the input needs."""
-        return self.corrected.get(old_id) == self.wanted.get(doc_id)
-
-    def unchanged_files(self, digests: Mapping[str, str]) -> set[str]:
-        """Return the files whose content is as it was annotated, given the SHA-256 in hex of the input's, by path."""
-        return {uri for uri, file in self.files.items() if digests.get(uri) == file.sha256}
+    shards: Sequence[ExistingShard] = ()
+    documents: Mapping[str, ExistingDocument] = field(default_factory=dict)
+    dead_letters: Sequence[ExistingDeadLetter] = ()
+    files: Mapping[str, Source] = field(default_factory=dict)
+    corrections: Mapping[str, str] = field(default_factory=dict)
+    reasons: Sequence[str] = ()
 
     def complete_files(self, digests: Mapping[str, str]) -> set[str]:
-        """Return the unchanged files each record of which is a document or a dead letter, and only one of them."""
+        """Return the files that are as they were, and of which each record is one document or dead letter.
+
+        Args:
+            digests: SHA-256 in hex of the files of the input, by path.
+        """
         records = Counter(document.source_uri for document in self.documents.values())
         records.update(dead_letter.source_uri for dead_letter in self.dead_letters)
-        return {uri for uri in self.unchanged_files(digests) if self.files[uri].records == records[uri]}
+        return {uri for uri in self._unchanged_files(digests) if self.files[uri].records == records[uri]}
 
     def reusable_files(self, digests: Mapping[str, str]) -> set[str]:
-        """Return the unchanged files all of whose records stay in current shards, so that none need be read.
+        """Return the complete files all of whose records stay in current shards, so that none need be read.
 
         A file with a record that was denied its id is not among them when the file that has the id is gone or changed:
         the id may now be free.
         """
-        unchanged = self.unchanged_files(digests)
-        outdated = {document.source_uri for document in self.documents.values() if document.shard not in self.current}
-        if self.corrected != self.wanted:
-            corrected = (doc_id for doc_id in self.documents if not self.is_corrected_as(doc_id, doc_id))
-            outdated.update(self.documents[doc_id].source_uri for doc_id in corrected)
+        unchanged = self._unchanged_files(digests)
+        outdated = {
+            document.source_uri
+            for doc_id, document in self.documents.items()
+            if not document.is_current or document.corrections != self.corrections.get(doc_id)
+        }
         outdated.update(dead_letter.source_uri for dead_letter in self.dead_letters if not dead_letter.stays)
         failed = {letter.doc_id: letter.source_uri for letter in self.dead_letters if not letter.lacks_id}
         for dead_letter in self.dead_letters:
@@ -153,118 +153,149 @@ class ExistingOutput:
                 outdated.add(dead_letter.source_uri)
         return self.complete_files(digests) - outdated
 
+    def _unchanged_files(self, digests: Mapping[str, str]) -> set[str]:
+        return {uri for uri, file in self.files.items() if digests.get(uri) == file.sha256}
 
-def scan_existing(
-    folder: OutputFolder,
-    reports: Sequence[CommitRecord],
-    *,
-    current: Collection[ShardRef],
-    parsed: Collection[ShardRef],
-    files: Mapping[str, Source],
-    other_texts: Collection[ShardRef],
-    corrected: Mapping[ShardRef, Mapping[str, str]],
-    wanted: Mapping[str, str],
-    formats: Mapping[ShardRef, Mapping[str, str]],
-    retry: str | None = None,
+
+def read_existing(
+    job: ResolvedJob, base: Plan | None, unfinished: Plan | None, *, corrections: Mapping[str, str]
 ) -> ExistingOutput:
-    """Read which documents and dead letters committed shards hold; of two that hold a document, the later counts.
+    """Read what a finished generation, and a later one that was interrupted, have committed, for another plan.
+
+    Of two shards that hold a document, the later counts.
 
     Args:
-        retry: as in ``PlanningConfig``.
-        corrected: by shard, the digests of the corrections in its documents' rows.
-        formats: by shard, those of files whose texts are extracted, as in ``Content``.
-        current, parsed, files, other_texts, wanted: see ``ExistingOutput``.
+        corrections: see ``ExistingOutput``.
     """
-    documents: dict[str, ExistingDocument] = {}
-    superseded: defaultdict[ShardRef, list[str]] = defaultdict(list)
-    characters: Counter[ShardRef] = Counter()
-    dead_letters: list[ExistingDeadLetter] = []
-    for report in reports:
-        shard = shard_ref(report)
-        uris: dict[str, str] = {}
-        encodings: dict[str | None, str | None] = {}
-        for batch in iter_batches(folder.part(report, "documents"), _DOCUMENT_COLUMNS):
-            columns = (batch.column(name).to_pylist() for name in _DOCUMENT_COLUMNS)
-            for doc_id, digest, uri, meta, encoding, source, length in zip(*columns, strict=True):
-                if doc_id in documents:
-                    superseded[documents[doc_id].shard].append(doc_id)
-                content = Content.of(source, formats[shard].get(uri, "")) if source else Content.of(digest)
-                # Documents of one file share the strings of its path and encoding.
-                source_uri, encoding = uris.setdefault(uri, uri), encodings.setdefault(encoding, encoding)
-                documents[doc_id] = ExistingDocument(shard, content, source_uri, fingerprint(meta), encoding)
-                characters[shard] += length
-        for letter in read_dead_letters(folder, [report]):
-            uri, lacks_id = uris.setdefault(letter.source_uri, letter.source_uri), letter.error == DUPLICATE_ID
-            is_chosen = not lacks_id and retry in ("all", letter.stage)
-            stays, attempts = shard in current and not is_chosen, is_chosen * (letter.attempts + 1)
-            dead_letters.append(
-                ExistingDeadLetter(shard, letter.doc_id, uri, letter.position, stays, lacks_id, attempts)
+    folder, config = job.folder, job.config
+    committed: dict[ShardRef, tuple[ExistingShard, CommitRecord, _Generation]] = {}
+    reasons: list[str] = []
+    for plan in (plan for plan in (base, unfinished) if plan is not None):
+        finished = folder.finished_shards(plan)
+        for rows in (rows for shard in plan.shards if shard.index in finished for rows in shard.carries):
+            committed.pop(ShardRef(shard=rows.shard, generation=rows.generation), None)
+        differences = find_differences(plan.row_settings, job.row_settings)
+        reasons += differences
+        sources = {source.uri: source for source in plan.sources}
+        generation = _Generation(plan, sources, outdated=_outdated_formats(plan, config))
+        for report in finished.values():
+            shard = ExistingShard(
+                ref=shard_ref(report),
+                is_current=not differences,
+                has_parses=not any(line.startswith(("parser:", "parser.")) for line in differences),
             )
+            committed[shard.ref] = shard, report, generation
+    if any(generation.outdated for _, _, generation in committed.values()):
+        reasons.append("texts are extracted with other settings of the reader, or by other releases of libraries")
+    documents: dict[str, ExistingDocument] = {}
+    dead_letters: list[ExistingDeadLetter] = []
+    # Of a shard that was rewritten by a run whose plan is lost, only the later state counts.
+    newest = {shard.ref.shard: shard for shard, _, _ in committed.values() if shard.is_current}
+    for shard, report, generation in committed.values():
+        shard.is_current = newest.get(shard.ref.shard) is shard
+        stores_others = generation.plan.config.output.keep_text != config.output.keep_text
+        for doc_id, document in _read_documents(folder, shard, report, generation):
+            documents[doc_id] = document
+            shard.ids.append(doc_id)
+            # Extracted texts are stored in any case.
+            shard.other_texts |= stores_others and not document.is_extracted
+        for letter in read_dead_letters(folder, [report]):
+            lacks_id = letter.error == DUPLICATE_ID
+            is_chosen = not lacks_id and config.planning.retry in ("all", letter.stage)
+            stays, attempts = shard.is_current and not is_chosen, is_chosen * (letter.attempts + 1)
+            place = letter.source_uri, letter.position
+            dead_letters.append(ExistingDeadLetter(shard, letter.doc_id, *place, stays, lacks_id, attempts))
     return ExistingOutput(
-        shards=frozenset(map(shard_ref, reports)),
-        current=frozenset(current),
-        parsed=frozenset(parsed),
+        shards=[shard for shard, _, _ in committed.values()],
         documents=documents,
-        superseded=superseded,
         dead_letters=dead_letters,
-        characters=characters,
-        files=files,
-        # Extracted texts are stored in any case.
-        other_texts={document.shard for document in documents.values() if not document.is_extracted}.intersection(
-            other_texts
-        ),
-        corrected={
-            doc_id: corrected[document.shard][doc_id]
-            for doc_id, document in documents.items()
-            if doc_id in corrected[document.shard]
-        },
-        wanted=wanted,
+        files=_known_files(base, unfinished, config),
+        corrections=corrections,
+        reasons=reasons,
     )
 
 
-def fingerprint(text: str | None) -> bytes:
-    """Return the bytes by which texts and metas are compared; empty for None."""
-    return b"" if text is None else sha256(text.encode()).digest()[:FINGERPRINT_BYTES]
+class _Generation(NamedTuple):
+    """A plan, its files by their paths, and the formats from which another run would extract other texts."""
+
+    plan: Plan
+    sources: Mapping[str, Source]
+    outdated: Collection[str]
 
 
-Reason = Literal["new", "retried", "changed", "corrected", "again"]
+def _outdated_formats(plan: Plan, config: AnnotateConfig) -> set[str]:
+    """Return the formats of a plan's files from which a run with this configuration would extract other texts.
+
+    Whether attachments are read changes no text of a message.
+    """
+    now = libraries_of(plan.libraries)
+    then, here = (
+        {**settings.reader.deciding_values(), "attachments": None, "format": None} for settings in (plan.config, config)
+    )
+    formats = filter(is_extracted, {source.format for source in plan.sources})
+    return {format for format in formats if then != here or plan.libraries.get(format) != now.get(format)}
+
+
+def _read_documents(
+    folder: OutputFolder, shard: ExistingShard, report: CommitRecord, generation: _Generation
+) -> Iterator[tuple[str, ExistingDocument]]:
+    """Yield the documents of a shard by their ids, and note its characters."""
+    plan, sources, outdated = generation
+    # Documents share the strings of their file's path and encoding.
+    encodings: dict[str | None, str | None] = {}
+    for batch in iter_batches(folder.part(report, "documents"), _DOCUMENT_COLUMNS):
+        columns = (batch.column(name).to_pylist() for name in _DOCUMENT_COLUMNS)
+        for doc_id, digest, path, meta, encoding, extracted_from, length in zip(*columns, strict=True):
+            uri, format = (sources[path].uri, sources[path].format) if path in sources else (path, "")
+            content = bytes.fromhex(digest)[:FINGERPRINT_BYTES]
+            if extracted_from is not None:
+                content = source_fingerprint(extracted_from, format)
+            shard.characters += length
+            yield (
+                doc_id,
+                ExistingDocument(
+                    shard,
+                    content,
+                    uri,
+                    fingerprint(meta),
+                    encodings.setdefault(encoding, encoding),
+                    is_extracted=extracted_from is not None,
+                    is_current=shard.is_current and not (extracted_from and format in outdated),
+                    corrections=plan.corrected.get(doc_id),
+                ),
+            )
+
+
+def _known_files(base: Plan | None, unfinished: Plan | None, config: AnnotateConfig) -> dict[str, Source]:
+    """Return the input files of which a finished generation holds every record, and a later one found no other content.
+
+    Another limit takes more or fewer records of some file, and with other settings of the reader, or by another reader
+    or release of a library, the same file may have other records or texts.
+    """
+    plans = [plan for plan in (base, unfinished) if plan is not None]
+    reader = config.reader.deciding_values()
+    is_read_alike = all(plan.config.reader.deciding_values() == reader for plan in plans)
+    if base is None or base.config.limit != config.limit or not is_read_alike:
+        return {}
+    later = {source.uri: source.sha256 for source in plans[-1].sources}
+    libraries = libraries_of(base.libraries)
+    return {
+        source.uri: source
+        for source in base.sources
+        if later.get(source.uri) == source.sha256
+        and (config.reader.format != "auto" or format_of(source.uri) in (None, source.format))
+        and base.libraries.get(source.format) == libraries.get(source.format)
+    }
 
 
 class InputRecord(NamedTuple):
-    """A record of a file that is new or has changed.
+    """A record of the input, and whether and why it is annotated.
 
     Attributes:
         number: of the record in its file, from 0.
         doc_id: always there for a record that can be read.
-        content: None for a record that cannot be read.
+        content: as in ``ExistingDocument``; None for a record that cannot be read.
         meta, meta_nulls, encoding, encoding_confidence: None where the text is extracted, when it is annotated.
-    """
-
-    file: InputFile
-    number: int
-    scanned: ScannedRecord
-    doc_id: str | None
-    content: Content | None = None
-    meta: str | None = None
-    meta_nulls: str | None = None
-    encoding: str | None = None
-    encoding_confidence: float | None = None
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """Its file and position."""
-        return self.file.path, self.scanned.position
-
-    def has_current_content(self, document: ExistingDocument, existing: ExistingOutput) -> bool:
-        """Tell whether an existing document is current and has the same text."""
-        return document.shard in existing.current and self.content == document.content
-
-
-@dataclass(frozen=True, slots=True)
-class RecordToAnnotate:
-    """A record that is annotated in the next generation.
-
-    Attributes:
         reason: ``again`` for an unchanged document that another tagger, parser or configuration made; else as the
             fields of Changes.
         is_duplicate: whether its id belongs to another record.
@@ -272,11 +303,52 @@ class RecordToAnnotate:
         parse: the shard that holds its parse, if one does.
     """
 
-    record: InputRecord
-    reason: Reason
+    file: InputFile
+    number: int
+    scanned: ScannedRecord
+    doc_id: str | None
+    content: bytes | None = None
+    meta: str | None = None
+    meta_nulls: str | None = None
+    encoding: str | None = None
+    encoding_confidence: float | None = None
+    reason: Literal["new", "retried", "changed", "corrected", "again"] = "new"
     is_duplicate: bool = False
     attempts: int = 0
     parse: ShardRef | None = None
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Its file and position."""
+        return self.file.path, self.scanned.position
+
+    @property
+    def shown(self) -> str:
+        """Its id, or its place if it cannot be read."""
+        return self.scanned.doc_id or f"{self.file.name}:{self.scanned.position}"
+
+    def has_content_of(self, document: ExistingDocument) -> bool:
+        """Tell whether an existing document is current and has the same text."""
+        return document.is_current and self.content == document.content
+
+    def has_row_of(self, document: ExistingDocument) -> bool:
+        """Tell whether what an existing row says besides the text is true of this record."""
+        is_described = (document.meta, document.encoding) == (fingerprint(self.meta), self.encoding)
+        return document.source_uri == self.file.path and (document.is_extracted or is_described)
+
+    def renamed_from(self, old_id: str, document: ExistingDocument) -> RenamedDocument:
+        """Return that an existing document, of the same text, is now this one."""
+        return RenamedDocument(
+            was=old_id,
+            doc_id=self.doc_id or "",
+            source_uri=self.file.path,
+            source_position=self.scanned.position,
+            is_extracted=document.is_extracted,
+            meta=self.meta,
+            meta_nulls=self.meta_nulls,
+            encoding=self.encoding,
+            encoding_confidence=self.encoding_confidence,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -284,18 +356,29 @@ class InputDiff:
     """What is to be done about an input.
 
     Attributes:
-        to_annotate: in the order of the input.
+        to_annotate: in the order of the input; may be passed once.
         reused: ids of existing documents whose rows are reused.
         renamed: the reused ones whose name, file or meta changes, by the shard that holds them.
         removed: ids of existing documents that the input no longer has.
         kept: file and position of the dead letters that stay as they are.
     """
 
-    to_annotate: Sequence[RecordToAnnotate]
-    reused: Collection[str]
-    renamed: Mapping[ShardRef, Sequence[RenamedDocument]]
-    removed: Collection[str]
-    kept: Collection[tuple[str, int]]
+    to_annotate: Iterable[InputRecord]
+    reused: Collection[str] = ()
+    renamed: Mapping[ExistingShard, Sequence[RenamedDocument]] = field(default_factory=dict)
+    removed: Collection[str] = ()
+    kept: Collection[tuple[str, int]] = ()
+
+
+def annotate_all(records: Iterable[InputRecord]) -> Iterator[InputRecord]:
+    """Yield every record of an input of which nothing is annotated."""
+    taken: set[bytes] = set()
+    for record in records:
+        # Fingerprints take less memory than ids; that of a record without an id is empty.
+        key = fingerprint(record.doc_id)
+        yield record._replace(is_duplicate=True) if key in taken else record
+        if key:
+            taken.add(key)
 
 
 def diff_input(
@@ -322,38 +405,43 @@ def diff_input(
     kept = {place for place, letter in staying.items() if not letter.lacks_id or letter.source_uri in reused_files}
     owners = (letter.doc_id for letter in staying.values() if letter.doc_id is not None and not letter.lacks_id)
     seen = reused | (set(owners) - existing.documents.keys())
-    attempts = _attempts([letter for letter in existing.dead_letters if letter.place not in kept], complete_files)
-    renamed: defaultdict[ShardRef, list[RenamedDocument]] = defaultdict(list)
-    to_annotate: list[RecordToAnnotate] = []
+    attempts: defaultdict[tuple[str, int | str | None], deque[int]] = defaultdict(deque)
+    for letter in existing.dead_letters:
+        if letter.place not in kept:
+            # In a file that has changed, places mean nothing.
+            key = letter.position if letter.source_uri in complete_files else letter.doc_id
+            attempts[letter.source_uri, key].append(letter.attempts)
+    renamed: defaultdict[ExistingShard, list[RenamedDocument]] = defaultdict(list)
+    to_annotate: list[InputRecord] = []
     for record in records:
         if record.place in kept:
             continue
-        document, doc_id = None, record.doc_id or ""
-        is_duplicate = record.content is not None and record.doc_id in seen
+        doc_id, document = record.doc_id or "", None
+        is_duplicate = record.content is not None and doc_id in seen
         if is_duplicate and record.place in staying:
             kept.add(record.place)
             continue
-        if record.doc_id is not None and record.content is not None and not is_duplicate:
+        if record.content is not None and not is_duplicate:
             seen.add(doc_id)
             document = existing.documents.get(doc_id)
-        is_current = document is not None and record.has_current_content(document, existing)
-        if document is None or not (is_current and existing.is_corrected_as(doc_id, doc_id)):
-            to_annotate.append(_to_annotate(record, document, existing, attempts, is_duplicate=is_duplicate))
-            continue
-        reused.add(doc_id)
-        is_described = document.is_extracted or (document.meta, document.encoding) == (
-            fingerprint(record.meta),
-            record.encoding,
-        )
-        if document.source_uri != record.file.path or not is_described:
-            renamed[document.shard].append(_renamed(doc_id, record))
+        if document is None:
+            before = attempts.get(record.place) or attempts.get((record.file.path, record.doc_id))
+            item = record._replace(is_duplicate=is_duplicate)
+            to_annotate.append(item._replace(reason="retried", attempts=before.popleft()) if before else item)
+        elif not record.has_content_of(document) or document.corrections != existing.corrections.get(doc_id):
+            to_annotate.append(_annotated_again(record, document))
+        else:
+            reused.add(doc_id)
+            if not record.has_row_of(document):
+                renamed[document.shard].append(record.renamed_from(doc_id, document))
     missing = {doc_id: document for doc_id, document in existing.documents.items() if doc_id not in seen}
     old_ids = _find_by_text(to_annotate, existing, missing)
     for number, old_id in old_ids.items():
         reused.add(old_id)
-        renamed[missing[old_id].shard].append(_renamed(old_id, to_annotate[number].record))
+        document = missing[old_id]
+        renamed[document.shard].append(to_annotate[number].renamed_from(old_id, document))
     return InputDiff(
-        to_annotate=[item for number, item in enumerate(to_annotate) if number not in old_ids],
+        to_annotate=[record for number, record in enumerate(to_annotate) if number not in old_ids],
         reused=reused,
         renamed=renamed,
         removed=missing.keys() - reused,
@@ -361,64 +449,26 @@ def diff_input(
     )
 
 
-_Attempts = Mapping[tuple[str, int | str | None], deque[int]]
-"""By file and position, or id, the attempts of the dead letters of such records if they fail again."""
-
-
-def _attempts(dead_letters: Iterable[ExistingDeadLetter], complete_files: Collection[str]) -> _Attempts:
-    """Look up dead letters by their places in files that are as they were, and in others by their ids."""
-    attempts: defaultdict[tuple[str, int | str | None], deque[int]] = defaultdict(deque)
-    for letter in dead_letters:
-        key = letter.position if letter.source_uri in complete_files else letter.doc_id
-        attempts[letter.source_uri, key].append(letter.attempts)
-    return attempts
-
-
-def _to_annotate(
-    record: InputRecord,
-    document: ExistingDocument | None,
-    existing: ExistingOutput,
-    attempts: _Attempts,
-    *,
-    is_duplicate: bool,
-) -> RecordToAnnotate:
-    """Return why a record is annotated, given the existing document of its id, and the shard that holds its parse."""
-    if document is None:
-        before = attempts.get(record.place) or attempts.get((record.file.path, record.doc_id))
-        return RecordToAnnotate(record, "retried" if before else "new", is_duplicate, before.popleft() if before else 0)
-    if document.content.is_changed_to(record.content):
-        return RecordToAnnotate(record, "changed")
-    reason: Reason = "corrected" if record.has_current_content(document, existing) else "again"
-    return RecordToAnnotate(record, reason, parse=document.shard if document.shard in existing.parsed else None)
+def _annotated_again(record: InputRecord, document: ExistingDocument) -> InputRecord:
+    """Return why the record of an existing document is annotated again, and the shard that holds its parse."""
+    if record.content != document.content:
+        return record._replace(reason="changed")
+    parse = document.shard.ref if document.shard.has_parses else None
+    return record._replace(reason="corrected" if document.is_current else "again", parse=parse)
 
 
 def _find_by_text(
-    items: Sequence[RecordToAnnotate], existing: ExistingOutput, missing: Mapping[str, ExistingDocument]
+    records: Sequence[InputRecord], existing: ExistingOutput, missing: Mapping[str, ExistingDocument]
 ) -> dict[int, str]:
     """Return the ids of missing documents that records have the text of, by the number of the record, each id once."""
     # By their corrections as well: of copies of one text, each has its own.
-    by_text: defaultdict[object, deque[str]] = defaultdict(deque)
+    by_text: defaultdict[tuple[bytes | None, str | None], deque[str]] = defaultdict(deque)
     for doc_id, document in missing.items():
-        if document.shard in existing.current:
-            by_text[document.content, existing.corrected.get(doc_id)].append(doc_id)
+        if document.is_current:
+            by_text[document.content, document.corrections].append(doc_id)
     old_ids = {}
-    for number, item in enumerate(items):
-        record = item.record
-        ids = by_text.get((record.content, existing.wanted.get(record.doc_id or "")))
-        if ids and not item.is_duplicate and record.doc_id not in existing.documents:
+    for number, record in enumerate(records):
+        ids = by_text.get((record.content, existing.corrections.get(record.doc_id or "")))
+        if ids and not record.is_duplicate and record.doc_id not in existing.documents:
             old_ids[number] = ids.popleft()
     return old_ids
-
-
-def _renamed(old_id: str, record: InputRecord) -> RenamedDocument:
-    return RenamedDocument(
-        was=old_id,
-        doc_id=record.doc_id or "",
-        source_uri=record.file.path,
-        source_position=record.scanned.position,
-        is_extracted=record.content is not None and record.content.format is not None,
-        meta=record.meta,
-        meta_nulls=record.meta_nulls,
-        encoding=record.encoding,
-        encoding_confidence=record.encoding_confidence,
-    )

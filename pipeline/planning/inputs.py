@@ -8,7 +8,8 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -52,14 +53,14 @@ class InputFile:
     Attributes:
         path: absolute, or a URL.
         name: its path below the input folder, with slashes.
-        state: of a file behind a URL, as listed by its store.
+        state: when it was found.
         fault: why it cannot be opened, or a folder cannot be listed.
     """
 
     path: str
     name: str
     format: str
-    state: FileState | None = None
+    state: FileState
     fault: str | None = None
 
 
@@ -108,7 +109,8 @@ def find_inputs(where: str, *, output: str, format: str) -> Inputs:
             # A name that is not UTF-8 fits into no plan and no table.
             shown = os.fsencode(path if name else folder).decode(errors="backslashreplace")
             place = shown.removeprefix(prefix)
-            files.append(InputFile(path=shown, name=place, format=file_format, state=state, fault=_fault(path)))
+            state, fault = _look_at(path) if state is None else (state, None)
+            files.append(InputFile(path=shown, name=place, format=file_format, state=state, fault=fault))
     expected = _KNOWN_NAMES if format == "auto" else f"files of the format {format}"
     if not files:
         got = _some(ignored) if ignored else "no file at all"
@@ -118,9 +120,18 @@ def find_inputs(where: str, *, output: str, format: str) -> Inputs:
     return Inputs(sorted(files, key=lambda file: file.name), len(ignored))
 
 
-def states_behind_url(where: str) -> Mapping[str, FileState | None]:
-    """Return the states of the files of an input behind a URL, by URL."""
-    return _find_behind_url(where).states
+def check_unchanged(where: str, files: Iterable[InputFile]) -> None:
+    """Raise InputError for a file that has changed since it was found.
+
+    Args:
+        where: the input of which they are.
+    """
+    # One more listing covers all files; looking at each would cost a request a file.
+    states = _find_behind_url(where).states if is_url(where) else None
+    for file in files:
+        state = file_state(file.path) if states is None and file.fault is None else (states or {}).get(file.path)
+        if file.fault is None and state != file.state:
+            raise InputError(f"{file.path}: changed while it was being planned; run again when it is complete")
 
 
 class _Found(NamedTuple):
@@ -179,18 +190,18 @@ def _unannotated(where: str, output: str, places: _Found) -> Mapping[str, FileSt
         InputError: when the input is an annotated collection or a part of one, or when a new output would be inside it,
             hold it, or be inside another collection.
     """
-    is_new = not is_url(output) and not (Path(output) / _PLANS).is_dir()
-    if is_new and _holds_run(str(Path(output).parent)):
+    is_file = where in places.states
+    is_new = not (places.holds_run(output) if is_url(output) else (Path(output) / _PLANS).is_dir())
+    # What was read from stdin is in _run.
+    is_around = _is_below(where if is_file else places.root, output) and not (
+        is_file and _is_below(where, f"{output}/_run")
+    )
+    if is_new and (is_around or (not places.named and _is_below(output, where))):
+        raise InputError(f"output: expected a folder neither in the input {where} nor around it, got {output}")
+    if is_new and not is_url(output) and _holds_run(str(Path(output).parent)):
         raise InputError(f"output: expected a folder outside of other annotated collections, got {output}")
-    if where in places.states:
-        # What was read from stdin is in _run.
-        if is_new and _is_below(where, output) and not _is_below(where, f"{output}/_run"):
-            raise InputError(f"output: expected a folder without the input {where}, got {output}; choose another")
+    if is_file:
         return places.states
-    if _is_below(places.root, output):
-        raise InputError(
-            f"{places.root}: expected an input outside of the output folder {output}; choose another --output"
-        )
 
     @cache
     def collection_of(folder: str) -> str | None:
@@ -204,9 +215,7 @@ def _unannotated(where: str, output: str, places: _Found) -> Mapping[str, FileSt
             f"{places.root}: expected texts, got an annotated collection or a part of one; name the input that it was "
             "made from, which 'concord status' shows"
         )
-    # An existing collection is skipped like any other, and goes on being updated.
-    if not places.named and _is_below(output, where) and not places.holds_run(output):
-        raise InputError(f"output: expected a folder outside of the input {where}, got {output}; choose another")
+    # The output is skipped like any other collection.
     folders = {path: collection_of(path.rpartition("/")[0] or "/") for path in places.states}
     skipped = {folder for folder in folders.values() if folder is not None}
     if skipped - {output}:
@@ -268,23 +277,22 @@ def _walk(folder: str) -> Iterator[str]:
     yield from (f"{place}/" for place in unlisted)
 
 
-def _fault(path: str) -> str | None:
-    """Return why a file cannot be opened, or a folder with a slash at its end cannot be listed."""
-    if is_url(path):
-        return None
+def _look_at(path: str) -> tuple[FileState, str | None]:
+    """Return the state of a file, and why it cannot be opened or, with a slash at its end, a folder be listed."""
     try:
         if path.endswith("/"):
             os.scandir(path).close()
-        else:
-            file_state(path)
-            path.encode()
+        state = file_state(path)
+        path.encode()
     except OSError as error:
-        return f"this folder cannot be listed ({error.strerror}); check that it exists and may be read, or remove it"
+        fault = f"this folder cannot be listed ({error.strerror}); check that it exists and may be read, or remove it"
     except InputError as error:
-        return str(error).removeprefix(f"{path}: ")
+        fault = str(error).removeprefix(f"{path}: ")
     except UnicodeEncodeError:
-        return "expected a file name in UTF-8; rename the file"
-    return None
+        fault = "expected a file name in UTF-8; rename the file"
+    else:
+        return state, None
+    return FileState(0, None), fault
 
 
 def _match(pattern: str) -> Iterator[str]:
@@ -302,20 +310,25 @@ def _some(paths: list[str]) -> str:
     return f"{len(paths)} other files ({shown}, ...)" if len(paths) > 3 else shown
 
 
-HashFiles = Callable[[Mapping[str, FileState]], Sequence[str]]
-"""Returns the SHA-256 in hex of each file, in order; raises InputError or StoreError when one cannot be read."""
-
 # A file changed more recently than this may change again without a visible change of its time.
 _SETTLED_SECONDS = 2.0
+_MANY_BYTES = 1 << 30
 
 _Entry = tuple[int, int | str | None, str]
 """Size, change and SHA-256 of a file."""
 _ENTRIES = TypeAdapter(dict[str, _Entry])
 
 
-def hash_here(states: Mapping[str, FileState]) -> list[str]:
-    """Hash files one after the other in this process; a HashFiles."""
-    return [file_sha256(path) for path in states]
+def hash_files(states: Mapping[str, FileState]) -> list[str]:
+    """Return the SHA-256 in hex of files, in order; many bytes are hashed in threads, which use all cores.
+
+    Raises:
+        InputError, StoreError: when one cannot be read.
+    """
+    if sum(state.size for state in states.values()) < _MANY_BYTES:
+        return list(map(file_sha256, states))
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(file_sha256, states))
 
 
 class FileHashes:
@@ -324,38 +337,35 @@ class FileHashes:
     The cache is a file of its own that may be lost at any time: it saves work and decides nothing else.
     """
 
-    def __init__(
-        self, cache: OutputPath | None = None, *, hash_files: HashFiles = hash_here, use_cache: bool = True
-    ) -> None:
+    def __init__(self, cache: OutputPath, *, use_cache: bool = True) -> None:
         """Read the cache that earlier runs wrote, if any; without ``use_cache`` every file is hashed again."""
         self._cache = cache
-        self._hash_files = hash_files
+        self._settled = time.time_ns() - int(_SETTLED_SECONDS * 1e9)
         self._known: dict[str, _Entry] = {}
-        if cache is not None and use_cache:
-            with suppress(FileNotFoundError, ValidationError):
-                self._known = _ENTRIES.validate_json(read_bytes(cache))
-        self._seen: dict[str, _Entry] = {}
+        with suppress(FileNotFoundError, ValidationError):
+            self._known = _ENTRIES.validate_json(read_bytes(cache)) if use_cache else {}
+        self._entries = self._known
 
-    def hash(self, states: Mapping[str, FileState]) -> dict[str, str]:
-        """Return the SHA-256, in hex, of files in these states, by path."""
-        digests = {
-            path: entry[2]
-            for path, state in states.items()
-            if (entry := self._seen.get(path) or self._known.get(path)) is not None and entry[:2] == state
-        }
-        unknown = {path: state for path, state in states.items() if path not in digests}
-        digests |= zip(unknown, self._hash_files(unknown), strict=True)
-        settled = time.time_ns() - int(_SETTLED_SECONDS * 1e9)
-        for path, state in states.items():
-            if isinstance(state.changed, str) or (state.changed is not None and state.changed < settled):
-                self._seen[path] = (*state, digests[path])
+    def hash(self, files: Iterable[InputFile]) -> dict[str, str]:
+        """Return the SHA-256, in hex, of files, by path; empty for one that cannot be opened."""
+        states = {file.path: None if file.fault else file.state for file in files}
+        unknown = {path: state for path, state in states.items() if state and self._entries.get(path, ())[:2] != state}
+        known = {path: entry[2] for path, entry in self._entries.items()}
+        known |= zip(unknown, hash_files(unknown), strict=True)
+        digests = {path: known[path] if state else "" for path, state in states.items()}
+        self._entries = {path: (*state, digests[path]) for path, state in states.items() if state}
         return digests
 
     def save(self, *, staging: Path | None) -> None:
-        """Write the cache for the next run."""
-        if self._cache is not None and self._seen != self._known:
+        """Write the cache for the next run, of the files that were hashed last."""
+        entries = {
+            path: entry
+            for path, entry in self._entries.items()
+            if isinstance(entry[1], str) or (entry[1] is not None and entry[1] < self._settled)
+        }
+        if entries != self._known:
             with store_errors(self._cache):
-                write_atomically(self._cache, orjson.dumps(self._seen), staging=staging)
+                write_atomically(self._cache, orjson.dumps(entries), staging=staging)
 
 
 FIRST_RECORDS = 100

@@ -1,31 +1,35 @@
 """Which plan a job works on: the unfinished one, the finished one, or that of the next generation."""
 
-import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import cached_property
 
-from concord.pipeline.config import AnnotateConfig
-from concord.pipeline.corrections.correction import corrections_digest, current_corrections, log_path, read_log
+from concord.pipeline.corrections.correction import corrections_digest, current_corrections, read_log_of
 from concord.pipeline.errors import IntegrityError, PlanError
-from concord.pipeline.executors.ray_setup import resolve_auth_mode
-from concord.pipeline.identity import RowSettings
+from concord.pipeline.identity import find_differences
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.manifest import CommitRecord, Manifest, shard_ref
+from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.schema import SCHEMA_VERSION
-from concord.pipeline.plan import Changes, Plan, ShardRef, Source
-from concord.pipeline.planning.build_plan import PlanInputs, has_same_files, make_plan
-from concord.pipeline.planning.input_diff import ExistingOutput, scan_existing
-from concord.pipeline.planning.inputs import FileHashes, hash_here
-from concord.pipeline.readers.read_file import format_of, is_extracted, libraries_of
+from concord.pipeline.plan import Changes, Plan
+from concord.pipeline.planning.build_plan import InputScan, next_generation
+from concord.pipeline.planning.input_diff import ExistingOutput, InputDiff, annotate_all, diff_input, read_existing
+from concord.pipeline.planning.inputs import (
+    FileHashes,
+    Inputs,
+    check_text_field,
+    check_unchanged,
+    find_inputs,
+)
+from concord.pipeline.readers.read_file import libraries_of
 from concord.pipeline.resources import default_threads, threads_of_environment
-from concord.pipeline.storage.files import FileState
-
-MOST_HASHED_HERE = 2_000_000_000
-"""Bytes of an input that the driver hashes itself with the Ray executor; more are hashed by Ray tasks."""
+from concord.pipeline.storage.files import is_url
 
 
 class Planner:
     """Finds out what a job has to do in its output folder; writes nothing.
+
+    A collection is annotated in generations. The first plan covers the whole input; each later one keeps what is
+    current and covers what is new, changed, or due for another tagger. Time and memory of planning are linear in the
+    input. Memory is about a hundred bytes a record for the ids, and some hundred more where there is an existing
+    collection to compare with.
 
     Attributes:
         hashes: of the input's files; the caller saves them for the next run.
@@ -36,34 +40,19 @@ class Planner:
         self._job, self._config, self._folder = job, job.config, job.folder
         self._latest = job.folder.plan() if job.folder.latest_generation() is not None else None
         self._name_documents = name_documents
-        self._row_settings = RowSettings.of(job.config, job.parser, job.tagger.identity, SCHEMA_VERSION)
-        # A store takes no line at the end of a file, so there are no corrections.
-        log = read_log(log_path(job.folder.output)) if isinstance(job.folder.output, Path) else []
-        self._corrections = current_corrections(log)
-        self.hashes = FileHashes(
-            job.folder.metadata / "files.json", hash_files=self._hash_files, use_cache=not job.config.planning.rehash
-        )
+        self._corrections = current_corrections(read_log_of(job.folder.output))
+        self._corrections_digests = {doc_id: corrections_digest(one) for doc_id, one in self._corrections.items()}
+        self.hashes = FileHashes(job.folder.metadata / "files.json", use_cache=not job.config.planning.rehash)
 
     def resolve(self) -> Plan:
         """Return the plan to work on.
 
         Raises:
             PlanError: when the folder holds the annotation of another input, or too much of the input is gone.
-            InputError, StoreError, ConfigError, IntegrityError: when input or existing output cannot be read.
+            InputError: when there is nothing to read, or when none of the first records has a text.
+            StoreError, ConfigError, IntegrityError: when input or existing output cannot be read.
         """
-        manifest = self._manifest()
-        try:
-            return self._resolve(manifest)
-        except IntegrityError:
-            # Another driver may have finished meanwhile and removed what its generation replaces.
-            newer = self._manifest()
-            if newer == manifest:
-                raise
-            self._latest = self._folder.plan()
-            return self._resolve(newer)
-
-    def _resolve(self, manifest: Manifest | None) -> Plan:
-        folder, latest = self._folder, self._latest
+        folder, latest, manifest = self._folder, self._latest, self._manifest()
         if latest is None:
             return self._plan(0)
         if latest.config.input != self._config.input and not self._config.accept_input:
@@ -102,36 +91,89 @@ class Planner:
 
     def _gives_same_rows(self, finished: Plan) -> bool:
         """Tell whether the input need not even be compared with the rows, because nothing that decides them differs."""
+        files = self._inputs.files
+        if finished.read == self._config.limit:
+            # Files after the last record are not read.
+            files = files[: len(finished.sources)]
         return (
             self._config.planning.retry is None
-            and not self._row_settings.difference(finished.row_settings)
-            and finished.corrected == self._corrections_digests()
+            and not find_differences(finished.row_settings, self._job.row_settings)
+            and finished.corrected == self._corrections_digests
             and finished.config.deciding_values() == self._config.deciding_values()
             and finished.libraries == libraries_of(finished.libraries)
-            and has_same_files(finished, self._config, self.hashes)
+            and finished.ignored == self._inputs.ignored
+            and [(source.uri, source.format) for source in finished.sources]
+            == [(file.path, file.format) for file in files]
+            and [source.sha256 for source in finished.sources] == [*self.hashes.hash(files).values()]
         )
+
+    @cached_property
+    def _inputs(self) -> Inputs:
+        config = self._config
+        return find_inputs(config.input, output=config.output.path, format=config.reader.format)
 
     def _plan(self, generation: int, *, base: Plan | None = None, unfinished: Plan | None = None) -> Plan:
         """Plan a generation after a finished one, and after a later one that was interrupted and no longer fits."""
-        plans = [plan for plan in (base, unfinished) if plan is not None]
-        files = _known_files(base, unfinished, config=self._config)
-        existing = self._scan_existing(plans, files=files) if plans else None
-        inputs = PlanInputs(
-            job=self._job,
-            threads=self._threads(),
-            generation=generation,
-            existing=existing,
-            hashes=self.hashes,
+        config, files, scan = self._config, self._inputs.files, InputScan(self._config.reader)
+        existing = read_existing(self._job, base, unfinished, corrections=self._corrections_digests)
+        if not existing.files or not any(shard.is_current for shard in existing.shards):
+            # Existing documents that are current and were read in the same way show that the field is right.
+            check_text_field(files, config.reader)
+        if base is None and unfinished is None:
+            diff = InputDiff(to_annotate=annotate_all(scan.read(files, limit=config.limit)))
+        else:
+            diff = self._compare(existing, scan)
+        work = next_generation(
+            existing,
+            diff,
+            self._corrections,
+            shard_bytes=config.planning.shard_bytes,
             name_documents=self._name_documents,
-            corrections=self._corrections,
         )
-        reasons = [line for plan in plans for line in self._row_settings.difference(plan.row_settings)]
-        if any("" in self._formats(plan).values() for plan in plans):
-            reasons.append("texts are extracted with other settings of the reader, or by other releases of libraries")
-        plan = make_plan(inputs, reasons=reasons)
-        if existing is not None:
-            self._check_removed(plan, existing)
-        return plan
+        # A limit may end before a file.
+        files = [file for file in files if file.path in scan.counts]
+        digests = self.hashes.hash(files)
+        check_unchanged(config.input, files)
+        self._check_removed(work.changes, existing)
+        sources = tuple(scan.source(file, digests[file.path]) for file in files)
+        to_read = {piece.uri for shard in work.shards for piece in shard.pieces if is_url(piece.uri)}
+        return Plan(
+            schema_version=SCHEMA_VERSION,
+            generation=generation,
+            config=config,
+            parser=self._job.parser,
+            tagger=self._job.tagger.identity,
+            tagger_folder=str(self._job.tagger.folder),
+            threads=self._threads(),
+            sources=sources,
+            libraries=libraries_of(source.format for source in sources),
+            reasons=tuple(existing.reasons) if work.changes.again else (),
+            read=sum(source.records for source in sources),
+            ignored=self._inputs.ignored,
+            etags={
+                file.path: str(file.state.changed)
+                for file in files
+                if file.path in to_read and file.state.changed is not None
+            },
+            **work._asdict(),
+        )
+
+    def _compare(self, existing: ExistingOutput, scan: InputScan) -> InputDiff:
+        """Compare the input with existing output.
+
+        Files that are reused come first: of two records with one id, the existing one keeps it.
+        """
+        limit, files = self._config.limit, self._inputs.files
+        digests = self.hashes.hash(files)
+        # How many records a limit leaves to a file depends on all files before it.
+        reused = existing.reusable_files(digests) if limit is None else set[str]()
+        scan.reuse(existing.files[path] for path in reused)
+        return diff_input(
+            existing,
+            scan.read([file for file in files if file.path not in reused], limit=limit, digests=digests),
+            reused_files=reused,
+            complete_files=existing.complete_files(digests) if limit is None else (),
+        )
 
     def _manifest(self) -> Manifest | None:
         """Read the manifest; a broken one is ignored, since plans and commit records say the same."""
@@ -140,65 +182,8 @@ class Planner:
         except IntegrityError:
             return None
 
-    def _scan_existing(self, plans: Sequence[Plan], *, files: Mapping[str, Source]) -> ExistingOutput:
-        """Read what these generations, the earlier first, have committed."""
-        reports: dict[ShardRef, CommitRecord] = {}
-        current: dict[int, ShardRef] = {}
-        parsed: set[ShardRef] = set()
-        corrected: dict[ShardRef, Mapping[str, str]] = {}
-        other_texts: set[ShardRef] = set()
-        formats: dict[ShardRef, Mapping[str, str]] = {}
-        for plan in plans:
-            finished = self._folder.finished_shards(plan)
-            for rows in (rows for shard in plan.shards if shard.index in finished for rows in shard.carries):
-                reports.pop(ShardRef(shard=rows.shard, generation=rows.generation), None)
-            shards = {shard_ref(report): report for report in finished.values()}
-            reports |= shards
-            corrected |= dict.fromkeys(shards, plan.corrected)
-            formats |= dict.fromkeys(shards, self._formats(plan))
-            if plan.config.output.keep_text != self._config.output.keep_text:
-                other_texts |= shards.keys()
-            if not self._row_settings.difference(plan.row_settings):
-                # Of a shard that was rewritten by a run whose plan is lost, only the later state counts.
-                current |= {shard.shard: shard for shard in shards}
-            if self._row_settings.has_same_parses(plan.row_settings):
-                parsed |= shards.keys()
-        return scan_existing(
-            self._folder,
-            list(reports.values()),
-            current=reports.keys() & set(current.values()),
-            parsed=parsed & reports.keys(),
-            files=files,
-            other_texts=other_texts,
-            corrected=corrected,
-            wanted=self._corrections_digests(),
-            formats=formats,
-            retry=self._config.planning.retry,
-        )
-
-    def _formats(self, plan: Plan) -> dict[str, str]:
-        """Return the formats of the files of a plan whose texts are extracted; empty where they may be others now.
-
-        Whether attachments are read changes no text of a message.
-        """
-        now = libraries_of(plan.libraries)
-        then, here = (
-            {**config.reader.deciding_values(), "attachments": None, "format": None}
-            for config in (plan.config, self._config)
-        )
-        return {
-            source.uri: source.format
-            if then == here and plan.libraries.get(source.format) == now.get(source.format)
-            else ""
-            for source in plan.sources
-            if is_extracted(source.format)
-        }
-
-    def _corrections_digests(self) -> dict[str, str]:
-        return {doc_id: corrections_digest(corrections) for doc_id, corrections in self._corrections.items()}
-
-    def _check_removed(self, plan: Plan, existing: ExistingOutput) -> None:
-        limit, removed, documents = self._config.limit, plan.changes.removed, len(existing.documents)
+    def _check_removed(self, changes: Changes, existing: ExistingOutput) -> None:
+        limit, removed, documents = self._config.limit, changes.removed, len(existing.documents)
         text = f"{removed:,} of the {documents:,} documents in {self._folder.output}"
         if limit is not None and removed:
             raise PlanError(
@@ -219,34 +204,3 @@ class Planner:
         if self._config.executor.kind == "ray":
             return threads_of_environment() or 1
         return default_threads()
-
-    def _hash_files(self, states: Mapping[str, FileState]) -> Sequence[str]:
-        size = sum(state.size for state in states.values())
-        if self._config.executor.kind == "local" or size <= MOST_HASHED_HERE:
-            return hash_here(states)
-        resolve_auth_mode(os.environ.get("RAY_ADDRESS"))
-        # Importing Ray takes seconds.
-        from concord.pipeline.executors.ray_cluster import hash_files
-
-        return hash_files(list(states))
-
-
-def _known_files(base: Plan | None, unfinished: Plan | None, *, config: AnnotateConfig) -> dict[str, Source]:
-    """Return the input files of which a finished generation holds every record, and a later one found no other content.
-
-    Args:
-        config: of the plan to come. Another limit takes more or fewer records of some file, and with other settings of
-            the reader, or by another reader or release of a library, the same file may have other records or texts.
-    """
-    reader = config.reader.deciding_values()
-    readers = [plan.config.reader.deciding_values() for plan in (base, unfinished) if plan is not None]
-    if base is None or base.config.limit != config.limit or any(other != reader for other in readers):
-        return {}
-    later = {source.uri: source.sha256 for source in (unfinished or base).sources}
-    return {
-        source.uri: source
-        for source in base.sources
-        if later.get(source.uri) == source.sha256
-        and (config.reader.format != "auto" or format_of(source.uri) in (None, source.format))
-        and base.libraries.get(source.format) == libraries_of([source.format]).get(source.format)
-    }

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from concord.models.data.outputs import Prediction, Source
 from concord.models.labels import OUTSIDE, Span
 from concord.pipeline.corrections.correction import Correction, Mark, group_by_document
-from concord.pipeline.corrections.fitting import FittedCorrections, Offsets, fit_corrections
+from concord.pipeline.corrections.fitting import Offsets, fit_corrections
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, join_pieces
 
 logger = logging.getLogger(__name__)
@@ -31,17 +31,15 @@ def correct_documents(outcomes: list[OutcomeT], corrections: Sequence[Correction
         return outcomes
     by_document = group_by_document(corrections)
     return [
-        correct_document(outcome, by_document[outcome.parsed.document.doc_id])[0]
+        _correct_document(outcome, by_document[outcome.parsed.document.doc_id])
         if isinstance(outcome, AnnotatedDocument) and outcome.parsed.document.doc_id in by_document
         else outcome
         for outcome in outcomes
     ]
 
 
-def correct_document(
-    annotated: AnnotatedDocument, corrections: Sequence[Correction]
-) -> tuple[AnnotatedDocument, FittedCorrections]:
-    """Return a document with its corrections, given in the order of the log, and what became of each.
+def _correct_document(annotated: AnnotatedDocument, corrections: Sequence[Correction]) -> AnnotatedDocument:
+    """Return a document with its corrections, given in the order of the log.
 
     An entity that overlaps a mark of a correction gives way, and its words are outside of entities. All words of such
     an entity or mark are certain: their labels have probability 1, as have the corrected entities, and are a person's
@@ -59,13 +57,13 @@ def correct_document(
             misfit.reason,
         )
     if not fit.corrections:
-        return annotated, fit
+        return annotated
     words = [word[:2] for sentence in parsed.sentences for word in sentence.words]
     corrected = _corrected(annotated.predictions, words, fit.corrections)
     in_fp32 = annotated.in_fp32 and _corrected(annotated.in_fp32, words, fit.corrections)
     new = (correction.new for correction in fit.corrections if correction.new is not None)
     canonical = {(mark.start, mark.end): mark.canonical for mark in new if mark.canonical is not None}
-    return replace(annotated, predictions=corrected, in_fp32=in_fp32, canonical=canonical), fit
+    return replace(annotated, predictions=corrected, in_fp32=in_fp32, canonical=canonical)
 
 
 class _Entity(NamedTuple):

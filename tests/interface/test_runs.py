@@ -136,6 +136,8 @@ def test_too_many_dead_letters_are_an_error_that_leaves_the_run(source: Path, tm
     with pytest.raises(DeadLetterLimitError, match=r"1 of 4 records are dead letters, more than max_dead_letters=0\.1"):
         concord.annotate(source, tmp_path / "out", model=MODEL)
     assert concord.open(tmp_path / "out").documents.count_rows() == 3
+    again = concord.annotate(source, tmp_path / "out", retry="read", settings={"max_dead_letters": 0.5})
+    assert (again.generation, again.errors.to_table()["attempts"].to_pylist()) == (1, [1])
 
 
 def test_a_job_file_may_be_given(source: Path, tmp_path: Path) -> None:

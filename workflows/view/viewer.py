@@ -114,7 +114,7 @@ def _select(collection: Collection, quotas: Quotas) -> Sequence[QueueRow]:
     rows: list[QueueRow] = []
     for document in read_collection(collection, wanted=doc_ids.__contains__):
         for pieces in whole_sentences(document):
-            first, last = pieces[0].row, pieces[-1].row
+            first, last = pieces[0], pieces[-1]
             queued = by_address.get((document.row.doc_id, first.sent_id))
             if queued is not None:
                 text = _text(token for piece in pieces for token in piece.tokens)

@@ -17,7 +17,6 @@ from concord.pipeline.corrections.correction import Correction, Mark, Seen
 from concord.pipeline.exchange.review_queue import QueuedSentence, Quotas, select_sentences, write_review_queue
 from concord.pipeline.output.collection import (
     CollectedDocument,
-    CollectedSentence,
     DocumentRow,
     EntityRow,
     SentenceRow,
@@ -45,13 +44,13 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def invent_document(doc_id: str, decisions: list[tuple[str, float, float]]) -> CollectedDocument:
     """Return a document with one sentence of one word for each (label, probability, nats)."""
-    sentences: list[CollectedSentence] = []
+    sentences: list[SentenceRow] = []
     entities: list[EntityRow] = []
     for number, (label, probability, nats) in enumerate(decisions):
         ner = "O" if label == "O" else f"B-{label}"
         offsets = (2 * number, 2 * number + 1)
         word = TokenRow(1, *offsets, "w", "w", None, None, None, None, 0, "root", ner, ner, probability, nats, False)
-        sentences.append(CollectedSentence(SentenceRow(number, *offsets, 1, False), (word,)))
+        sentences.append(SentenceRow(number, *offsets, 1, False, (word,)))
         if label != "O":
             entities.append(EntityRow(len(entities), number, *offsets, 1, 1, "w", label, probability, nats, False))
     row = DocumentRow(doc_id, "", 0, "", 2 * len(decisions), len(sentences), len(sentences), len(entities), "", None)
@@ -195,7 +194,7 @@ def test_sentence_is_left_out_and_reported_when_its_text_has_changed(tmp_path: P
 
 def named(doc_id: str, *sentences: str) -> CollectedDocument:
     """Return a document of words such as ``Ford/B-ORG/0.99``, by default ``O`` and as sure as that."""
-    found: list[CollectedSentence] = []
+    found: list[SentenceRow] = []
     entities: list[EntityRow] = []
     start = 0
     for number, sentence in enumerate(sentences):
@@ -210,9 +209,7 @@ def named(doc_id: str, *sentences: str) -> CollectedDocument:
                 kind = label.removeprefix("B-")
                 entities.append(EntityRow(len(entities), number, *offsets, place, place, word, kind, sure, 0.0, False))
             start += len(word) + 1
-        found.append(
-            CollectedSentence(SentenceRow(number, words[0].start_char, start - 1, len(words), False), tuple(words))
-        )
+        found.append(SentenceRow(number, words[0].start_char, start - 1, len(words), False, tuple(words)))
     row = DocumentRow(doc_id, "", 0, "", start, len(found), 0, len(entities), "", None)
     return CollectedDocument(row, tuple(found), tuple(entities))
 

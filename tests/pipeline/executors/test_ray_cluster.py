@@ -15,7 +15,7 @@ from concord.pipeline.config import AnnotateConfig, ExecutorConfig
 from concord.pipeline.errors import StoppedError
 from concord.pipeline.executors.ray_cluster import choose_workers, connected, warn_of_wait, workers_that_fit
 from concord.pipeline.plan import Plan
-from concord.pipeline.planning.build_plan import PlanInputs, make_plan
+from concord.pipeline.planning.planner import Planner
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def plan(source: Path, tmp_path: Path) -> Plan:
     """A plan for the CPU, of one thread a worker."""
-    return make_plan(PlanInputs(job=runs.resolved(runs.job(source, tmp_path / "out")), threads=1))
+    return Planner(runs.resolved(runs.job(source, tmp_path / "out"))).resolve()
 
 
 def count(plan: Plan, *nodes: tuple[float, float], shards: int = 1000, **config: Any) -> int:

@@ -244,6 +244,7 @@ def test_retry_covers_dead_letters_of_a_limited_run(archive: Path) -> None:
     first = runs.run_job(limited)
     assert first.read == 6
     assert first.dead_letters > 0
+    (archive / "zz.txt").write_text("Behind the limit.")
     again = runs.run_job(limited, build=fakes.build_no_worker)
     assert (again.changes.new, OutputFolder(first.output).latest_generation()) == (0, 0)
     report = runs.run_job(job(archive, limit=6, retry="all"))

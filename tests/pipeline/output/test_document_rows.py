@@ -36,7 +36,7 @@ def test_read_collection_keeps_documents_whole_across_batches_and_skips_those_no
     collection = open_collection(finish_run(DOCUMENTS, documents_per_shard=3))
     documents = list(read_collection(collection))
     assert [
-        (document.row.doc_id, sentence.row.sent_id, [token.text for token in sentence.tokens])
+        (document.row.doc_id, sentence.sent_id, [token.text for token in sentence.tokens])
         for document in documents
         for sentence in document.sentences
     ] == [

@@ -6,10 +6,10 @@ from typing import Any
 
 from concord.pipeline.plan import RenamedDocument, ShardRef, Source
 from concord.pipeline.planning.input_diff import (
-    Content,
     ExistingDeadLetter,
     ExistingDocument,
     ExistingOutput,
+    ExistingShard,
     InputDiff,
     InputRecord,
     diff_input,
@@ -17,9 +17,13 @@ from concord.pipeline.planning.input_diff import (
 )
 from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.readers.records import ScannedRecord
+from concord.pipeline.storage.files import FileState
 
-OLD, NEW = ShardRef(shard=0, generation=0), ShardRef(shard=1, generation=0)
-FILES = {name: InputFile(path=f"/in/{name}", name=name, format="jsonl") for name in ("a", "b")}
+OLD = ExistingShard(ref=ShardRef(shard=0, generation=0), is_current=False)
+NEW = ExistingShard(ref=ShardRef(shard=1, generation=0))
+FILES = {
+    name: InputFile(path=f"/in/{name}", name=name, format="jsonl", state=FileState(0, None)) for name in ("a", "b")
+}
 
 
 def existing_output(
@@ -31,19 +35,15 @@ def existing_output(
     """Return an output with documents by id, each with its file and text; ``outdated`` ones are in another shard."""
     rows = {
         doc_id: ExistingDocument(
-            OLD if doc_id in outdated else NEW, Content(fingerprint(text)), f"/in/{file}", fingerprint(None)
+            OLD if doc_id in outdated else NEW, fingerprint(text), f"/in/{file}", is_current=doc_id not in outdated
         )
         for doc_id, (file, text) in documents.items()
     }
     records = [*(row.source_uri for row in rows.values()), *(letter.source_uri for letter in dead_letters)]
     return ExistingOutput(
-        shards=frozenset({OLD, NEW}),
-        current=frozenset({NEW}),
-        parsed=frozenset({OLD, NEW}),
+        shards=[OLD, NEW],
         documents=rows,
-        superseded={},
         dead_letters=dead_letters,
-        characters={},
         files={
             uri: Source(uri=uri, format="jsonl", size=0, sha256="0" * 64, records=records.count(uri))
             for uri in set(records)
@@ -59,14 +59,14 @@ def records(name: str, *documents: tuple[str | None, str | None]) -> list[InputR
             number,
             ScannedRecord(position=10 * number, end=10 * number + 10, size=10, doc_id=doc_id),
             doc_id,
-            None if text is None else Content(fingerprint(text)),
+            None if text is None else fingerprint(text),
         )
         for number, (doc_id, text) in enumerate(documents)
     ]
 
 
 def reasons(diff: InputDiff) -> dict[str | None, str]:
-    return {item.record.doc_id: item.reason for item in diff.to_annotate}
+    return {item.doc_id: item.reason for item in diff.to_annotate}
 
 
 def dead_letter(position: int, doc_id: str | None, **attributes: Any) -> ExistingDeadLetter:
@@ -81,7 +81,7 @@ def test_records_are_new_changed_unchanged_or_due_again() -> None:
     found = records("a", ("same", "One."), ("changed", "2."), ("again", "Three."), ("new", "Five."), (None, None))
     diff = diff_input(existing, found, reused_files=())
     assert reasons(diff) == {"changed": "changed", "again": "again", "new": "new", None: "new"}
-    assert [item.parse for item in diff.to_annotate] == [None, OLD, None, None]
+    assert [item.parse for item in diff.to_annotate] == [None, OLD.ref, None, None]
     assert (diff.reused, diff.removed, diff.renamed) == ({"same"}, {"gone"}, {})
 
 
@@ -99,11 +99,9 @@ def test_document_with_the_text_of_a_missing_one_is_renamed() -> None:
 
 
 def test_document_is_renamed_to_the_copy_that_has_its_corrections() -> None:
-    existing = replace(
-        existing_output({"one": ("a", "Same."), "two": ("a", "Same.")}),
-        corrected={"one": "digest"},
-        wanted={"one": "digest"},
-    )
+    existing = existing_output({"one": ("a", "Same."), "two": ("a", "Same.")})
+    corrected = {"one": existing.documents["one"]._replace(corrections="digest")}
+    existing = replace(existing, documents={**existing.documents, **corrected}, corrections={"one": "digest"})
     diff = diff_input(existing, records("b", ("is", "Same.")), reused_files=())
     assert reasons(diff) == {}
     assert [document.was for document in diff.renamed[NEW]] == ["two"]
@@ -112,7 +110,7 @@ def test_document_is_renamed_to_the_copy_that_has_its_corrections() -> None:
 def test_id_belongs_to_the_file_that_is_reused_then_to_the_first_record() -> None:
     existing = existing_output({"x": ("b", "One.")})
     diff = diff_input(existing, records("a", ("x", "Two."), ("y", "Three."), ("y", "Four.")), reused_files={"/in/b"})
-    assert [(item.record.doc_id, item.is_duplicate) for item in diff.to_annotate] == [
+    assert [(item.doc_id, item.is_duplicate) for item in diff.to_annotate] == [
         ("x", True),
         ("y", False),
         ("y", True),
@@ -126,7 +124,7 @@ def test_dead_letters_of_an_unchanged_file_stay_unless_they_are_chosen_or_their_
     existing = existing_output({"z": ("a", "Three.")}, dead_letters=letters)
     found = records("b", ("y", "Zero.")) + records("a", ("x", "One."), ("y", "Two."), ("z", "Four."), ("w", "Free."))
     diff = diff_input(existing, [*found, *records("b", ("z", "Three."))], reused_files=(), complete_files={"/in/a"})
-    assert [(item.record.doc_id, item.reason, item.is_duplicate, item.attempts) for item in diff.to_annotate] == [
+    assert [(item.doc_id, item.reason, item.is_duplicate, item.attempts) for item in diff.to_annotate] == [
         ("y", "new", True, 0),
         ("x", "retried", False, 2),
         ("z", "changed", False, 0),
@@ -140,7 +138,7 @@ def test_dead_letter_of_a_changed_file_goes_by_id() -> None:
     letters = [dead_letter(0, "x", stays=False, attempts=2), dead_letter(10, "y"), dead_letter(20, None)]
     found = records("a", ("new", "One."), ("y", "Two."), ("x", "Three."), (None, None), (None, None))
     diff = diff_input(existing_output({}, dead_letters=letters), found, reused_files=())
-    assert [(item.record.doc_id, item.reason, item.attempts) for item in diff.to_annotate] == [
+    assert [(item.doc_id, item.reason, item.attempts) for item in diff.to_annotate] == [
         ("new", "new", 0),
         ("y", "retried", 0),
         ("x", "retried", 2),

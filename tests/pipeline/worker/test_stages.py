@@ -22,7 +22,7 @@ from concord.pipeline.output.schema import Signature
 from concord.pipeline.output.shard_stats import count_margins, count_rows
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.plan import Plan
-from concord.pipeline.planning.build_plan import PlanInputs, make_plan
+from concord.pipeline.planning.planner import Planner
 from concord.pipeline.worker.build import build_worker
 from concord.pipeline.worker.stages import ParseStage, TagStage
 
@@ -253,7 +253,7 @@ def test_bf16_run_counts_labels_that_differ_from_fp32_among_the_first_words_of_a
 def plan_for(tmp_path: Path, *extra: str) -> Plan:
     source = runs.write_collection(tmp_path / "in.jsonl", documents=3, extra=extra)
     config = runs.job(source, tmp_path / "out", planning={"shard_bytes": 10**6})
-    return make_plan(PlanInputs(job=runs.resolved(config), threads=1))
+    return Planner(runs.resolved(config)).resolve()
 
 
 def test_shard_is_committed_with_its_dead_letters_in_input_order(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from concord.pipeline.config import AnnotateConfig, ReaderConfig
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Piece, Plan
-from concord.pipeline.planning.build_plan import PlanInputs, make_plan
+from concord.pipeline.planning.planner import Planner
 from concord.pipeline.readers import read_file
 from concord.pipeline.readers.base import Reader
 from concord.pipeline.readers.read_file import format_of, read_piece, read_records, scan_file
@@ -258,9 +258,15 @@ def plan_for(where: Path, *, shard_bytes: int = 500_000, **reader: Any) -> Plan:
     """Plan an input, whose reader has these settings."""
     planning = {"shard_bytes": shard_bytes}
     config = AnnotateConfig.from_mapping(
-        {"input": str(where), "output": "/nowhere/out", "planning": planning, "reader": reader}
+        {
+            "input": str(where),
+            "output": "/nowhere/out",
+            "planning": planning,
+            "reader": reader,
+            "executor": {"threads": 1},
+        }
     )
-    return make_plan(PlanInputs(job=runs.resolved(config), threads=1))
+    return Planner(runs.resolved(config)).resolve()
 
 
 def read_plan(plan: Plan) -> list[Document | DeadLetter]:

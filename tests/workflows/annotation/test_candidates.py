@@ -167,10 +167,10 @@ def test_sentences_with_candidates_are_reviewed_first(output: Path) -> None:
     documents = list(read_collection(open_collection(output)))
     queue = select_sentences(documents, QUOTAS)
     shown = {
-        (document.row.doc_id, pieces[0].row.sent_id)
+        (document.row.doc_id, pieces[0].sent_id)
         for document in documents
         for pieces in whole_sentences(document)
-        if {piece.row.sent_id for piece in pieces} & {row.sent_id for row in document.candidates}
+        if {piece.sent_id for piece in pieces} & {row.sent_id for row in document.candidates}
     }
     assert {(sentence.doc_id, sentence.sent_id) for sentence in queue[: len(shown)]} == shown
     assert all(sentence.reason.startswith("candidate ") for sentence in queue[: len(shown)])

@@ -16,7 +16,7 @@ MISTAKES = {
     f"annotate nosuch -o o {MODEL}": "expected a file, a folder or a pattern such as texts/*.jsonl, found nothing",
     f"annotate emptydir -o o {MODEL}": "got no file at all",
     f"annotate notes.md -o o {MODEL}": "got 'notes.md'; for other names set a pattern and reader.format",
-    f"annotate texts -o texts/o {MODEL}": "output: expected a folder outside of the input",
+    f"annotate texts -o texts/o {MODEL}": "output: expected a folder neither in the input",
     f"annotate texts -o notes.md {MODEL}": "notes.md is not a folder",
     f"annotate texts -o notes.md/o {MODEL}": "notes.md is not a folder",
     f"annotate texts -o s3:/bucket/o {MODEL}": "expected a path or a URL, which begins with s3://",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
-from itertools import islice, repeat
+from itertools import islice, repeat, starmap
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
@@ -20,8 +20,8 @@ import numpy as np
 from concord.models.errors import ConcordError
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.collection import (
+    SENTENCE_COLUMNS,
     CollectedDocument,
-    CollectedSentence,
     Collection,
     DocumentRow,
     EntityRow,
@@ -186,21 +186,13 @@ class RawText:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReadSentence:
-    """A sentence with its words; ``gap`` is the text before it, back to the sentence before."""
-
-    row: SentenceRow
-    gap: str
-    tokens: Sequence[TokenRow]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentPage:
     """A page of a document.
 
     Attributes:
         text: of the whole document.
         page, pages: 0-based number of the page, and how many there are.
+        before: where the sentence before its first one ends.
         entities: of this page, in order.
     """
 
@@ -208,13 +200,14 @@ class DocumentPage:
     text: RawText
     page: int
     pages: int
-    sentences: Sequence[ReadSentence]
+    before: int
+    sentences: Sequence[SentenceRow]
     entities: Sequence[IndexedEntity]
 
     @property
     def bounds(self) -> tuple[int, int]:
         """Where its first sentence starts and its last one ends, in code points of the raw text."""
-        return (self.sentences[0].row.start_char, self.sentences[-1].row.end_char) if self.sentences else (0, 0)
+        return (self.sentences[0].start_char, self.sentences[-1].end_char) if self.sentences else (0, 0)
 
 
 def read_page(
@@ -241,7 +234,7 @@ def read_page(
     collection = opened.snapshot.collection
     report, row = read_row(opened, index, document)
     start = document.sentence_row
-    table = collection.read_rows(report, "sentences", SentenceRow._fields, start=start, stop=start + row.n_sentences)
+    table = collection.read_rows(report, "sentences", SENTENCE_COLUMNS, start=start, stop=start + row.n_sentences)
     words = np.concatenate([[0], np.cumsum(table["n_tokens"].to_numpy(), dtype=np.int64)])
     # The first sentence of each page, and the end of the last page.
     _, first_sentences = np.unique(words[:-1] // PAGE_WORDS, return_index=True)
@@ -259,16 +252,17 @@ def read_page(
     columns = (
         words_table[name].to_pylist() if name in names else repeat(None, end - start) for name in TokenRow._fields
     )
-    text = RawText.of(opened, row)
+    tokens = map(TokenRow._make, zip(*columns, strict=True))
     rows = [SentenceRow(**values) for values in table.slice(first, stop - first).to_pylist()]
     before = int(table["end_char"][first - 1].as_py()) if first else 0
     rest = "FROM entities WHERE document = ? AND end > ? AND start < ? ORDER BY number"
     return DocumentPage(
         row=row,
-        text=text,
+        text=RawText.of(opened, row),
         page=page,
         pages=pages,
-        sentences=list(_with_words(text, rows, map(TokenRow._make, zip(*columns, strict=True)), before=before)),
+        before=before,
+        sentences=[sentence._replace(tokens=tuple(islice(tokens, sentence.n_tokens))) for sentence in rows],
         entities=select(index, IndexedEntity, rest, (document.id, before, rows[-1].end_char if rows else 0)),
     )
 
@@ -283,15 +277,9 @@ def read_document(opened: OpenedCollection, index: sqlite3.Connection, document:
         return zip(*(columns[name].to_pylist() for name in names), strict=True)
 
     tokens = map(TokenRow._make, rows("tokens", TokenRow._fields, document.token_row, row.n_tokens))
-    sentences = map(SentenceRow._make, rows("sentences", SentenceRow._fields, document.sentence_row, row.n_sentences))
+    sentences = starmap(SentenceRow, rows("sentences", SENTENCE_COLUMNS, document.sentence_row, row.n_sentences))
     entities = map(EntityRow._make, rows("entities", EntityRow._fields, document.entity_row, row.n_entities))
-    return CollectedDocument(
-        row=row,
-        sentences=tuple(
-            CollectedSentence(sentence, tuple(islice(tokens, sentence.n_tokens))) for sentence in sentences
-        ),
-        entities=tuple(entities),
-    )
+    return CollectedDocument.of(row, sentences, tokens, entities)
 
 
 def read_row(
@@ -310,11 +298,3 @@ def read_row(
     place = document.id & ((1 << SLOT_BITS) - 1)
     table = snapshot.collection.read_rows(report, "documents", DocumentRow._fields, start=place, stop=place + 1)
     return report, DocumentRow(**table.to_pylist()[0])
-
-
-def _with_words(
-    text: RawText, rows: Sequence[SentenceRow], words: Iterator[TokenRow], *, before: int
-) -> Iterator[ReadSentence]:
-    for row in rows:
-        yield ReadSentence(row=row, gap=text.slice(before, row.start_char), tokens=tuple(islice(words, row.n_tokens)))
-        before = row.end_char

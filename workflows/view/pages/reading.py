@@ -103,9 +103,9 @@ def _parts_that_begin(page: DocumentPage) -> dict[int, str]:
     part_at, begin = part_finder(page.row.parts), dict[int, str]()
     before = None
     for sentence in page.sentences:
-        part = part_at(sentence.row.start_char)
+        part = part_at(sentence.start_char)
         if part is not None and part != before:
-            begin[sentence.row.sent_id] = str(part)
+            begin[sentence.sent_id] = str(part)
         before = part
     return begin
 
@@ -198,7 +198,7 @@ def attention(viewer: Viewer, query: Query) -> Page:
 def _places(
     document: CollectedDocument, maps: Sequence[Mapping[str, AttentionMap]], lines: Sequence[Line]
 ) -> Iterator[Place]:
-    tokens = [(token, sentence.row.sent_id) for sentence in document.sentences for token in sentence.tokens]
+    tokens = [(token, sentence.sent_id) for sentence in document.sentences for token in sentence.tokens]
     # Of each word, by its number in the document: its weights over all words.
     rows = [row for names in maps if "memory" in names for row in names["memory"].weights[0]]
     starts = [token.start_char for token, _ in tokens]

@@ -11,7 +11,7 @@ from concord.models.labels import OUTSIDE, split_label
 from concord.pipeline.corrections.fitting import Offsets
 from concord.pipeline.output.collection import SentenceRow, TokenRow
 from concord.pipeline.output.tables import normalize_name
-from concord.workflows.view.index.opened import DocumentPage, ReadSentence
+from concord.workflows.view.index.opened import DocumentPage
 from concord.workflows.view.index.queries import IndexedEntity
 
 _MARGIN = 14
@@ -268,10 +268,11 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
     entities = iter(page.entities)
     current = next(entities, None)
     paragraphs: list[list[ShownSentence]] = [[]]
+    before = page.before
     for sentence in page.sentences:
         segments: list[Segment] = []
         loose: list[_Piece] = []
-        end = sentence.row.start_char
+        end = sentence.start_char
         for token in sentence.tokens:
             gap, text = ("", "") if token.start_char < end else (page.text.slice(end, token.start_char), token.text)
             end = max(end, token.end_char)
@@ -288,10 +289,11 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
                 _note_draft(segments[-1], token, current.label)
             _append(segments[-1].words, _Piece(token, gap, text))
         segments += _plain(page, loose, names)
-        if _PARAGRAPH.search(sentence.gap) and paragraphs[-1]:
+        space, before = page.text.slice(before, sentence.start_char), sentence.end_char
+        if _PARAGRAPH.search(space) and paragraphs[-1]:
             paragraphs.append([])
-        drawn = draw_tree(sentence.tokens) if sentence.row.sent_id == tree else None
-        paragraphs[-1].append(ShownSentence(row=sentence.row, gap=sentence.gap, segments=segments, tree=drawn))
+        drawn = draw_tree(sentence.tokens) if sentence.sent_id == tree else None
+        paragraphs[-1].append(ShownSentence(row=sentence, gap=space, segments=segments, tree=drawn))
     return paragraphs
 
 
@@ -316,7 +318,7 @@ def band(value: float, limits: Sequence[float]) -> int:
     return bisect_right(limits, value)
 
 
-def _entity(row: IndexedEntity, sentence: ReadSentence) -> Segment:
+def _entity(row: IndexedEntity, sentence: SentenceRow) -> Segment:
     sure = "" if row.confidence is None else f", confidence {row.confidence:.2f}"
     unsure = "" if row.uncertainty is None else f", uncertainty {row.uncertainty:.2f}"
     note = f"{row.label}{sure}{unsure}, decided by stage {'two' if row.refined else 'one'}"
@@ -332,8 +334,8 @@ def _entity(row: IndexedEntity, sentence: ReadSentence) -> Segment:
         name=row.name,
         strength=len(STRENGTHS) if row.confidence is None else band(row.confidence, STRENGTHS),
         note=f"{note}, source: {row.origin}" if row.origin not in {None, "", "corrected"} else note,
-        begins=row.start >= sentence.row.start_char,
-        ends=row.end <= sentence.row.end_char,
+        begins=row.start >= sentence.start_char,
+        ends=row.end <= sentence.end_char,
     )
 
 
