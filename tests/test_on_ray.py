@@ -194,21 +194,6 @@ def test_documents_that_kill_or_stall_their_workers_are_left_out_and_a_killed_wo
         assert found.equals(pq.read_table(local / table))
 
 
-def test_shards_of_a_lost_node_are_done_by_other_workers(tmp_path: Path, head: Head) -> None:
-    source = runs.write_collection(tmp_path / "in.jsonl", documents=40)
-    runs.run_job(runs.job(source, tmp_path / "local"))
-    runs.configure_fakes(source, seconds=0.1)
-    output = tmp_path / "out"
-
-    with ray_node(head, options=("--num-cpus=1", "--num-gpus=1")) as node:
-        process = start(lambda: runs.run_job(ray_job(source, output, actors=2, gpus=1)), head.address)
-        wait_until(lambda: commits(output) and ray_workers(node) and ray_workers(head.pid), process)
-        before = commits(output)
-    assert before < len(list((tmp_path / "local").glob("_run/commits/*/*.json")))
-    assert finish(process) == 0
-    check_equal(output, tmp_path / "local")
-
-
 def test_workers_that_do_not_fit_or_cannot_be_built_end_the_run(
     source: Path, tmp_path: Path, head: Head, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +216,21 @@ def test_workers_that_do_not_fit_or_cannot_be_built_end_the_run(
     assert "2 workers of 1 CPUs and 1 GPUs do not fit the Ray cluster (3 CPUs and 1 GPUs)" in said
     assert "ModelError: a worker cannot be built: OSError: no weights for fake_tagger" in said
     assert not list(tmp_path.glob("*/*/*.parquet"))
+
+
+def test_shards_of_a_lost_node_are_done_by_other_workers(tmp_path: Path, head: Head) -> None:
+    source = runs.write_collection(tmp_path / "in.jsonl", documents=40)
+    runs.run_job(runs.job(source, tmp_path / "local"))
+    runs.configure_fakes(source, seconds=0.1)
+    output = tmp_path / "out"
+
+    with ray_node(head, options=("--num-cpus=1", "--num-gpus=1")) as node:
+        process = start(lambda: runs.run_job(ray_job(source, output, actors=2, gpus=1)), head.address)
+        wait_until(lambda: commits(output) and ray_workers(node) and ray_workers(head.pid), process)
+        before = commits(output)
+    assert before < len(list((tmp_path / "local").glob("_run/commits/*/*.json")))
+    assert finish(process) == 0
+    check_equal(output, tmp_path / "local")
 
 
 def test_workers_above_their_memory_are_replaced(tmp_path: Path, head: Head) -> None:

@@ -139,9 +139,9 @@ def stage_file(folder: Path, fill: Callable[[BinaryIO], object]) -> Path:
     Args:
         folder: created if missing; on the file system of the final path.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     staged = folder / f"{uuid.uuid4().hex}.staged"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with staged.open("xb") as stream:
             fill(stream)
             stream.flush()

@@ -18,7 +18,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import Signature
 from concord.pipeline.output.tables import annotated_tables
 from concord.pipeline.output.verify import verify
-from concord.pipeline.planning.build_plan import PlanInputs, make_plan
+from concord.pipeline.planning.planner import Planner
 from concord.pipeline.readers.extraction import Isolation
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.resources import shortage_errors
@@ -174,7 +174,7 @@ def test_document_that_takes_too_long_is_left_out(source: Path, tmp_path: Path) 
 
 def test_process_that_takes_too_long_for_a_shard_ends_itself(source: Path, tmp_path: Path) -> None:
     runs.write_collection(source, documents=1, extra=("a STALLER",))
-    plan = make_plan(PlanInputs(job=runs.resolved(runs.job(source, tmp_path / "out", **ONE_SHARD)), threads=1))
+    plan = Planner(runs.resolved(runs.job(source, tmp_path / "out", **ONE_SHARD))).resolve()
 
     def work() -> None:
         ShardRunner(plan, fakes.build_fake_worker, shard_seconds=0.5).run(plan.shards[0])
