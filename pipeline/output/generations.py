@@ -28,6 +28,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -151,7 +152,7 @@ class Generations(ABC):
 
     @abstractmethod
     def publish(self, manifest: Manifest, plan: OutputPath) -> None:
-        """Complete a generation and make it current. It may be done twice."""
+        """Complete a generation and make it current. It may be done twice; what is finished already stays."""
 
     @abstractmethod
     def _root(self, folder: OutputPath) -> OutputPath: ...
@@ -165,6 +166,14 @@ class Generations(ABC):
     def _alone(self) -> Generation | None:
         """Return the generation of a folder that has no name for it."""
         return None
+
+    def _write(self, path: OutputPath, content: bytes) -> None:
+        """Write a file unless it is there already: a generation was finished when its manifest was written."""
+        with suppress(FileNotFoundError):
+            if read_bytes(path) == content:
+                return
+        staging = self.output / "_run" / "staging"
+        write_atomically(path, content, staging=staging if isinstance(staging, Path) else None)
 
     def _staged(self) -> OutputPath:
         """Return a hidden name, which is removed when a generation is finished."""
@@ -403,7 +412,7 @@ class FolderGenerations(Generations):
             hard_link(plan, root / PLAN)
         for folder in (*(root / name for name in SCHEMAS), root):
             sync_folder(folder)
-        write_atomically(root / MANIFEST, canonical_json(manifest), staging=self.output / "_run" / "staging")
+        self._write(root / MANIFEST, canonical_json(manifest))
 
 
 def _leads(link: OutputPath, target: str) -> bool:
@@ -429,8 +438,8 @@ class StoreGenerations(Generations):
 
     def publish(self, manifest: Manifest, plan: OutputPath) -> None:
         folder = self._folder / generation_name(manifest.generation)
-        write_atomically(folder / PLAN, read_bytes(plan))
-        write_atomically(folder / MANIFEST, canonical_json(manifest))
+        self._write(folder / PLAN, read_bytes(plan))
+        self._write(folder / MANIFEST, canonical_json(manifest))
         crash_point("publish")
         self.show_newest()
 

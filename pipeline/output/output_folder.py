@@ -312,6 +312,8 @@ class OutputFolder:
         """
         with self.writing():
             self.check_newest(plan.generation)
+            if any(generation.number > plan.generation for generation in self.generations.history()):
+                raise PlanError(f"{self.output}: a newer generation is finished, whose plan is gone from {self.plans}")
             manifest = self._new_manifest(plan)
             self.check_lock()
             with store_errors(self.output, state=f"generation {plan.generation} is not published"):

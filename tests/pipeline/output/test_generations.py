@@ -234,6 +234,23 @@ def wait_until_stopped(pid: int) -> None:
         time.sleep(0.01)
 
 
+def test_generation_that_is_finished_again_stays_and_an_older_one_is_refused(archive: Path) -> None:
+    output = run(archive)
+    change(archive)
+    run(archive)
+    finished = (output / "generations/000001/manifest.json").stat().st_mtime_ns
+    (output / "_run/parts/tokens/part-00000-g1-00000000.parquet").touch()
+    assert verify(output)
+    run(archive, build=fakes.build_no_worker)
+    assert verify(output) == []
+    assert (output / "generations/000001/manifest.json").stat().st_mtime_ns == finished
+    shutil.rmtree(output / "_run/plans")
+    before = seen(output)
+    with pytest.raises(PlanError, match="a newer generation is finished, whose plan is gone"):
+        run(archive)
+    assert seen(output) == before
+
+
 def test_run_that_was_killed_before_its_generation_was_current_is_finished_by_the_next(archive: Path) -> None:
     output = run(archive)
     change(archive)
