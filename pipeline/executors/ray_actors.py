@@ -40,7 +40,8 @@ ShardResult = tuple[CommitRecord, Timings, int]
 """What a worker returns for a shard, with the memory that its process holds, in bytes; 0 where that is not known."""
 
 _MOST_LOSSES = 5
-"""Actors that may be lost on a shard, or before their first."""
+"""Actors that are lost on a shard, or one after the other as they load, until the run fails."""
+_LOADING = "while loading"
 _POLL_SECONDS = 0.5
 _IMPORT_ROOT = Path(__file__).absolute().parents[3]
 """The folder that holds the package; in a checkout the rooms are links below it, which must not be resolved."""
@@ -216,7 +217,9 @@ class ShardActors:
                 self._failure = cause
                 self._idle.append(actor)
             return
-        if result is not None:
+        if result is None:
+            del self._losses[_LOADING]
+        else:
             report, timings, memory = result
             on_report(report, timings)
             if memory > self._memory and self._waiting:
@@ -228,7 +231,7 @@ class ShardActors:
 
     def _on_lost(self, actor: Any, shard: Shard | None, reason: str) -> None:
         """Start another actor; the shard comes last, so that one that kills its workers does not delay the others."""
-        what = "before its first shard" if shard is None else f"on shard {shard.name}"
+        what = _LOADING if shard is None else f"on shard {shard.name}"
         logger.warning("a worker was lost %s, and is replaced: %s", what, reason)
         ray.kill(actor)
         if shard is not None:
@@ -237,7 +240,7 @@ class ShardActors:
         if self._losses[what] < _MOST_LOSSES:
             self._start()
         else:
-            self._failure = ShardError(f"{_MOST_LOSSES} workers were lost {what}, most recently: {reason}")
+            self._failure = ShardError(f"{_MOST_LOSSES} workers were lost {what}; the last: {reason}")
 
 
 def longest_first(shards: Sequence[Shard]) -> list[Shard]:

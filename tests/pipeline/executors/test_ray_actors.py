@@ -143,10 +143,23 @@ def test_workers_that_die_as_they_load_end_the_run(plan: Plan) -> None:
         def load(self) -> None:
             raise ActorDiedError
 
-    fails = pytest.raises(ShardError, match="5 workers were lost before its first shard")
-    with SimulatedRay(DyingActor).used() as ray, fails:
+    with SimulatedRay(DyingActor).used() as ray, pytest.raises(ShardError, match="5 workers were lost while loading"):
         run(plan, plan.shards)
     assert len(ray.actors) == 5
+
+
+def test_workers_that_die_now_and_then_as_they_load_end_no_run(plan: Plan) -> None:
+    class OddActor(Actor):
+        resident_bytes = 2
+
+        def load(self) -> None:
+            if self.number % 2:
+                raise ActorDiedError
+
+    shards = [Shard(index=index) for index in range(8)]
+    with SimulatedRay(OddActor).used() as ray:
+        assert len(run(plan, shards, memory=1)) == 8
+    assert len(ray.actors) == 1 + 2 * 7
 
 
 @pytest.mark.parametrize(
