@@ -180,7 +180,7 @@ def test_documents_that_kill_or_stall_their_workers_are_left_out_and_a_killed_wo
     process = start(lambda: runs.run_job(config), head.address)
     wait_until(partial(has_more_commits, output, 0), process)
     victim = ray_workers(head.pid)[0]
-    os.kill(victim, signal.SIGTERM)
+    os.kill(victim, signal.SIGKILL)
     assert finish(process) == 0
     rows = pq.read_table(output / "errors").to_pylist()
     assert [(row["doc_id"], row["stage"], row["error"]) for row in rows] == [
