@@ -56,12 +56,15 @@ def run(folder: Path, documents: int) -> tuple[RunReport, float, float]:
     return report, end - ticks[0], end - ticks[-1]
 
 
-class Sleeper:
-    """An actor that does nothing, for many at once."""
+def start_actor(calls: int) -> Any:
+    """Start an actor that does nothing, for many calls at once."""
 
-    async def sleep(self, seconds: float) -> None:
-        """Sleep."""
-        await asyncio.sleep(seconds)
+    # A class of this module could not be imported by the actor's process.
+    class Sleeper:
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.sleep(seconds)
+
+    return ray.remote(num_cpus=1, max_concurrency=calls)(Sleeper).remote()
 
 
 def drive(actor: Any, *, workers: int, shard_seconds: float) -> dict[str, Any]:
@@ -130,7 +133,7 @@ def main() -> None:
         run(folder, 10)
         plan = OutputFolder(str(folder / "out")).plan()
         with connected(cpus=1):
-            actor = ray.remote(num_cpus=1, max_concurrency=max(arguments.workers))(Sleeper).remote()
+            actor = start_actor(max(arguments.workers))
             drivers = [
                 drive(actor, workers=workers, shard_seconds=arguments.shard_seconds) for workers in arguments.workers
             ]
