@@ -40,12 +40,12 @@ def leftovers_ended(folder: str) -> Iterator[None]:
 def _watch(folder: str) -> None:
     """Wait for the end of the standard input, and then end the processes of a folder that do not end themselves."""
     sys.stdin.read()
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while (left := _processes(folder)) and time.monotonic() < deadline:
+    began = time.monotonic()
+    while (left := _processes(folder)) and (waited := time.monotonic() - began) < 2 * _PATIENCE_SECONDS:
+        for pid in left if waited > _PATIENCE_SECONDS else ():
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
-    for pid in left:
-        with suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
     shutil.rmtree(folder, ignore_errors=True)
 
 
