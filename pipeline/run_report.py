@@ -2,25 +2,18 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 
-import orjson
-
 from concord.pipeline.documents import STAGES
-from concord.pipeline.errors import StoreError
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.manifest import CommitRecord, sum_outcomes
-from concord.pipeline.output.output_folder import STATS_NAME, GenerationStats, OutputFolder
-from concord.pipeline.output.shard_stats import past_generations
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.run_stats import RunStats, known_generations, read_stats, write_stats
 from concord.pipeline.plan import Changes, Plan
-from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.shard_progress import ShardProgress, Timings
-
-KEPT_STATS = 1000
-"""Of how many generations ``stats.json`` keeps the counts and times."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,53 +161,32 @@ class RunTally:
             yield
         finally:
             self.wall_seconds = perf_counter() - start
-            # Missing times are not worth an error, least of all one that hides another.
-            with suppress(StoreError), store_errors(folder.metadata / STATS_NAME):
-                self._add_times(folder)
+            self._add_times(folder)
 
     def _add_times(self, folder: OutputFolder) -> None:
-        """Add this call's times to ``stats.json``; the times of a killed call are missing there.
-
-        The file holds ``shards`` and ``words`` that were timed, ``wall_seconds`` of all calls together, ``seconds`` by
-        stage summed over workers, and ``words_per_second`` by stage (of one worker) and of the whole ``run``; in
-        ``generations`` the words and seconds of each generation, and the counts of those that are finished.
-        """
-        earlier = folder.stats()
-        earlier_seconds = earlier.get("seconds", {})
-        seconds = {stage: earlier_seconds.get(stage, 0.0) + taken for stage, taken in self._seconds().items()}
-        wall_seconds = earlier.get("wall_seconds", 0.0) + self.wall_seconds
-        words = earlier.get("words", 0) + self._timings.words
-        rates = {stage: words / taken for stage, taken in (*seconds.items(), ("run", wall_seconds)) if taken > 0}
-        stats = {
-            "shards": earlier.get("shards", 0) + len(self._added),
-            "words": words,
-            "wall_seconds": wall_seconds,
-            "seconds": seconds,
-            "words_per_second": rates,
-            "generations": self._generations(folder),
-        }
-        _write_stats(folder, stats)
-
-    def _generations(self, folder: OutputFolder) -> dict[int, GenerationStats]:
-        """Add this call's times to its generation, and the counts of earlier ones, which may soon be removed."""
-        number, earlier = self._plan.generation, folder.stats().get("generations", {})
-        own = earlier.get(number, {})
-        words, seconds = own.get("words", 0) + self._timings.words, own.get("seconds", 0.0) + self.wall_seconds
-        past = {one.number: one.stats for one in past_generations(folder) if one.number < number}
-        known: dict[int, GenerationStats] = {**earlier, **past, number: {"words": words, "seconds": seconds}}
-        return {key: known[key] for key in sorted(known)[-KEPT_STATS:]}
+        """Add this call's times to ``stats.json``, and the counts of earlier generations, which may soon be removed."""
+        number, earlier = self._plan.generation, read_stats(folder)
+        own = earlier.find(number)
+        times = {"words": own.words + self._timings.words, "seconds": own.seconds + self.wall_seconds}
+        past = (generation for generation in known_generations(folder) if generation.number < number)
+        stats = RunStats(
+            shards=earlier.shards + len(self._added),
+            words=earlier.words + self._timings.words,
+            wall_seconds=earlier.wall_seconds + self.wall_seconds,
+            seconds={stage: earlier.seconds.get(stage, 0.0) + taken for stage, taken in self._seconds().items()},
+            generations=earlier.generations,
+        )
+        write_stats(folder, stats.replace(*past, own.model_copy(update=times)))
 
     def confirm(self, folder: OutputFolder) -> None:
         """Record in ``stats.json`` that a run has found nothing to change since the plan's generation was finished.
 
         The first generation needs no record, since nothing is compared with it.
         """
-        stats, number = folder.stats(), self._plan.generation
-        generations = stats.get("generations", {})
-        own = generations.get(number, {})
-        if number > 0 and not own.get("confirmed"):
-            with suppress(StoreError), store_errors(folder.metadata / STATS_NAME):
-                _write_stats(folder, {**stats, "generations": {**generations, number: {**own, "confirmed": True}}})
+        stats = read_stats(folder)
+        own = stats.find(self._plan.generation)
+        if own.number > 0 and not own.confirmed:
+            write_stats(folder, stats.replace(own.model_copy(update={"confirmed": True})))
 
     def result(self, job: ResolvedJob, *, done_before: int) -> RunReport:
         """Return the result of the call, given how many of the plan's shards were committed before it."""
@@ -244,8 +216,3 @@ class RunTally:
 
     def _seconds(self) -> dict[str, float]:
         return {stage: getattr(self._timings, stage) for stage in STAGES}
-
-
-def _write_stats(folder: OutputFolder, stats: Mapping[str, object]) -> None:
-    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
-    write_atomically(folder.metadata / STATS_NAME, orjson.dumps(stats, option=options), staging=folder.staging)

@@ -5,35 +5,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Self, TypeVar
 
 import orjson
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
 from concord.models.config import first_fault
 from concord.pipeline.errors import IntegrityError, ReconciliationError
-from concord.pipeline.output.schema import SCHEMAS, SHARD_TABLES
-from concord.pipeline.plan import Plan, ShardRef
+from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.plan import Plan
 from concord.pipeline.storage.output_paths import OutputPath, read_bytes
-
-MANIFEST_VERSION = 1
 
 # What a file says is checked where it is read: somebody else may have made the collection.
 _STRICT = ConfigDict(strict=True, extra="forbid")
-_Count = Annotated[int, Field(ge=0, lt=1 << 53)]
-_Number = Annotated[int, Field(ge=0, lt=1 << 31)]
+_PART = rf"^({'|'.join(SCHEMAS)})/part-[0-9]{{5,10}}-g[0-9]{{1,10}}-[0-9a-f]{{8}}\.parquet$"
 
 RecordT = TypeVar("RecordT")
-
-
-def _checked_names(files: "Mapping[str, DataFile]") -> "Mapping[str, DataFile]":
-    for table, part in files.items():
-        if table not in SHARD_TABLES or not part.path.startswith(f"{table}/"):
-            raise ValueError(f"expected a part of {table}, got {part.path}")
-    return files
-
-
-def _checked_name(part: "DataFile") -> "DataFile":
-    if not part.path.startswith("names/"):
-        raise ValueError(f"expected a part of names, got {part.path}")
-    return part
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,9 +32,9 @@ class DataFile:
 
     __pydantic_config__ = _STRICT
 
-    path: Annotated[str, Field(pattern=r"^[a-z]+/part-[0-9]{5,10}-g[0-9]{1,10}-[0-9a-f]{8}\.parquet$")]
-    rows: _Count
-    size: _Count
+    path: Annotated[str, Field(pattern=_PART)]
+    rows: NonNegativeInt
+    size: NonNegativeInt
     sha256: str
 
 
@@ -69,15 +53,15 @@ class CommitRecord:
 
     __pydantic_config__ = _STRICT
 
-    shard: _Number
-    generation: _Number
-    read: _Count
-    annotated: _Count
-    unchanged: _Count
-    dead_letters: _Count
-    files: Annotated[Mapping[str, DataFile], AfterValidator(_checked_names)] = field(default_factory=dict)
+    shard: NonNegativeInt
+    generation: NonNegativeInt
+    read: NonNegativeInt
+    annotated: NonNegativeInt
+    unchanged: NonNegativeInt
+    dead_letters: NonNegativeInt
+    files: Mapping[str, DataFile] = field(default_factory=dict)
     stats: Mapping[str, int | float] = field(default_factory=dict)
-    annotated_in: tuple[tuple[_Number, _Count], ...] = ()
+    annotated_in: tuple[tuple[NonNegativeInt, NonNegativeInt], ...] = ()
 
     def document_generations(self, documents: int) -> list[int]:
         """Return the generation in which each document was last annotated, in the order of the rows.
@@ -103,16 +87,15 @@ class Manifest:
 
     __pydantic_config__ = _STRICT
 
-    manifest_version: int = MANIFEST_VERSION
     schema_version: int
-    generation: _Number
+    generation: NonNegativeInt
     plan: str
-    read: _Count
-    annotated: _Count
-    unchanged: _Count
-    dead_letters: _Count
+    read: NonNegativeInt
+    annotated: NonNegativeInt
+    unchanged: NonNegativeInt
+    dead_letters: NonNegativeInt
     shards: tuple[CommitRecord, ...]
-    names: Annotated[DataFile, AfterValidator(_checked_name)] | None = None
+    names: DataFile | None = None
 
     @classmethod
     def of(cls, plan: Plan, shards: Iterable[CommitRecord], *, read: int) -> Self:
@@ -172,11 +155,6 @@ def check_equation(report: CommitRecord | Manifest, *, where: str) -> None:
             f"{where}: {report.read} records were planned, but {report.annotated} annotated + {report.unchanged} "
             f"unchanged + {report.dead_letters} dead letters = {outcomes}; has the input changed since it was planned?"
         )
-
-
-def shard_ref(report: CommitRecord) -> ShardRef:
-    """Return the reference by which plans name this commit."""
-    return ShardRef(shard=report.shard, generation=report.generation)
 
 
 def canonical_json(value: Manifest | CommitRecord) -> bytes:

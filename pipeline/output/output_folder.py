@@ -10,10 +10,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
 
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.generations import (
@@ -45,49 +41,12 @@ from concord.pipeline.storage.output_paths import (
     list_folder,
     names_in,
     output_path,
-    read_bytes,
     remove,
 )
 
 _BY_GENERATION = ("commits", "attempts")
-STATS_NAME = "stats.json"
 SETTINGS_NAME = "settings.yaml"
 _NAMED = 5
-
-
-# Up to the year 5138: somebody else may have written the file.
-_Seconds = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
-_Count = Annotated[int, Field(ge=0, lt=1 << 53)]
-
-
-class GenerationStats(TypedDict, total=False):
-    """What ``stats.json`` says of a generation.
-
-    ``finished`` and ``counts`` are there once a later one is about to replace it, ``confirmed`` once a later run has
-    found nothing to change. ``plan`` is the digest of its plan, ``model`` its tagger as the job named it, and
-    ``tagger`` the identity of this.
-    """
-
-    words: _Count
-    seconds: _Seconds
-    finished: _Seconds
-    counts: dict[str, _Count]
-    plan: str
-    model: str
-    tagger: dict[str, str | bool | None]
-    confirmed: bool
-
-
-class _Stats(TypedDict, total=False):
-    shards: int
-    words: int
-    wall_seconds: float
-    seconds: dict[str, float]
-    words_per_second: dict[str, float]
-    generations: dict[Annotated[int, Field(ge=0, lt=1 << 31)], GenerationStats]
-
-
-_STATS = TypeAdapter(_Stats)
 
 
 class OutputFolder:
@@ -228,13 +187,6 @@ class OutputFolder:
         """Read the manifest; None while the run is not finished, IntegrityError if it cannot be read."""
         current = self.generations.current()
         return None if current is None else current.manifest()
-
-    def stats(self) -> dict[str, Any]:
-        """Read the timings of the runs so far (see concord.pipeline.annotate); empty if there are none."""
-        try:
-            return dict(_STATS.validate_json(read_bytes(self.metadata / STATS_NAME)))
-        except (FileNotFoundError, ValidationError):
-            return {}
 
     def check_newest(self, generation: int) -> None:
         """Raise PlanError when a newer generation was started: that of a worker whose driver is gone is dropped."""

@@ -1,4 +1,4 @@
-"""Counts: of a shard, in its commit record, and of every generation of a collection, of removed ones too.
+"""Counts: of a shard, in its commit record, and of a collection.
 
 They are whole numbers and no times, so that equal plans have equal counts.
 """
@@ -6,7 +6,6 @@ They are whole numbers and no times, so that equal plans have equal counts.
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
@@ -18,16 +17,10 @@ from numpy.typing import NDArray
 from concord.models.data.outputs import Prediction
 from concord.models.evaluation.metrics import count_unlabelled, name_labels
 from concord.pipeline.documents import AnnotatedDocument
-from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.names.values import VALUES
-from concord.pipeline.output.generations import generation_name
 from concord.pipeline.output.manifest import CommitRecord, Manifest
-from concord.pipeline.output.output_folder import GenerationStats, OutputFolder
 from concord.pipeline.output.tables import without_candidates, without_lost_pages
 
-UNCERTAINTY_BINS = 40
-UNCERTAINTY_BIN_WIDTH = 0.05
-"""Nats. Bin ``uncertainty.07`` counts words from 0.35 to 0.40; the last counts everything above."""
 GUESSED_ENCODINGS = "guessed_encodings"
 """Counts the documents whose bytes were not UTF-8 and whose encoding was guessed."""
 OF_TYPE = "entities."
@@ -67,9 +60,9 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
         threshold: nats above which stage two decides; None for a tagger with one stage.
 
     Returns:
-        Name to number: those of ``ALWAYS_COUNTED``, but for near_ties; ``entities.<type>``; ``uncertainty.<bin>``;
-        ``scored_entities``; ``confidence_millionths``; ``candidates``; ``guessed_encodings``; ``replaced``;
-        ``extracted_texts``; ``lost_pages``; ``meta_nulls.<field>``; ``dead_letters.<stage>.<error>``.
+        Name to number: those of ``ALWAYS_COUNTED``, but for near_ties; ``entities.<type>``; ``scored_entities``;
+        ``confidence_millionths``; ``candidates``; ``guessed_encodings``; ``replaced``; ``extracted_texts``;
+        ``lost_pages``; ``meta_nulls.<field>``; ``dead_letters.<stage>.<error>``.
     """
     tokens, sentences, entities = tables["tokens"], tables["sentences"], without_candidates(tables["entities"])
     uncertainty = np.asarray(tokens["uncertainty"].drop_null().to_numpy()).astype(np.float64)
@@ -87,9 +80,6 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
             "refined_sentences": _sentences_with(refined, _values(sentences, "n_tokens").astype(np.int64)),
         }
     )
-    bins = np.minimum((uncertainty / UNCERTAINTY_BIN_WIDTH).astype(np.int64), UNCERTAINTY_BINS - 1)
-    for number, count in zip(*np.unique(bins, return_counts=True), strict=True):
-        counts[f"uncertainty.{number:02d}"] = int(count)
     counts.update(f"{OF_TYPE}{label}" for label in entities["label"].to_pylist())
     confidence = np.asarray(entities["confidence"].drop_null().to_numpy()).astype(np.float64)
     if len(confidence):
@@ -191,90 +181,3 @@ def _sentences_with(marked: NDArray[np.generic], lengths: NDArray[np.int64]) -> 
     """Count the sentences with a marked word; every sentence has a word."""
     owners = np.repeat(np.arange(len(lengths)), lengths)
     return len(np.unique(owners[marked.astype(np.bool_)]))
-
-
-LETTERS, CONFIDENT, OF_WORDS = "dead letters per document", "mean confidence", " per 1,000 words"
-_COUNTED = (OF_TYPE, CONFIDENCE, SCORED)
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """How many of how many; of a mean confidence, the sum of what confidences lack of 1, which are expected errors."""
-
-    count: float
-    of: int
-    scale: int = 1
-
-    @property
-    def rate(self) -> float:
-        """Count per word, record or entity."""
-        return self.count / self.of
-
-    @property
-    def shown(self) -> float:
-        """The value as people read it."""
-        return (self.scale < 0) + self.scale * self.rate
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PastGeneration:
-    """A generation that is kept, or that was removed; its manifest cannot be read if ``stats`` has no counts."""
-
-    name: str
-    stats: GenerationStats
-    is_kept: bool = False
-
-    @property
-    def number(self) -> int:
-        """The number of its plan."""
-        return int(self.name)
-
-    @property
-    def words_per_second(self) -> float | None:
-        """Words annotated per second of work; None if there was none."""
-        words, seconds = self.stats.get("words"), self.stats.get("seconds")
-        return words / seconds if words and seconds else None
-
-    @property
-    def entities(self) -> dict[str, int]:
-        """Entities by type."""
-        counts = self.stats.get("counts", {})
-        return {name.removeprefix(OF_TYPE): number for name, number in counts.items() if name.startswith(OF_TYPE)}
-
-    def shares(self, types: Iterable[str]) -> dict[str, Share]:
-        """Return what can be compared with other generations, by name, of entities those of some types."""
-        counts, entities = self.stats.get("counts", {}), self.entities
-        scored, words = counts.get(SCORED, 0), counts.get("tokens", 0)
-        found = {
-            LETTERS: Share(counts.get("dead_letters", 0), counts.get("read", 0)),
-            CONFIDENT: Share(scored - counts.get(CONFIDENCE, 0) / 1e6, scored, -1),
-            **{f"{label}{OF_WORDS}": Share(entities.get(label, 0), words, 1000) for label in types},
-        }
-        return {name: share for name, share in found.items() if share.of}
-
-
-def past_generations(folder: OutputFolder) -> list[PastGeneration]:
-    """Return every generation, the oldest first; those that are removed if ``stats.json`` has their counts."""
-    recorded, current = folder.stats().get("generations", {}), folder.generations.current()
-    kept = {} if current is None else {current.name: current}
-    kept |= {generation.name: generation for generation in folder.generations.history()}
-    removed = (number for number, stats in recorded.items() if "counts" in stats)
-    found = {number: PastGeneration(name=generation_name(number), stats=recorded[number]) for number in removed}
-    for name, generation in kept.items():
-        stats = recorded.get(generation.number, GenerationStats()) | {"finished": generation.finished}
-        try:
-            if "counts" not in stats:
-                manifest, plan = generation.manifest(), generation.plan()
-                totals = {
-                    key: count for key, count in total_counts(manifest.shards).items() if key.startswith(_COUNTED)
-                }
-                stats["counts"] = {"read": manifest.read, **collection_counts(manifest), **totals}
-                stats |= {
-                    "plan": manifest.plan,
-                    "model": plan.config.tagger.model,
-                    "tagger": plan.tagger.model_dump(mode="json"),
-                }
-        except (IntegrityError, PlanError):  # 'concord verify' explains what is broken
-            pass
-        found[generation.number] = PastGeneration(name=name, stats=stats, is_kept=True)
-    return [found[number] for number in sorted(found)]

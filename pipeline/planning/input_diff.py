@@ -18,7 +18,7 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import find_differences
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.collection import read_dead_letters
-from concord.pipeline.output.manifest import CommitRecord, shard_ref
+from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.plan import Plan, RenamedDocument, ShardRef, Source
@@ -180,7 +180,7 @@ def read_existing(
         generation = _Generation(plan, sources, outdated=_outdated_formats(plan, config))
         for report in finished.values():
             shard = ExistingShard(
-                ref=shard_ref(report),
+                ref=ShardRef(shard=report.shard, generation=report.generation),
                 is_current=not differences,
                 has_parses=not any(line.startswith(("parser:", "parser.")) for line in differences),
             )

@@ -20,6 +20,7 @@ from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.manifest import check_equation
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import iter_batches
+from concord.pipeline.output.run_stats import RunStats, read_stats
 from concord.pipeline.output.schema import CANDIDATE, ERRORS
 from concord.pipeline.output.shard_stats import total_counts
 from concord.pipeline.output.tables import without_lost_pages
@@ -86,7 +87,7 @@ def write_report(folder: OutputFolder) -> OutputPath:
     check_equation(collection.manifest, where=str(collection.output))
     path = folder.metadata / REPORT_NAME
     with folder.writing():
-        write_page(path, _render(collection, folder.stats()), staging=folder.staging)
+        write_page(path, _render(collection, read_stats(folder)), staging=folder.staging)
     return path
 
 
@@ -121,8 +122,8 @@ def format_count(value: int) -> str:
     return f"{value:,}".replace(",", "\u202f")
 
 
-def _render(collection: Collection, stats: Mapping[str, Any]) -> str:
-    """Render the report as HTML; ``stats`` is the content of stats.json, of which missing keys are not shown."""
+def _render(collection: Collection, stats: RunStats) -> str:
+    """Render the report as HTML."""
     plan, manifest = collection.plan, collection.manifest
     types, is_exact = _count_names(collection)
     return load_template("concord.pipeline.report", "report.html.j2").render(
@@ -178,14 +179,11 @@ def _reasons(collection: Collection) -> Sequence[Reason]:
     return sorted(reasons.values(), key=lambda reason: -reason.count)
 
 
-def _stages(stats: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return how long each stage took, and its words per second."""
-    seconds = dict(stats.get("seconds", {}))
-    if "wall_seconds" in stats:
-        seconds["whole run"] = stats["wall_seconds"]
-    words = stats.get("words", 0)
+def _stages(stats: RunStats) -> list[dict[str, Any]]:
+    """Return how long each stage took, and its words per second; empty if nothing was timed."""
+    seconds = {**stats.seconds, "whole run": stats.wall_seconds} if stats.wall_seconds else {}
     return [
-        {"name": name, "seconds": taken, "rate": round(words / taken) if taken > 0 and words else None}
+        {"name": name, "seconds": taken, "rate": round(stats.words / taken) if taken > 0 and stats.words else None}
         for name, taken in seconds.items()
     ]
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -15,6 +14,7 @@ from concord.models.errors import ConfigError
 from concord.pipeline.annotate import dry_run
 from concord.pipeline.errors import InputError, PlanError, ReconciliationError, ShardError
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.run_stats import read_stats
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
@@ -206,11 +206,12 @@ def test_stats_add_up_the_times_of_all_calls(source: Path, tmp_path: Path) -> No
     with pytest.raises(ShardError):
         runs.run_job(config, build=build_failing_worker)
     report = runs.run_job(config)
-    stats = orjson.loads((tmp_path / "out" / "_run" / "stats.json").read_bytes())
+    stats = read_stats(OutputFolder(tmp_path / "out"))
     tokens = pq.read_table(tmp_path / "out" / "tokens").num_rows
-    assert (stats["shards"], stats["words"]) == (report.shards, tokens)
-    assert set(stats["seconds"]) == {"read", "parse", "tag", "write"}
-    assert stats["words_per_second"]["run"] == pytest.approx(tokens / stats["wall_seconds"])
+    assert (stats.shards, stats.words) == (report.shards, tokens)
+    assert set(stats.seconds) == {"read", "parse", "tag", "write"}
+    (first,) = stats.generations
+    assert (first.number, first.words, first.seconds) == (0, tokens, stats.wall_seconds)
     assert report.words_per_second == pytest.approx(report.words / report.wall_seconds)
 
 

@@ -13,7 +13,8 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.collection import Collection, open_collection
-from concord.pipeline.output.output_folder import STATS_NAME, OutputFolder
+from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.run_stats import STATS_NAME, read_stats
 from concord.pipeline.output.shard_stats import collection_counts, total_counts
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import read_bytes
@@ -133,18 +134,16 @@ def _generation(job: ResolvedJob) -> str | None:
 
 def _expected_seconds(folder: OutputFolder, report: RunReport) -> float | None:
     """Estimate the time of a run from the time per document of earlier runs; None if there are none."""
-    stats, manifest = folder.stats(), folder.manifest()
+    stats, manifest = read_stats(folder), folder.manifest()
     counts = total_counts(manifest.shards) if manifest is not None else {}
-    rate = stats.get("words_per_second", {}).get("run")
-    if not counts.get("documents") or not rate:
+    if not counts.get("documents") or not stats.words_per_second:
         return None
     words = counts["tokens"] / counts["documents"]
     changes = report.changes
     to_parse = changes.new + changes.changed + changes.again - changes.parsed
     # Documents whose parses are reused take only the share of the time that the other stages take.
-    seconds = stats["seconds"]
-    without_parser = 1 - seconds["parse"] / max(sum(seconds.values()), 1e-9)
-    return float(words * (to_parse + changes.parsed * without_parser) / rate)
+    without_parser = 1 - stats.seconds["parse"] / max(sum(stats.seconds.values()), 1e-9)
+    return words * (to_parse + changes.parsed * without_parser) / stats.words_per_second
 
 
 def _values(report: RunReport, tagger: ResolvedTagger) -> dict[str, Any]:

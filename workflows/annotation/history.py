@@ -1,9 +1,8 @@
 """``concord history`` and ``concord files``: the generations of a collection, what the last has moved, and files."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,8 +12,9 @@ from concord.pipeline.errors import PlanError
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
+from concord.pipeline.output.run_stats import GenerationStats, known_generations
 from concord.pipeline.output.schema import SCHEMAS
-from concord.pipeline.output.shard_stats import CONFIDENT, LETTERS, OF_WORDS, PastGeneration, Share, past_generations
+from concord.pipeline.output.shard_stats import CONFIDENCE, SCORED
 from concord.pipeline.output.tables import without_candidates, without_lost_pages
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, counted, printable, table
@@ -25,6 +25,7 @@ DRIFT = 5
 SURE = 3
 """Standard deviations that a change must exceed; by chance alone a share moves so far once in 370 times."""
 NAMED = 5
+LETTERS, CONFIDENT, OF_WORDS = "dead letters per document", "mean confidence", " per 1,000 words"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +59,7 @@ def history(output: OutputPath) -> Answer:
         versions.setdefault(name, []).append(version)
     rows = [
         _describe(generation, versions.get(generation.name, []), is_current=generation.name == current.name)
-        for generation in past_generations(folder)
+        for generation in known_generations(folder)
     ]
     types = sorted({label for row in rows for label in row.entities})
     titles = (name.replace("_", " ") for name in _COLUMNS)
@@ -119,6 +120,25 @@ def files(output: OutputPath, *, name: str | None, generation: int | None, versi
     return Answer(values=values, text="\n".join(path for paths in parts.values() for path in paths))
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many of how many; of a mean confidence, the sum of what confidences lack of 1, which are expected errors."""
+
+    count: float
+    of: int
+    scale: int = 1
+
+    @property
+    def rate(self) -> float:
+        """Count per word, record or entity."""
+        return self.count / self.of
+
+    @property
+    def shown(self) -> float:
+        """The value as people read it."""
+        return (self.scale < 0) + self.scale * self.rate
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Move:
     """A share that has moved, and the names, or reasons of dead letters, with most of the difference.
@@ -137,10 +157,9 @@ class Move:
 def check(output: OutputPath, *, amount: float) -> Answer:
     """Compare what the last run has written with the generation before; ``amount`` is the relative change allowed."""
     latest = open_collection(output)
-    past = {one.number: one for one in past_generations(latest.folder)}
-    pair = [past[number] for number in sorted(past)[-2:]]
+    pair = known_generations(latest.folder)[-2:]
     reasons, moves = latest.plan.reasons, list[Move]()
-    if pair[-1].stats.get("confirmed"):
+    if pair[-1].confirmed:
         pair, reasons = pair[-1:], ()
         text = f"{output}: the last run has changed nothing, so that there is nothing to compare"
     elif len(pair) == 1 or not pair[0].is_kept:
@@ -151,7 +170,7 @@ def check(output: OutputPath, *, amount: float) -> Answer:
     else:
         collections = [open_collection(latest.folder, generation=one.number) for one in pair]
         types = {label for one in pair for label in one.entities}
-        moves = _moves(pair[0].shares(types), pair[1].shares(types), collections, amount=amount)
+        moves = _moves(_shares(pair[0], types), _shares(pair[1], types), collections, amount=amount)
         moved = ", ".join(["these shares have moved", *(f"because {reason}" for reason in reasons)])
         text = f"{output}: from generation {pair[0].name} to {pair[1].name} " + (
             "\n".join([f"{moved}:", *map(_describe_move, moves)])
@@ -174,18 +193,30 @@ def has_moved(before: Share, after: Share, *, amount: float) -> bool:
     return abs(difference) > amount * before.rate and difference**2 > SURE**2 * variance
 
 
-def _describe(generation: PastGeneration, versions: list[str], *, is_current: bool) -> ListedGeneration:
-    stats, confidence = generation.stats, generation.shares(()).get(CONFIDENT)
-    counts, seconds = stats.get("counts", {}), stats.get("finished")
+def _shares(generation: GenerationStats, types: Iterable[str]) -> dict[str, Share]:
+    """Return what can be compared with other generations, by name, of entities those of some types."""
+    counts, entities = generation.counts, generation.entities
+    scored, words = counts.get(SCORED, 0), counts.get("tokens", 0)
+    found = {
+        LETTERS: Share(counts.get("dead_letters", 0), counts.get("read", 0)),
+        CONFIDENT: Share(scored - counts.get(CONFIDENCE, 0) / 1e6, scored, -1),
+        **{f"{label}{OF_WORDS}": Share(entities.get(label, 0), words, 1000) for label in types},
+    }
+    return {name: share for name, share in found.items() if share.of}
+
+
+def _describe(generation: GenerationStats, versions: list[str], *, is_current: bool) -> ListedGeneration:
+    counts, confidence = generation.counts, _shares(generation, ()).get(CONFIDENT)
+    is_timed = generation.words and generation.seconds
     return ListedGeneration(
         generation=generation.number,
         name=generation.name,
-        finished=datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None,
+        finished=None if generation.finished is None else generation.finished.isoformat(),
         documents=counts.get("documents"),
         words=counts.get("tokens"),
         dead_letters=counts.get("dead_letters"),
-        seconds=stats.get("seconds"),
-        words_per_second=generation.words_per_second,
+        seconds=generation.seconds or None,
+        words_per_second=generation.words / generation.seconds if is_timed else None,
         confidence=confidence.shown if confidence else None,
         entities=generation.entities,
         kept=generation.is_kept,

@@ -18,6 +18,7 @@ from concord.pipeline.exchange.review_queue import QueuedSentence, QueueForm, Qu
 from concord.pipeline.output.collection import read_dead_letters
 from concord.pipeline.output.manifest import sum_outcomes
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.run_stats import read_stats
 from concord.pipeline.output.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS
 from concord.pipeline.output.shard_stats import collection_counts
 from concord.pipeline.output.verify import verify as find_faults
@@ -71,7 +72,7 @@ def status(output: OutputPath) -> Answer:
     outcome = sum_outcomes(done.values(), is_new=lambda report: report.generation == plan.generation)
     finished = folder.is_finished(plan)
     content, change = _finished_content(folder) or (None, None)
-    stats, shards = folder.stats(), len(plan.shards) + len(plan.reused)
+    stats, shards = read_stats(folder), len(plan.shards) + len(plan.reused)
     read_done = sum(report.read for report in done.values())
     values = {
         "output": folder.output,
@@ -98,8 +99,8 @@ def status(output: OutputPath) -> Answer:
         ("tagger", describe_component(plan.tagger)),
         ("parser", describe_component(plan.parser)),
     ]
-    if rate := stats.get("words_per_second", {}).get("run"):
-        rows.append(("speed", f"{rate:,.0f} words/s"))
+    if stats.words_per_second:
+        rows.append(("speed", f"{stats.words_per_second:,.0f} words/s"))
     return Answer(values=values, text=table(rows))
 
 

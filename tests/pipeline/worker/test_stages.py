@@ -194,9 +194,6 @@ def test_count_rows_counts_outcomes() -> None:
         "changed_tokens": 1,
         "repeated_names": 0,
         "unlabelled_names": 0,
-        "uncertainty.06": 2,
-        "uncertainty.08": 1,
-        "uncertainty.13": 1,
         "dead_letters.read.e": 2,
     }
 

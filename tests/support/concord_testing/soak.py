@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.identity import ComponentIdentity, ResolvedTagger
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.run_stats import read_stats
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.worker.build import BuildWorker
@@ -397,8 +398,8 @@ class Round:
         plan = OutputFolder(self._reference).plan()
         self._generation = plan.generation
         self._shards = len(plan.shards)
-        timed = OutputFolder(self._reference).stats()
-        self._shard_seconds = timed["wall_seconds"] / max(timed["shards"], 1) if timed else time.monotonic() - started
+        timed = read_stats(OutputFolder(self._reference))
+        self._shard_seconds = timed.wall_seconds / timed.shards if timed.shards else time.monotonic() - started
 
     def _suffer(self, run: int, fault: Fault) -> bool:
         """Start a run, let the fault happen, and return whether the run finished all the same."""

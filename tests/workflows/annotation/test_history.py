@@ -9,8 +9,7 @@ import pytest
 from concord_testing import runs
 from concord_testing.command_line import concord
 
-from concord.pipeline.output.shard_stats import Share
-from concord.workflows.annotation.history import has_moved
+from concord.workflows.annotation.history import Share, has_moved
 
 pytestmark = pytest.mark.slow
 
