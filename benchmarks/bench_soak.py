@@ -33,8 +33,7 @@ from concord.pipeline.config import ParserConfig
 from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.plan import Plan
 from concord.pipeline.resources import bound_caches
-from concord.pipeline.worker.build import build_worker
-from concord.pipeline.worker.shard_worker import ShardWorker
+from concord.pipeline.worker.shard_worker import ShardWorker, build_worker
 from concord.workflows.registry import find_entity_tagger
 
 _WORDS = ("Anna", "Bob", "Geneva", "New", "Smith", "York", "cat", "quickly", "walking", "the", "on", "and", "a")

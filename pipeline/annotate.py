@@ -27,8 +27,8 @@ from concord.pipeline.report.html import write_report
 from concord.pipeline.run_report import OnProgress, RunReport, RunTally
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import read_bytes
-from concord.pipeline.worker.build import BuildWorker, build_worker
 from concord.pipeline.worker.shard_progress import Timings
+from concord.pipeline.worker.shard_worker import BuildWorker, build_worker
 
 
 def annotate(

@@ -73,11 +73,10 @@ class TextAnnotator:
         """
         names = [str(number) for number in range(len(texts))] if ids is None else ids
         records = [_to_document(number, *pair) for number, pair in enumerate(zip(texts, names, strict=True))]
-        documents = [record for record in records if isinstance(record, Document)]
         with self._lock, torch_threads(self._threads):
-            outcomes = iter(run_batch(documents, self._run, stage="tag", on_shortage=free_memory))
+            outcomes = run_batch(records, self._run, stage="tag", on_shortage=free_memory)
             trim_heap()
-        return [next(outcomes) if isinstance(record, Document) else record for record in records]
+        return outcomes
 
     def _run(self, documents: Sequence[Document]) -> list[AnnotatedDocument | DeadLetter]:
         return self._tag.run(self._parse.run(documents))

@@ -19,8 +19,8 @@ from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.resources import existing_objects_frozen, torch_threads
 from concord.pipeline.worker.attempts import ShardRunner
-from concord.pipeline.worker.build import BuildWorker, build_worker
 from concord.pipeline.worker.shard_progress import OnShardProgress, ShardProgress, Timings
+from concord.pipeline.worker.shard_worker import BuildWorker, build_worker
 
 logger = logging.getLogger(__name__)
 

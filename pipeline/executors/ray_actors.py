@@ -31,8 +31,8 @@ from concord.pipeline.resources import WAIT_POLICY, resident_bytes
 from concord.pipeline.storage.files import is_url
 from concord.pipeline.storage.output_paths import output_path, read_bytes
 from concord.pipeline.worker.attempts import ShardRunner, forget_attempts
-from concord.pipeline.worker.build import BuildWorker
 from concord.pipeline.worker.shard_progress import OnShardProgress, ShardProgress, Timings
+from concord.pipeline.worker.shard_worker import BuildWorker
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from concord.pipeline.executors.ray_setup import leftovers_ended, resolve_auth_m
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.resources import usable_cores
 from concord.pipeline.storage.atomic_writes import store_errors
-from concord.pipeline.worker.build import BuildWorker, build_worker
 from concord.pipeline.worker.shard_progress import OnShardProgress
+from concord.pipeline.worker.shard_worker import BuildWorker, build_worker
 
 logger = logging.getLogger(__name__)
 

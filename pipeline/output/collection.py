@@ -245,7 +245,7 @@ def read_collection(
         IntegrityError: when a part is missing, damaged or too short.
     """
     for report in collection.manifest.shards:
-        yield from _read_shard(collection, report, wanted)
+        yield from read_shard({name: collection.path(part) for name, part in report.files.items()}, wanted)
 
 
 def entity_marks(document: CollectedDocument, text: str) -> list[Mark]:
@@ -304,10 +304,8 @@ def group_words(sentence: SentenceRow) -> list[tuple[TokenRow, ...]]:
     return [tuple(words) for _, words in groupby(sentence.tokens, key=lambda word: (word.start_char, word.end_char))]
 
 
-def _read_shard(
-    collection: Collection, report: CommitRecord, wanted: Callable[[str], bool]
-) -> Iterator[CollectedDocument]:
-    parts = {name: collection.path(part) for name, part in report.files.items()}
+def read_shard(parts: Mapping[str, OutputPath], wanted: Callable[[str], bool]) -> Iterator[CollectedDocument]:
+    """Read the documents of a shard from its parts, by table; otherwise as ``read_collection``."""
     sentences = _RowReader(parts["sentences"], SENTENCE_COLUMNS, partial(starmap, SentenceRow))
     # A batch has a column for every field, which _make would check again, in twice the time.
     words = _RowReader(parts["tokens"], TokenRow._fields, partial(map, partial(tuple.__new__, TokenRow)))

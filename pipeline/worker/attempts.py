@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from concord.pipeline.documents import DeadLetter, ParsedDocument
 from concord.pipeline.errors import DeviceError, ShardError, ShortageError
@@ -27,12 +27,9 @@ from concord.pipeline.readers.records import RecordError
 from concord.pipeline.resources import free_memory
 from concord.pipeline.storage.atomic_writes import store_errors, write_unsynced
 from concord.pipeline.storage.output_paths import OutputPath, output_path, read_bytes, remove
-from concord.pipeline.worker.build import BuildWorker
+from concord.pipeline.worker.commit_stage import Outcome
 from concord.pipeline.worker.shard_progress import OnShardProgress, ShardProgress, Timings
-
-if TYPE_CHECKING:
-    from concord.pipeline.worker.commit_stage import Outcome
-    from concord.pipeline.worker.shard_worker import Record, ShardWorker
+from concord.pipeline.worker.shard_worker import BuildWorker, Record, ShardWorker
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +163,7 @@ class _IsolatedShard:
         self._share = 0.0
         self._fatal: dict[int, DeadLetter] = {}
 
-    def annotate(self, records: "Sequence[Record]") -> "list[Outcome]":
+    def annotate(self, records: Sequence[Record]) -> list[Outcome]:
         """Annotate each document alone, and then all that do not end the process as planned.
 
         Where those end it together, the outcomes are those of each alone.
@@ -181,7 +178,7 @@ class _IsolatedShard:
         together = self._call(("parse", "tag"), left)
         return alone if isinstance(together, RecordError) else together
 
-    def _annotate_alone(self, number: int, record: Any) -> "Outcome":
+    def _annotate_alone(self, number: int, record: Any) -> Outcome:
         stages: tuple[Stage, ...] = ("parse", "tag")
         for stage in stages:
             if isinstance(record, DeadLetter):
@@ -219,13 +216,13 @@ class _IsolatedShard:
             self._on_progress(ShardProgress(shard=self._shard.index, stage="parse", share=self._share))
 
 
-def _characters(record: "Record") -> int:
+def _characters(record: Record) -> int:
     if isinstance(record, DeadLetter):
         return 0
     return len(record.document.text if isinstance(record, ParsedDocument) else record.text)
 
 
-_workers: "list[ShardWorker]" = []
+_workers: list[ShardWorker] = []
 """The worker of a process of its own."""
 
 

@@ -130,10 +130,8 @@ class CommitStage:
                 pieces.append(annotated_tables(batch, self._signature, keep_text=self._keep_text))
             return batch
 
-        documents = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
-        results = iter(run_batch(documents, tabulate, stage="write"))
-        tables = {name: pa.concat_tables([piece[name] for piece in pieces]) for name in pieces[0]}
-        return tables, [next(results) if isinstance(outcome, AnnotatedDocument) else outcome for outcome in outcomes]
+        results = run_batch(outcomes, tabulate, stage="write")
+        return {name: pa.concat_tables([piece[name] for piece in pieces]) for name in pieces[0]}, results
 
     def _commit(self, report: CommitRecord, tables: dict[str, pa.Table], shard: Shard) -> CommitRecord:
         folder = self._folder

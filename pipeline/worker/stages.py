@@ -1,26 +1,20 @@
-"""The stages read, parse and tag: a shard's pieces to documents, to parsed documents, to annotated ones.
-
-Parses of earlier generations come as tables.
-"""
+"""The stages read, parse and tag: a shard's pieces to documents, to parsed documents, to annotated ones."""
 
 import math
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import pyarrow as pa
-
 from concord.models.data.outputs import OnBatch, Prediction, PredictOptions, Source, known_numbers
 from concord.models.data.sentence import Sentence, visible
 from concord.models.errors import ConcordError
 from concord.models.labels import Span, decode_spans
-from concord.models.terms import TermMatcher
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.corrections.correction import text_digest
 from concord.pipeline.documents import (
@@ -33,17 +27,16 @@ from concord.pipeline.documents import (
     join_pieces,
 )
 from concord.pipeline.errors import DeviceError, InputError, PlanError, ShortageError
-from concord.pipeline.output.collection import tagger_input
+from concord.pipeline.output.collection import SentenceRow, read_shard, tagger_input
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.parquet_parts import read_part
-from concord.pipeline.plan import Shard, ShardRef
+from concord.pipeline.plan import Shard
 from concord.pipeline.readers.read_file import libraries_of, read_piece
 from concord.pipeline.resources import shortage_errors
 from concord.pipeline.storage.files import file_state
-from concord.pipeline.worker.shard_progress import OnShare
 
 if TYPE_CHECKING:
     from concord.models.confidence import Calibration
+    from concord.models.terms import TermMatcher
 
 OUT_OF_MEMORY = "out_of_memory"
 """The code of a text's dead letter for which this process has no memory."""
@@ -53,15 +46,16 @@ Result = TypeVar("Result")
 
 
 def run_batch(
-    items: Sequence[Item],
-    run: Callable[[Sequence[Item]], Sequence[Result]],
+    records: Sequence[Item | DeadLetter],
+    run: Callable[[Sequence[Item]], Sequence[Result | DeadLetter]],
     *,
     stage: str,
     on_shortage: Callable[[], None] | None = None,
 ) -> list[Result | DeadLetter]:
-    """Run a batch in one call; when that raises, run each item alone.
+    """Run a batch in one call; when that raises, run each record alone.
 
     Those at fault become dead letters with the code ``<stage>_failed`` or ``out_of_memory``, in place of their results.
+    Dead letters among the records stay.
 
     Args:
         on_shortage: called after a call that finds no memory; if None, that raises ShortageError.
@@ -69,10 +63,10 @@ def run_batch(
     Raises:
         ConcordError: no document is at fault; the store, the model or the device is broken.
     """
-    if not items:
-        return []
+    items = [record for record in records if not isinstance(record, DeadLetter)]
     try:
-        return list(run(items))
+        results = iter(run(items) if items else ())
+        return [record if isinstance(record, DeadLetter) else next(results) for record in records]
     except ShortageError as error:
         if on_shortage is None:
             raise
@@ -85,69 +79,17 @@ def run_batch(
             raise DeviceError(f"{stage}: the device is lost: {type(error).__name__}: {error}") from error
         # The worker's edge: whatever a document raises is its dead letter.
         code, message = f"{stage}_failed", f"{type(error).__name__}: {error}"
-    if len(items) == 1:
-        return [DeadLetter.for_document(items[0], stage=stage, error=code, message=message)]
-    return [result for item in items for result in run_batch([item], run, stage=stage, on_shortage=on_shortage)]
+    if len(items) > 1:
+        alone = (run_batch([record], run, stage=stage, on_shortage=on_shortage) for record in records)
+        return list(chain.from_iterable(alone))
+    fault = DeadLetter.for_document(items[0], stage=stage, error=code, message=message)
+    return [record if isinstance(record, DeadLetter) else fault for record in records]
 
 
 def _is_of_the_device(error: Exception) -> bool:
     # Where torch raised it, it is imported; a worker whose parser and tagger need no torch starts without it.
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(error, torch.AcceleratorError)
-
-
-_COLUMNS = {
-    "documents": ("doc_id", "text_sha256", "n_sentences", "n_tokens"),
-    "sentences": ("n_tokens", "continues"),
-    "tokens": ("start_char", "end_char", "text", "word", "lemma", "upos", "xpos", "feats", "head", "deprel"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """A document's rows in the tables of sentences and tokens."""
-
-    text_sha256: str
-    sentences: slice
-    tokens: slice
-
-
-class Parses:
-    """Parses of documents, looked up in the tables that hold them."""
-
-    def __init__(self, tables: Mapping[str, pa.Table]) -> None:
-        documents, sentences, tokens = (
-            [tables[name].column(column).to_pylist() for column in columns] for name, columns in _COLUMNS.items()
-        )
-        self._sentences = list(zip(*sentences, strict=True))
-        self._words = tokens
-        self._rows: dict[str, _Rows] = {}
-        sentence = token = 0
-        for doc_id, digest, n_sentences, n_tokens in zip(*documents, strict=True):
-            self._rows[doc_id] = _Rows(digest, slice(sentence, sentence + n_sentences), slice(token, token + n_tokens))
-            sentence, token = sentence + n_sentences, token + n_tokens
-
-    def find(self, document: Document) -> ParsedDocument | None:
-        """Return a document's parse; None if there is none, or only of another text."""
-        rows = self._rows.get(document.doc_id)
-        if rows is None or rows.text_sha256 != text_digest(document.text):
-            return None
-        words = zip(*(column[rows.tokens] for column in self._words), strict=True)
-        sentences = tuple(
-            ParsedSentence(words=tuple(ParsedWord(*next(words)) for _ in range(length)), continues=continues)
-            for length, continues in self._sentences[rows.sentences]
-        )
-        return ParsedDocument(document=document, sentences=sentences)
-
-
-def read_stored_parses(folder: OutputFolder, shards: Sequence[ShardRef]) -> list[Parses]:
-    """Read the parses that committed shards hold; IntegrityError if a commit record or part cannot be read."""
-    parses = []
-    for shard in shards:
-        report = folder.require_commit(shard.shard, generation=shard.generation)
-        tables = {name: read_part(folder.part(report, name), columns) for name, columns in _COLUMNS.items()}
-        parses.append(Parses(tables))
-    return parses
 
 
 class ReadStage:
@@ -186,13 +128,27 @@ class ReadStage:
             if str(file_state(uri).changed) != self._etags[uri]:
                 raise InputError(f"{uri}: has changed since the plan was made; run the command again")
         records = [record for piece in shard.pieces for record in read_piece(piece, self._config)]
-        sources = read_stored_parses(self._folder, shard.parses)
-        return [_parse_from(sources, record) if isinstance(record, Document) else record for record in records]
+        parses = self._stored_parses(shard, [record for record in records if isinstance(record, Document)])
+        return [parses.get(record.doc_id, record) if isinstance(record, Document) else record for record in records]
+
+    def _stored_parses(self, shard: Shard, documents: Sequence[Document]) -> dict[str, ParsedDocument]:
+        """Return the parses of documents that committed shards hold, by id; those of another text are left out."""
+        parses: dict[str, ParsedDocument] = {}
+        wanted = {document.doc_id: document for document in documents}
+        for source in shard.parses:
+            report = self._folder.require_commit(source.shard, generation=source.generation)
+            parts = {name: self._folder.part(report, name) for name in report.files}
+            for found in read_shard(parts, wanted.__contains__):
+                document = wanted[found.row.doc_id]
+                if found.row.text_sha256 == text_digest(document.text):
+                    sentences = tuple(map(_parsed_sentence, found.sentences))
+                    parses.setdefault(document.doc_id, ParsedDocument(document=document, sentences=sentences))
+        return parses
 
 
-def _parse_from(sources: Sequence[Parses], document: Document) -> Document | ParsedDocument:
-    """Return the document's first parse in the sources; the document itself where none has it."""
-    return next((parsed for parses in sources if (parsed := parses.find(document)) is not None), document)
+def _parsed_sentence(row: SentenceRow) -> ParsedSentence:
+    # Those of a ParsedWord are all fields between the number of the word and its labels.
+    return ParsedSentence(words=tuple(ParsedWord(*word[1:11]) for word in row.tokens), continues=row.continues)
 
 
 class DocumentParser(Protocol):
@@ -207,13 +163,18 @@ class DocumentParser(Protocol):
 class ParseStage:
     """Parses documents in batches; records that are parsed already and dead letters pass through."""
 
-    def __init__(self, parser: DocumentParser, *, batch_documents: int, on_share: OnShare | None = None) -> None:
+    def __init__(self, parser: DocumentParser, *, batch_documents: int) -> None:
         self._parser = parser
         self._batch_documents = batch_documents
-        self._on_share = on_share
 
-    def run(self, records: Sequence[Document | ParsedDocument | DeadLetter]) -> list[ParsedDocument | DeadLetter]:
-        """Parse records, in order; ShortageError if memory runs out."""
+    def run(
+        self, records: Sequence[Document | ParsedDocument | DeadLetter], *, on_batch: OnBatch | None = None
+    ) -> list[ParsedDocument | DeadLetter]:
+        """Parse records, in order; ShortageError if memory runs out.
+
+        Args:
+            on_batch: called after each batch of a network; how many words there are goes by the share of the text.
+        """
         documents = [record for record in records if isinstance(record, Document)]
         sizes = [*accumulate((len(document.text) for document in documents), initial=0)]
         shares = [size / max(1, sizes[-1]) for size in sizes]
@@ -221,21 +182,22 @@ class ParseStage:
         words = 0
         for start in range(0, len(documents), self._batch_documents):
             batch = documents[start : start + self._batch_documents]
-            on_batch = partial(self._report, shares[start], shares[start + len(batch)], words)
-            parsed = run_batch(batch, partial(self._parse, on_batch=on_batch), stage="parse")
+            inner = on_batch and partial(_report, on_batch, shares[start], shares[start + len(batch)], words)
+            parsed = run_batch(batch, partial(self._parse, on_batch=inner), stage="parse")
             words += sum(result.words for result in parsed if isinstance(result, ParsedDocument))
             results += parsed
         outcomes = iter(results)
         return [_checked(next(outcomes) if isinstance(record, Document) else record) for record in records]
 
-    def _parse(self, batch: Sequence[Document], *, on_batch: OnBatch) -> list[ParsedDocument | DeadLetter]:
+    def _parse(self, batch: Sequence[Document], *, on_batch: OnBatch | None) -> list[ParsedDocument | DeadLetter]:
         with shortage_errors():
             return self._parser.parse(batch, on_batch=on_batch)
 
-    def _report(self, first: float, last: float, before: int, done: int, words: int) -> None:
-        """Report that words of a batch are done, which takes the stage from one share to another."""
-        if self._on_share is not None:
-            self._on_share(first + (last - first) * done / max(1, words), before + done)
+
+def _report(on_batch: OnBatch, first: float, last: float, before: int, done: int, words: int) -> None:
+    """Report that words of a batch are done, which takes the stage from one share to another."""
+    share = first + (last - first) * done / max(1, words)
+    on_batch(before + done, round((before + done) / share) if share else 0)
 
 
 def _checked(result: ParsedDocument | DeadLetter) -> ParsedDocument | DeadLetter:
@@ -310,15 +272,13 @@ class TagStage:
         tagger: DocumentTagger,
         options: PredictOptions,
         *,
-        terms: TermMatcher | None = None,
+        terms: "TermMatcher | None" = None,
         candidates: bool = False,
-        on_share: OnShare | None = None,
     ) -> None:
         self._tagger = tagger
         self._options = options
         self._terms = terms
         self._candidates = candidates
-        self._on_share = on_share
 
     @property
     def threshold(self) -> float | None:
@@ -327,30 +287,33 @@ class TagStage:
             return self._tagger.threshold
         return self._options.threshold
 
-    def run(self, records: Sequence[ParsedDocument | DeadLetter]) -> list[AnnotatedDocument | DeadLetter]:
+    def run(
+        self, records: Sequence[ParsedDocument | DeadLetter], *, on_batch: OnBatch | None = None
+    ) -> list[AnnotatedDocument | DeadLetter]:
         """Tag records, in order; ShortageError if memory runs out."""
-        parsed = [record for record in records if isinstance(record, ParsedDocument)]
-        tagged = iter(run_batch(parsed, self._tag, stage="tag"))
-        return [next(tagged) if isinstance(record, ParsedDocument) else record for record in records]
+        return run_batch(records, partial(self._tag, on_batch=on_batch), stage="tag")
 
-    def _tag(self, documents: Sequence[ParsedDocument]) -> list[AnnotatedDocument]:
+    def _tag(self, documents: Sequence[ParsedDocument], *, on_batch: OnBatch | None) -> list[AnnotatedDocument]:
         annotated = [
             # What the encoder has read is of no more use.
             AnnotatedDocument(parsed=replace(document, passages=()), predictions=predictions)
-            for document, predictions in zip(documents, self._predict(documents, self._options), strict=True)
+            for document, predictions in zip(documents, self._predict(documents, self._options, on_batch), strict=True)
         ]
         if self._options.precision == "fp32":
             return annotated
         words = list(accumulate(document.words for document in documents))
         # As many documents as it takes, one at least.
         compared = 1 + bisect_left(words, min(_COMPARED_WORDS, words[-1] // 10))
-        references = self._predict(documents[:compared], self._options.model_copy(update={"precision": "fp32"}))
+        fp32 = self._options.model_copy(update={"precision": "fp32"})
+        references = self._predict(documents[:compared], fp32, on_batch)
         return [
             *(replace(document, in_fp32=reference) for document, reference in zip(annotated, references, strict=False)),
             *annotated[compared:],
         ]
 
-    def _predict(self, documents: Sequence[ParsedDocument], options: PredictOptions) -> list[tuple[Prediction, ...]]:
+    def _predict(
+        self, documents: Sequence[ParsedDocument], options: PredictOptions, on_batch: OnBatch | None
+    ) -> list[tuple[Prediction, ...]]:
         """Return one prediction for each ParsedSentence, by document."""
         joined = [join_pieces(document.sentences, attrgetter("continues")) for document in documents]
         sentences = [
@@ -359,7 +322,7 @@ class TagStage:
         ]
         with shortage_errors():
             predicted = self._tagger.predict_documents(
-                sentences, options, candidates=self._candidates, on_batch=self._on_batch
+                sentences, options, candidates=self._candidates, on_batch=on_batch
             )
         return [
             tuple(
@@ -372,10 +335,6 @@ class TagStage:
 
     def _with_terms(self, sentence: Sentence) -> Sentence:
         return sentence if self._terms is None else self._terms.mark(sentence)
-
-    def _on_batch(self, done: int, words: int) -> None:
-        if self._on_share is not None:
-            self._on_share(done / max(1, words), done)
 
 
 def _with_sources(prediction: Prediction, sentence: Sentence) -> Prediction:

@@ -11,8 +11,7 @@ from concord_testing.soak import Archive, Edit, Fault, Round, Schedule, Schedule
 
 from concord.pipeline.documents import DeadLetter, Document
 from concord.pipeline.plan import Plan
-from concord.pipeline.worker.build import BuildWorker
-from concord.pipeline.worker.shard_worker import ShardWorker
+from concord.pipeline.worker.shard_worker import BuildWorker, ShardWorker
 
 DOCUMENTS = [(f"d{number}", f"Anna Smith saw {number} cats in Geneva. Bob did not.") for number in range(24)]
 

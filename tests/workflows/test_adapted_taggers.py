@@ -26,7 +26,7 @@ from concord.pipeline.identity import component_signature
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.parsing.resolve_parser import parser_identity
 from concord.pipeline.plan import Plan
-from concord.pipeline.worker.build import build_worker
+from concord.pipeline.worker.shard_worker import build_worker
 from concord.workflows.cli.main import main
 from concord.workflows.registry import find_tagger
 from concord.workflows.serving import write_model

@@ -1,16 +1,40 @@
 """What a run reports while a shard is being done."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from concord_testing import runs
+from concord_testing import fakes, runs
 
+from concord.models.data.outputs import DEFAULT_OPTIONS, OnBatch, Prediction, PredictOptions
+from concord.models.data.sentence import Sentence
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import Document
 from concord.pipeline.errors import ShardError
 from concord.pipeline.parsing.stanza_parser import StanzaParser
+from concord.pipeline.planning.planner import Planner
 from concord.pipeline.run_report import Progress
-from concord.pipeline.worker.shard_progress import ShardProgress, ShardTracker
+from concord.pipeline.worker.shard_progress import ShardProgress
+from concord.pipeline.worker.shard_worker import ShardWorker
+from concord.pipeline.worker.stages import ParseStage
+
+
+class CountingTagger(fakes.FakeTagger):
+    """Reports that it has tagged none and half of 200 words."""
+
+    def predict_documents(
+        self,
+        documents: Sequence[Sequence[Sentence]],
+        options: PredictOptions = DEFAULT_OPTIONS,
+        *,
+        on_batch: OnBatch | None = None,
+        **call: Any,
+    ) -> list[list[Prediction]]:
+        assert on_batch is not None
+        on_batch(0, 200)
+        on_batch(100, 200)
+        return super().predict_documents(documents, options)
 
 
 class Stop(Exception):
@@ -54,23 +78,36 @@ def test_error_of_a_listener_ends_the_work_and_is_no_fault_of_documents(tmp_path
     assert (report.annotated, report.dead_letters) == (12, 0)
 
 
-def test_share_of_a_shard_goes_by_the_seconds_of_the_shards_before() -> None:
-    tracker = ShardTracker()
+def test_share_of_a_shard_goes_by_the_seconds_of_the_shards_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Parsing takes three seconds of a shard, and tagging one.
+    clock = iter([0, 0, 0, 3, 3, 4, 4, 4])
+    monkeypatch.setattr("concord.pipeline.worker.shard_progress.perf_counter", lambda: next(clock, 4))
+    source = runs.write_collection(tmp_path / "in.jsonl", documents=2)
+    plan = Planner(runs.resolved(runs.job(source, tmp_path / "out", planning={"shard_bytes": 1}))).resolve()
+    worker = ShardWorker(plan, parser=fakes.FakeParser(), tagger=CountingTagger())
     seen: list[ShardProgress] = []
-    tracker.add_seconds(parse=3.0, tag=1.0)
-    with tracker.listening(7, seen.append):
-        tracker.on_parse(0.5, 100)
-        tracker.on_parse(1.0, 200)
-        tracker.on_tag(0.0, 0)
-        tracker.on_tag(0.5, 100)
-    tracker.on_parse(1.0, 200)
-    # 200 words that are parsed but not tagged are three quarters of the work on them.
+    for shard in plan.shards:
+        worker.run(shard, on_progress=seen.append)
+    # The fake parser counts documents. A word that is parsed but not tagged is three quarters of the work on it.
     assert [(step.shard, step.stage, step.share, step.words) for step in seen] == [
-        (7, "parse", 0.375, 75),
-        (7, "parse", 0.75, 150),
-        (7, "tag", 0.75, 150),
-        (7, "tag", 0.875, 175),
+        (0, "parse", 0.5, 0),
+        (0, "tag", 0.5, 100),
+        (0, "tag", 0.75, 150),
+        (1, "parse", 0.75, 1),
+        (1, "tag", 0.75, 150),
+        (1, "tag", 0.875, 175),
     ]
+
+
+def test_share_of_the_text_says_how_many_words_there_are() -> None:
+    seen: list[tuple[int, int]] = []
+    texts = ["a" * 10, "b" * 30, "", "c" * 40]
+    documents = [Document(doc_id=text, text=text, source_uri="d", source_position=0) for text in texts]
+    stage = ParseStage(fakes.FakeParser(), batch_documents=1)
+    stage.run(documents, on_batch=lambda done, words: seen.append((done, words)))
+    assert seen == [(1, 8), (2, 4), (3, 6), (3, 3)]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from concord.pipeline.output.shard_stats import count_margins, count_rows
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.planner import Planner
-from concord.pipeline.worker.build import build_worker
+from concord.pipeline.worker.shard_worker import build_worker
 from concord.pipeline.worker.stages import ParseStage, TagStage
 
 DEAD_LETTER = DeadLetter(doc_id=None, source_uri="/in", position=0, stage="read", error="e", message="m")
@@ -277,7 +277,7 @@ def test_shard_with_only_dead_letters_is_committed(tmp_path: Path) -> None:
     worker = fakes.build_fake_worker(plan)
     fakes.wrap_stage(
         worker.tag_stage,
-        lambda _run, records: [replace(DEAD_LETTER, position=number) for number, _ in enumerate(records)],
+        lambda _run, records, **_: [replace(DEAD_LETTER, position=number) for number, _ in enumerate(records)],
     )
     report, _ = worker.run(plan.shards[0])
     assert (report.annotated, report.dead_letters) == (0, 3)

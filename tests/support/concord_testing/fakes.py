@@ -179,7 +179,7 @@ def build_worker_that_only_tags(plan: Plan) -> ShardWorker:
 def build_worker_that_loses(plan: Plan) -> ShardWorker:
     """Build a worker whose tag stage drops the last document of every shard."""
     worker = build_fake_worker(plan)
-    wrap_stage(worker.tag_stage, lambda run, records: run(records)[:-1])
+    wrap_stage(worker.tag_stage, lambda run, records, **call: run(records, **call)[:-1])
     return worker
 
 

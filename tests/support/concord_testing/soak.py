@@ -35,8 +35,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.run_stats import read_stats
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
-from concord.pipeline.worker.build import BuildWorker
-from concord.pipeline.worker.shard_worker import ShardWorker
+from concord.pipeline.worker.shard_worker import BuildWorker, ShardWorker
 from concord_testing import fakes, hostile, readers, runs
 from concord_testing.heads import Head
 from concord_testing.processes import ray_workers

@@ -180,7 +180,7 @@ def test_a_worker_needs_no_store_and_imports_no_library_without_need(collection:
         "import sys\n"
         "from pathlib import Path\n"
         "from concord.pipeline.output.output_folder import OutputFolder\n"
-        "from concord.pipeline.worker.build import build_worker\n"
+        "from concord.pipeline.worker.shard_worker import build_worker\n"
         "folder = OutputFolder(Path(sys.argv[1]))\n"
         "plan = folder.plan()\n"
         "worker = build_worker(plan)\n"
