@@ -104,11 +104,13 @@ def measure(tagger: TwoStageTagger, documents: Documents) -> dict[str, float | i
     def f1(labels: Labels) -> float:
         return span_scores(gold, labels)["all"].f1
 
-    slots = tagger.memory_slots or 0
     final, drafts = predict(tagger, documents)
-    tagger.set_memory_slots(0)
+    config = tagger.config
+    if config.document_memory is not None:
+        emptied = config.document_memory.model_copy(update={"slots": 0})
+        tagger.config = config.model_copy(update={"memory": emptied})
     alone, _ = predict(tagger, documents)
-    tagger.set_memory_slots(slots)
+    tagger.config = config
     return {
         "names": sum(len(decode_spans(labels, "BIO")) for labels in gold),
         "drafts": f1(drafts),

@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from safetensors import SafetensorError, safe_open
 
-from concord.models.training.fit import STATE_NAME, EpochResult, read_history
+from concord.models.errors import ConfigError
+from concord.models.regular_files import check_regular
+from concord.models.training.fit import HISTORY, STATE_NAME, EpochResult
 from concord.pipeline.errors import InputError
 from concord.workflows.cli.options import FOLDER, verb
 from concord.workflows.console import Answer, table
@@ -43,7 +46,11 @@ def _history(folder: Path) -> list[EpochResult]:
     path = folder / STATE_NAME
     if not path.exists():
         raise InputError(f"{path}: expected the state of a training, found no such file")
-    return read_history(path)
+    try:
+        with safe_open(check_regular(path), framework="pt") as stored:
+            return HISTORY.validate_json(stored.metadata()["history"])
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: expected the state of a training, got {error}") from error
 
 
 @verb(example="python -m research.epochs runs/bilstm_lan runs/bilstm_crf --output out/epochs")

@@ -20,7 +20,7 @@ from concord.models.bundles.manifest import tagger_digest
 from concord.models.data.outputs import AttentionMap, Prediction, PredictOptions, known_numbers
 from concord.models.evaluation.metrics import Scores, gold_sequences, grouped_scores
 from concord.models.labels import OUTSIDE
-from concord.models.taggers.att_bilstm_cnn import AttBiLstmCnn, Part
+from concord.models.taggers.att_bilstm_cnn import AttBiLstmCnn
 from concord.models.taggers.base import Tagger
 from concord.models.taggers.dependency_aware import DependencyAware
 from concord.models.taggers.token_table import TokenTable
@@ -36,6 +36,7 @@ from concord.workflows.registry import find_tagger
 from research import breakdown, plots
 from research.attended import count_attended
 from research.breakdown import label_sequences, sentence_length
+from research.entities_multi.reach import set_slots, slots_of
 
 NUMBERS_NAME = "figures.json"
 ATTENTION = "attention"
@@ -51,6 +52,8 @@ UNCERTAINTY_STEP = 0.1
 TIMED_SECONDS = 0.5
 
 Values = dict[str, Any]
+Part = Literal["hidden", "contexts"]
+"""What the output layer of Att-BiLSTM-CNN reads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,9 +242,9 @@ class FigureData:
         tagger = load_tagger(self._folder, device=self._device)
         if not isinstance(tagger, TwoStageTagger):
             raise TypeError(f"expected a tagger of two stages, got {tagger.name}")
-        own, points = tagger.memory_slots, []
+        own, points = slots_of(tagger), []
         for slots in SLOTS:
-            tagger.set_memory_slots(slots)
+            set_slots(tagger, slots)
             labels, _ = label_sequences(self._predict(tagger))
             recurring = breakdown.recurring_scores(self.documents, labels, scheme=self.scheme)
             points.append({"slots": slots, "f1": self._f1(labels), "recurring": recurring.recall})
@@ -270,7 +273,7 @@ class FigureData:
             tagger = load_tagger(self._folder, device=self._device)
             if not isinstance(tagger, AttBiLstmCnn):
                 raise TypeError(f"expected {AttBiLstmCnn.name}, got {tagger.name}")
-            tagger.zero(part)
+            zero(tagger, part)
             recalls[part] = self._recall_by_position(self._predict(tagger))
         return {"zeroed": recalls}
 
@@ -337,6 +340,14 @@ FIGURES: dict[str, tuple[Callable[[FigureData], Values], Callable[..., None]]] =
 }
 
 
+def zero(tagger: AttBiLstmCnn, part: Part) -> None:
+    """Make the output layer read zeros in place of the hidden states or the contexts (Li et al., 2020, table 5)."""
+    width = tagger.lstm.output_dimension
+    columns = slice(width) if part == "hidden" else slice(width, None)
+    with torch.no_grad():
+        tagger.output.weight[:, columns] = 0.0
+
+
 def _inapplicable(tagger: Tagger) -> dict[str, str]:
     """Return the figures that do not apply to a tagger, with reasons."""
     reasons = {}
@@ -344,7 +355,7 @@ def _inapplicable(tagger: Tagger) -> dict[str, str]:
         reasons["samples"] = f"{tagger.name} draws no weight samples"
     if not isinstance(tagger, TwoStageTagger):
         reasons["threshold"] = f"{tagger.name} has one stage and no threshold"
-    if not isinstance(tagger, TwoStageTagger) or tagger.memory_slots is None:
+    if not isinstance(tagger, TwoStageTagger) or slots_of(tagger) is None:
         reasons["memory"] = f"{tagger.name} has no document memory"
     if not isinstance(tagger, AttBiLstmCnn):
         reasons["parts"] = f"{tagger.name} does not label words from hidden states and contexts side by side"

@@ -1,4 +1,4 @@
-"""X"""
+"""What a tagger returns: drafts, refined labels, attention and predictions; and the options of a call."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

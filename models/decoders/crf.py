@@ -23,13 +23,20 @@ DecoderName = Literal["softmax", "crf"]
 
 
 def log_space_partition(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
-    """Return log Z of each sentence, shape ``(B,)``; arguments as in ``log_partition``."""
+    """Return log Z of each sentence, shape ``(B,)``, in nats.
+
+    Args:
+        emissions: shape ``(B, T, L)``; the results have its dtype.
+        transitions: from label (row) to label (column), shape ``(L, L)``.
+        start, end: shape ``(L,)``.
+        mask: every sentence has a word.
+    """
     before = _scan_forward(emissions.double(), transitions.double(), start.double(), mask)
     return (before[:, -1] + end).logsumexp(dim=1).to(emissions.dtype)
 
 
 def log_space_marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
-    """Return each word's label probabilities, shape ``(B, T, L)``; arguments as in ``marginals``."""
+    """Return each word's label probabilities, shape ``(B, T, L)``; arguments as above."""
     scores, between = emissions.double(), transitions.double()
     joint = _scan_forward(scores, between, start.double(), mask) + _scan_backward(scores, between, end.double(), mask)
     return (joint.softmax(dim=2) * mask[:, :, None]).to(emissions.dtype)
@@ -66,70 +73,6 @@ def _scan_backward(emissions: Tensor, transitions: Tensor, end: Tensor, mask: Te
 _TREE_ENTRIES = 2**27
 
 
-def log_partition(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
-    """Return log Z of each sentence, shape ``(B,)``, in nats; it can be differentiated any number of times.
-
-    Args:
-        emissions: shape ``(B, T, L)``; the results have its dtype.
-        transitions: from label (row) to label (column), shape ``(L, L)``.
-        start, end: shape ``(L,)``.
-        mask: every sentence has a word.
-    """
-    factors = Factors.of(emissions, transitions, start, end, Packing.of(mask))
-    if factors is None:
-        return log_space_partition(emissions, transitions, start, end, mask)
-    return _messages(factors).log_partition.to(emissions.dtype)
-
-
-def log_likelihood(
-    emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor, labels: Tensor
-) -> Tensor:
-    """Return the log-probability of label sequences ``(B, T)``, 0 where padded; shape ``(B,)``.
-
-    Its gradient is explicit: how often the sequence uses a score, less how often that is expected. The scans need not
-    be recorded, but it can be differentiated only once.
-    """
-    scores = (emissions, transitions, start, end)
-    packing = Packing.of(mask)
-    with torch.no_grad():
-        factors = Factors.of(*scores, packing)
-    if factors is None:
-        return _sequence_scores(*scores, mask, labels) - log_space_partition(*scores, mask)
-    found: Tensor = _LogLikelihood.apply(*scores, mask, labels, factors)  # type: ignore[no-untyped-call]
-    return found
-
-
-def log_prob_allowed(
-    emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor, allowed: Tensor
-) -> Tensor:
-    """Return the log-probability that every word has an allowed label, shape ``(B,)``.
-
-    It is log Z over the sequences of allowed labels less log Z; allowed labels have shape ``(B, T, L)``, bool.
-    """
-    packing = Packing.of(mask)
-    factors = Factors.of(emissions, transitions, start, end, packing)
-    if factors is None:
-        possible = emissions.masked_fill(~(allowed | ~mask[:, :, None]), float("-inf"))
-        constrained = log_space_partition(possible, transitions, start, end, mask)
-        return constrained - log_space_partition(emissions, transitions, start, end, mask)
-    constrained = _messages(replace(factors, words=factors.words * packing.pack(allowed))).log_partition
-    return (constrained - _messages(factors).log_partition).to(emissions.dtype)
-
-
-def marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Tensor:
-    """Return each word's label probabilities, shape ``(B, T, L)``, zeros where padded.
-
-    They are the gradient of log Z and can be differentiated any number of times.
-    """
-    packing = Packing.of(mask)
-    factors = Factors.of(emissions, transitions, start, end, packing)
-    if factors is None:
-        return log_space_marginals(emissions, transitions, start, end, mask)
-    found = _messages(factors)
-    joint = found.before * found.after
-    return packing.pad(joint / joint.sum(dim=1, keepdim=True)).to(emissions.dtype)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Posterior:
     """A CRF read as a Markov chain from its left end: each word's label depends on the label before it."""
@@ -140,24 +83,6 @@ class Posterior:
     """Log-sums over the suffixes that begin with a word and label, up to a constant per word; shape ``(B, T, L)``,
     double. Given a word's label, the distribution of the next is the softmax of the label's row of transitions plus the
     next word's log-sums."""
-
-
-@torch.no_grad()
-def posterior(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor, mask: Tensor) -> Posterior:
-    """Read the sentences of a batch as Markov chains; arguments as in ``log_partition``."""
-    packing = Packing.of(mask)
-    factors = Factors.of(emissions, transitions, start, end, packing)
-    if factors is None:
-        return Posterior(
-            marginals=log_space_marginals(emissions.double(), transitions, start, end, mask),
-            suffixes=log_space_suffixes(emissions, transitions, end, mask),
-        )
-    found = _messages(factors)
-    joint = found.before * found.after
-    return Posterior(
-        marginals=packing.pad(joint / joint.sum(dim=1, keepdim=True)),
-        suffixes=packing.pad((factors.words * found.after).log()),
-    )
 
 
 def _messages(factors: Factors) -> Messages:
@@ -278,7 +203,7 @@ class Crf(LinearChain):
 
 
 class CrfDistribution(LabelDistribution):
-    """The label sequences of a batch under a CRF."""
+    """The label sequences of a batch under a CRF; all but ``log_prob`` can be differentiated any number of times."""
 
     def __init__(self, crf: LinearChain, emissions: Tensor, mask: Tensor) -> None:
         self._crf = crf
@@ -286,16 +211,38 @@ class CrfDistribution(LabelDistribution):
         self._mask = mask
 
     def log_partition(self) -> Tensor:
-        """Return log Z of each sentence, shape ``(B,)``."""
-        return log_partition(*self._scores, self._mask)
+        """Return log Z of each sentence, shape ``(B,)``, in nats."""
+        factors = self._factors()
+        if factors is None:
+            return log_space_partition(*self._scores, self._mask)
+        return _messages(factors).log_partition.to(self._scores[0].dtype)
 
     @override
     def log_prob(self, labels: Tensor) -> Tensor:
-        return log_likelihood(*self._scores, self._mask, (labels * self._mask).clamp(min=0))
+        """Return the log-probability of label sequences.
+
+        Its gradient is explicit: how often the sequence uses a score, less how often that is expected. The scans need
+        not be recorded, but it can be differentiated only once.
+        """
+        known = (labels * self._mask).clamp(min=0)
+        with torch.no_grad():
+            factors = self._factors()
+        if factors is None:
+            used = _sequence_scores(*self._scores, self._mask, known)
+            return used - log_space_partition(*self._scores, self._mask)
+        found: Tensor = _LogLikelihood.apply(*self._scores, self._mask, known, factors)  # type: ignore[no-untyped-call]
+        return found
 
     @override
     def log_prob_allowed(self, allowed: Tensor) -> Tensor:
-        return log_prob_allowed(*self._scores, self._mask, allowed)
+        """Return log Z over the sequences of allowed labels less log Z."""
+        emissions, transitions, start, end = self._scores
+        factors = self._factors()
+        if factors is None:
+            possible = emissions.masked_fill(~(allowed | ~self._mask[:, :, None]), float("-inf"))
+            return log_space_partition(possible, transitions, start, end, self._mask) - self.log_partition()
+        constrained = replace(factors, words=factors.words * factors.packing.pack(allowed))
+        return (_messages(constrained).log_partition - _messages(factors).log_partition).to(emissions.dtype)
 
     @override
     def mode(self) -> Tensor:
@@ -303,8 +250,7 @@ class CrfDistribution(LabelDistribution):
 
     @override
     def marginals(self) -> Tensor:
-        if torch.is_grad_enabled():
-            return marginals(*self._scores, self._mask)
+        """Return the gradient of log Z."""
         return self._chain.marginals.to(self._scores[0].dtype)
 
     @override
@@ -326,7 +272,22 @@ class CrfDistribution(LabelDistribution):
 
     @cached_property
     def _chain(self) -> Posterior:
-        return posterior(*self._scores, self._mask)
+        emissions, transitions, start, end = self._scores
+        factors = self._factors()
+        if factors is None:
+            return Posterior(
+                marginals=log_space_marginals(emissions.double(), transitions, start, end, self._mask),
+                suffixes=log_space_suffixes(emissions, transitions, end, self._mask),
+            )
+        found, packing = _messages(factors), factors.packing
+        joint = found.before * found.after
+        return Posterior(
+            marginals=packing.pad(joint / joint.sum(dim=1, keepdim=True)),
+            suffixes=packing.pad((factors.words * found.after).log()),
+        )
+
+    def _factors(self) -> Factors | None:
+        return Factors.of(*self._scores, Packing.of(self._mask))
 
 
 class SoftmaxOrCrf(nn.Module):

@@ -1,7 +1,7 @@
 """Att-BiLSTM-CNN: independent stacks of LSTMs with self-attention over their states (Li et al., 2020)."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,8 +13,6 @@ from concord.models.data.vocabulary import Vocabulary
 from concord.models.layers.attention import MultiHeadSelfAttention, SelfAttentionConfig
 from concord.models.taggers.base import TaggerConfig
 from concord.models.taggers.one_stage import BiLstmCnnConfig, BiLstmCnnTagger
-
-Part = Literal["hidden", "contexts"]
 
 
 class AttBiLstmCnnConfig(BiLstmCnnConfig):
@@ -43,10 +41,3 @@ class AttBiLstmCnn(BiLstmCnnTagger):
     def attend(self, batch: Batch) -> Mapping[str, AttentionWeights]:
         weights = self.attention.weights(super().read(batch), batch.mask)
         return {"self": AttentionWeights(weights=weights, over="words")}
-
-    def zero(self, part: Part) -> None:
-        """Make the output layer read zeros in place of the hidden states or the contexts (table 5 of the paper)."""
-        width = self.lstm.output_dimension
-        columns = slice(width) if part == "hidden" else slice(width, None)
-        with torch.no_grad():
-            self.output.weight[:, columns] = 0.0

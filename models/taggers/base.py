@@ -333,10 +333,6 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
-    def _reconfigure(self, **changes: Any) -> None:
-        """Change settings that are saved with the tagger and decide none of its weights."""
-        self.config = self.config.model_copy(update=changes)
-
     def _check_mode(self, method: str) -> None:
         if self.training:
             raise ValueError(f"{method}: expected a tagger in evaluation mode; call eval() first")

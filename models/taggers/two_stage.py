@@ -64,31 +64,7 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
 
     @override
     def set_threshold(self, threshold: float) -> None:
-        self._reconfigure(threshold=threshold)
-
-    def set_samples_above(self, uncertainty: float | None) -> None:
-        """Set above what uncertainty of the mean weights, in nats, samples are drawn; None for every sentence."""
-        self._reconfigure(samples_above=uncertainty)
-
-    def set_draft_share(self, share: float) -> None:
-        """Set the share of the draft's probabilities in those of a refined word, 0 or more and below 1."""
-        self._reconfigure(draft_share=share)
-
-    @property
-    def memory_slots(self) -> int | None:
-        """The most other occurrences that a word reads; None for a tagger without a document memory."""
-        memory = self.config.document_memory
-        return None if memory is None else memory.slots
-
-    def set_memory_slots(self, slots: int) -> None:
-        """Set how many other occurrences a word reads at most; with 0 every word is read as if it occurred once.
-
-        It raises ValueError for a tagger without a document memory, or a negative number.
-        """
-        memory = self.config.document_memory
-        if memory is None or slots < 0:
-            raise ValueError(f"set_memory_slots: expected 0 or more and a tagger with a memory, got {slots}")
-        self._reconfigure(memory=memory.model_copy(update={"slots": slots}))
+        self.config = self.config.model_copy(update={"threshold": threshold})
 
     @override
     def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:

@@ -26,7 +26,6 @@ from concord.models.data.sentence import Sentence, first_documents
 from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import gold_sequences, span_scores, token_scores
 from concord.models.labels import LabelScheme
-from concord.models.regular_files import check_regular
 from concord.models.taggers.base import Tagger
 from concord.models.taggers.token_table import TokenTable
 from concord.models.training.fit_calibration import (
@@ -289,7 +288,7 @@ class EpochResult:
         return self.draft_f1 if self.draft_f1 is not None else self.draft_accuracy or 0.0
 
 
-_HISTORY = TypeAdapter(list[EpochResult])
+HISTORY = TypeAdapter(list[EpochResult])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -372,15 +371,6 @@ def fit(
             on_epoch(result)
     best = max(history, key=lambda entry: entry.dev_score) if not keep_last else history[-1]
     return FitResult(best=best, epochs=tuple(history), bundle=folder / BUNDLE_NAME)
-
-
-def read_history(path: Path) -> list[EpochResult]:
-    """Return the epochs that the state of a training holds; ConfigError if it is none."""
-    try:
-        with safe_open(check_regular(path), framework="pt") as stored:
-            return _HISTORY.validate_json(stored.metadata()["history"])
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path}: expected the state of a training, got {error}") from error
 
 
 def _train_lstm_in_bf16(device: torch.device) -> None:
@@ -534,7 +524,7 @@ class _Trainer:
         threshold = json.loads(metadata["threshold"])
         if threshold is not None:
             self._tagger.set_threshold(threshold)
-        return _HISTORY.validate_json(metadata["history"])
+        return HISTORY.validate_json(metadata["history"])
 
     def _train_batch(self, batch: Batch, epoch: int) -> Callable[[], float]:
         """Take a step, and return what returns the loss."""

@@ -83,7 +83,16 @@ from research.entities_multi.corpora import (
     save,
     write_language,
 )
-from research.entities_multi.reach import SHARES, SLOTS, Reach, choose, figures, measure
+from research.entities_multi.reach import (
+    SHARES,
+    SLOTS,
+    Reach,
+    choose,
+    figures,
+    measure,
+    set_draft_share,
+    set_slots,
+)
 
 _TIMES = {"ewt_uner": 1.5, "wikigold": 2.0, "btc": 1.5, "litbank_prop": 2.0, "sr": 1.5, "da": 1.5, "sk": 1.5, "sv": 1.5}
 _TIMES |= {"no": 1.5, "nl": 1.0, "fr": 1.0, "de_lft": 1.5, "de_onb": 1.5, "de_sbb": 1.5}
@@ -398,13 +407,13 @@ def choose_reach(work: Path, tolerance: float) -> None:
     dev = {name: documents for part in _DEV for name, documents in corpora.of(part).items()}
     with _states_of(tagger, work, corpora, *_DEV):
         for slots, share in product(SLOTS, SHARES):
-            tagger.set_memory_slots(slots)
-            tagger.set_draft_share(share)
+            set_slots(tagger, slots)
+            set_draft_share(tagger, share)
             measured += measure(tagger, dev)
             click.echo(f"{slots} slots, {share} of the drafts: measured")
     chosen = choose(measured, tolerance=tolerance)
-    tagger.set_memory_slots(chosen.slots)
-    tagger.set_draft_share(chosen.share)
+    set_slots(tagger, chosen.slots)
+    set_draft_share(tagger, chosen.share)
     tagger.set_threshold(chosen.threshold)
     report = {"chosen": chosen._asdict(), "measured": [one._asdict() for one in measured]}
     (work / "reach.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -25,6 +25,26 @@ class Reach(NamedTuple):
     drafts: Mapping[str, float]
 
 
+def slots_of(tagger: TwoStageTagger) -> int | None:
+    """Return the most other occurrences that a word reads; None for a tagger without a document memory."""
+    memory = tagger.config.document_memory
+    return None if memory is None else memory.slots
+
+
+def set_slots(tagger: TwoStageTagger, slots: int) -> None:
+    """Set how many other occurrences a word reads at most; with 0 every word is read as if it occurred once."""
+    memory = tagger.config.document_memory
+    if memory is None:
+        raise ValueError(f"expected a tagger with a document memory, got {tagger.name}")
+    changed = memory.model_copy(update={"slots": slots})
+    tagger.config = tagger.config.model_copy(update={"memory": changed})
+
+
+def set_draft_share(tagger: TwoStageTagger, share: float) -> None:
+    """Set the share of the draft's probabilities in those of a refined word."""
+    tagger.config = tagger.config.model_copy(update={"draft_share": share})
+
+
 def measure(tagger: TwoStageTagger, dev: Mapping[str, Documents]) -> list[Reach]:
     """Return what a tagger scores with each threshold, from one pass in which stage two refines every word."""
     options = PredictOptions(threshold=REFINE_ALL)
@@ -38,7 +58,7 @@ def measure(tagger: TwoStageTagger, dev: Mapping[str, Documents]) -> list[Reach]
     found = []
     for threshold in (*_THRESHOLDS, none):
         final = scores({name: labels_at(table, threshold) for name, table in tables.items()})
-        found.append(Reach(tagger.config.draft_share, tagger.memory_slots or 0, threshold, final, drafts))
+        found.append(Reach(tagger.config.draft_share, slots_of(tagger) or 0, threshold, final, drafts))
     return found
 
 

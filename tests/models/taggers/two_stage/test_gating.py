@@ -69,7 +69,7 @@ def test_a_share_of_the_draft_is_averaged_with_what_stage_two_says(tagger: Any, 
     documents = random_documents(0, documents=4)
 
     def distributions(*, threshold: float, share: float) -> torch.Tensor:
-        tagger.set_draft_share(share)
+        tagger.config = tagger.config.model_copy(update={"draft_share": share})
         found: torch.Tensor = tagger.tabulate(
             documents, PredictOptions(threshold=threshold), keep="distributions"
         ).distributions

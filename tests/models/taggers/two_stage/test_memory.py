@@ -24,6 +24,7 @@ from concord.models.taggers.two_stage_networks import (
     MemoryContents,
     MemoryReader,
     RefineNetwork,
+    TwoStageConfig,
     number_words,
     occurrence_index,
     word_rows,
@@ -138,24 +139,22 @@ def test_configured_key_decides_which_words_are_the_same(build: Callable[..., An
         assert (results[0] != results[1]) == reads
 
 
+def without_slots(config: TwoStageConfig) -> TwoStageConfig:
+    assert config.document_memory is not None
+    return config.model_copy(update={"memory": config.document_memory.model_copy(update={"slots": 0})})
+
+
 def test_sentences_are_independent_without_slots(build: Callable[..., Any], documents: list[Document]) -> None:
     tagger = build("doc_uanet", threshold=REFINE_ALL)
     before = tagger.tabulate(documents)
-    tagger.set_memory_slots(0)
+    config = tagger.config
+    tagger.config = without_slots(config)
     apart = [[sentence] for document in documents for sentence in document]
     assert torch.allclose(tagger.tabulate(documents).probability, tagger.tabulate(apart).probability, atol=1e-6)
     assert not torch.allclose(tagger.tabulate(documents).probability, before.probability, atol=1e-6)
-    assert (tagger.memory_slots, tagger.config.memory.slots) == (0, 0)
     assert torch.isfinite(tagger.loss(tagger.encode(documents[0], documents=[0] * len(documents[0]))))
-    tagger.set_memory_slots(10)
+    tagger.config = config
     assert torch.equal(tagger.tabulate(documents).probability, before.probability)
-
-
-def test_set_memory_slots_rejects_a_tagger_without_memory(build: Callable[..., Any]) -> None:
-    tagger = build("uanet")
-    assert tagger.memory_slots is None
-    with pytest.raises(ValueError, match="expected 0 or more and a tagger with a memory"):
-        tagger.set_memory_slots(3)
 
 
 def test_memory_returns_what_was_written_for_the_words_that_are_read() -> None:
@@ -270,7 +269,7 @@ def test_memory_resolves_types_that_drafts_can_only_guess() -> None:
     assert torch.equal(found.table.label[found.cue], found.gold[found.cue])
     assert float(found.table.refined.float().mean()) < 0.2
     # Without its memory the same tagger can only guess.
-    tagger.set_memory_slots(0)
+    tagger.config = without_slots(tagger.config)
     without = tag_new_documents(tagger)
     assert torch.equal(without.table.refined, found.table.refined)
     assert without.accuracy() < 0.65
