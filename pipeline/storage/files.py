@@ -104,15 +104,16 @@ class FileState(NamedTuple):
 
 def stat_url(url: str) -> FileState | None:
     """Return a file's state; None if there is no such file (a folder is none)."""
-    with _store_errors(url):
-        return _locate(url).stat()
+    with _store_errors(url), suppress(FileNotFoundError):
+        return FileState(*_locate(url).stat()[:2])
+    return None
 
 
 def walk_url(url: str) -> Iterator[tuple[str, FileState]]:
     """Yield the URL and state of every file below a folder."""
     with _store_errors(url):
         for path, state in _locate(url).walk():
-            yield f"{url.rstrip('/')}/{path}", state
+            yield str(path), FileState(*state[:2])
 
 
 def open_url(url: str, *, read_bytes: int = READ_BYTES) -> io.BufferedReader:
@@ -125,32 +126,11 @@ def open_url(url: str, *, read_bytes: int = READ_BYTES) -> io.BufferedReader:
     return io.BufferedReader(_Ranges(url), read_bytes)
 
 
-class _StoreFile:
-    """A file or folder in an object store."""
-
-    def __init__(self, url: str) -> None:
-        self._path = StorePath.parse(url)
-
-    def stat(self) -> FileState | None:
-        if not self._path.key:
-            return None
-        try:
-            return FileState(*self._path.stat()[:2])
-        except FileNotFoundError:
-            return None
-
-    def walk(self) -> Iterator[tuple[str, FileState]]:
-        """Yield the files below the folder with their paths relative to it."""
-        root = f"{self._path.key}/".lstrip("/")
-        for path, state in self._path.walk():
-            yield path.key.removeprefix(root), FileState(*state[:2])
-
-    def read(self, start: int, end: int, *, state: FileState) -> bytes:
-        return self._path.read_range(start, end, etag=str(state.changed))
-
-
 class _DriverFile:
-    """A file or folder behind the fsspec driver of its store; without range requests, ``read`` returns all of it."""
+    """A file or folder behind the fsspec driver of its store, with those methods of a StorePath that reading needs.
+
+    Without range requests, ``read_range`` returns all of the file.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -165,23 +145,25 @@ class _DriverFile:
         except ImportError as error:
             raise InputError(f"{scheme}://: {error}; add its driver to this environment, on every node") from None
 
-    def stat(self) -> FileState | None:
+    def stat(self) -> FileState:
         try:
             info = self._files.info(self._url)
         except FileNotFoundError as error:
             # The http driver raises this error whatever the cause.
             if isinstance(error.__cause__, Exception) and _status(error.__cause__) != 404:
                 raise error.__cause__ from None
-            return None
-        return _state(info) if info["type"] == "file" else None
+            raise
+        if info["type"] != "file":
+            raise FileNotFoundError(errno.ENOENT, "no file", self._url)
+        return _state(info)
 
     def walk(self) -> Iterator[tuple[str, FileState]]:
         folder = self._url.rstrip("/")
         root = self._files._strip_protocol(folder).rstrip("/")
         for name, info in self._files.find(folder, detail=True).items():
-            yield name.removeprefix(f"{root}/"), _state(info)
+            yield f"{folder}/{name.removeprefix(f'{root}/')}", _state(info)
 
-    def read(self, start: int, end: int, *, state: FileState) -> bytes:
+    def read_range(self, start: int, end: int, *, etag: str) -> bytes:
         content: bytes = self._files.cat_file(self._url, start=start, end=end)
         return content
 
@@ -230,7 +212,7 @@ class _Ranges(io.RawIOBase):
             return b""
         if self._content is None:
             with _store_errors(self._url):
-                content = self._file.read(start, end, state=self._state)
+                content = self._file.read_range(start, end, etag=str(self._state.changed))
             if len(content) == self._state.size:
                 self._content = content
             elif len(content) != end - start:
@@ -242,9 +224,9 @@ class _Ranges(io.RawIOBase):
         return content if self._content is None else self._content[start:end]
 
 
-def _locate(url: str) -> _StoreFile | _DriverFile:
+def _locate(url: str) -> StorePath | _DriverFile:
     # Constructed for each call: fsspec caches the connections, and separates a forked process from its parent.
-    return _StoreFile(url) if is_store(url) else _DriverFile(url)
+    return StorePath.parse(url) if is_store(url) else _DriverFile(url)
 
 
 def _state(info: Mapping[str, Any]) -> FileState:

@@ -3,15 +3,13 @@
 A ``StorePath`` is ``s3://bucket/key``, ``gs://bucket/key`` or ``az://container/key``. Credentials, region and endpoint
 come from the environment, in each store's own variables (docs/stores.md).
 
-The threads that obstore works with do not survive a fork: a forked process would wait for them forever, even to drop a
-client. It is refused new requests, and never drops a client of its parent.
+The threads that obstore works with do not survive a fork: a forked process would wait for them forever, and is refused
+its requests.
 """
 
-import ctypes
 import errno
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -47,10 +45,8 @@ _CAUSES = {
     "kind: Timeout": "no answer in time",
 }
 
-clients: dict[tuple[str, str], Any] = {}
-"""The clients of this process, by scheme and bucket."""
-
-_was_forked = False
+clients: dict[tuple[int, str, str], Any] = {}
+"""The clients by process, scheme and bucket; those of other processes are there after a fork."""
 
 
 def connect(scheme: str, bucket: str) -> Any:
@@ -60,14 +56,15 @@ def connect(scheme: str, bucket: str) -> Any:
         InputError: without obstore, when the environment holds no usable configuration, or in a process that was forked
             from one that uses obstore.
     """
-    if _was_forked:
+    if any(process != os.getpid() for process, _, _ in clients):
         raise InputError(
             f"{scheme}://{bucket}: this process was forked from one that uses object stores, whose threads it lacks; "
             "start processes by spawn or forkserver"
         )
-    if (scheme, bucket) not in clients:
-        clients[scheme, bucket] = _new_client(scheme, bucket)
-    return clients[scheme, bucket]
+    key = os.getpid(), scheme, bucket
+    if key not in clients:
+        clients[key] = _new_client(scheme, bucket)
+    return clients[key]
 
 
 class _ChangedError(StoreError):
@@ -159,17 +156,6 @@ def _profile() -> dict[str, Any]:
         raise InputError(f"s3://: no credentials ({error}); set {_CREDENTIALS['s3']}") from None
 
 
-def _after_fork() -> None:
-    global _was_forked
-    _was_forked = "obstore" in sys.modules
-    for client in clients.values():
-        # One reference more than there are: the interpreter does not drop it at its end either.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
 _ATTEMPTS = 3
 _ATTEMPT_SECONDS = 10.0
 
@@ -251,6 +237,8 @@ class StorePath:
 
     def stat(self) -> ObjectStatus:
         """Request the object's size and etag."""
+        if not self.key:
+            raise FileNotFoundError(errno.ENOENT, "a bucket is no object", str(self))
         return self._request("reading", lambda store: _status(store.head(self.key)))
 
     def exists(self) -> bool:

@@ -286,7 +286,7 @@ def test_names_that_are_no_paths_are_refused(bucket: DisturbedBucket, key: str) 
 
 
 FORK_WHILE_THREADS_MAKE_REQUESTS = """
-import os, sys, threading
+import multiprocessing, os, sys, threading
 from concord.pipeline.errors import InputError
 from concord.pipeline.storage.object_stores import StorePath
 
@@ -294,20 +294,22 @@ def read_on():
     while True:
         path.read_bytes()
 
+def read_in_child():
+    try:
+        path.read_bytes()
+    except InputError as error:
+        sys.exit(str(error))
+
 path = StorePath.parse(sys.argv[1])
 path.write(b"by the parent")
 for _ in range(4):
     threading.Thread(target=read_on, daemon=True).start()
 for number in range(20):
-    # Its client was in use a moment ago, and the child alone could drop it.
+    # Its client was in use a moment ago.
     assert not StorePath(path.scheme, f"bucket-{number}", "a").exists()
-    child = os.fork()
-    if not child:
-        try:
-            path.read_bytes()
-        except InputError as error:
-            sys.exit(str(error))
-    os.waitpid(child, 0)
+    child = multiprocessing.get_context("fork").Process(target=read_in_child)
+    child.start()
+    child.join()
 assert path.read_bytes() == b"by the parent"
 os._exit(0)
 """
