@@ -13,7 +13,6 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import (
@@ -143,70 +142,6 @@ def with_corrections(page: DocumentPage, current: CurrentDocument) -> DocumentPa
             row = _row(mark, is_corrected=mark in results)
         entities.append(row)
     return replace(page, entities=entities)
-
-
-def read_current(
-    opened: OpenedCollection,
-    index: sqlite3.Connection,
-    document: IndexedDocument,
-    *,
-    corrections: Sequence[Correction],
-    lines: Sequence[Correction],
-    near: Offsets | None = None,
-) -> CurrentDocument:
-    """Read a document of the index with its corrections.
-
-    Args:
-        corrections: of the document, in the order of the log, without those that are undone.
-        lines: the same with those that are undone.
-        near: reads only the words and entities of the sentences that these offsets touch, which is fast in a document
-            of megabytes. Corrections of other sentences do not fit then.
-
-    Raises:
-        UnavailableError: when the input no longer has its text.
-        IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
-    """
-    report, row = read_row(opened, index, document)
-    text = opened.text(row)
-    collection = opened.snapshot.collection
-    first, columns = document.sentence_row, ["start_char", "n_tokens", "continues"]
-    sentence_rows = collection.read_rows(report, "sentences", columns, start=first, stop=first + row.n_sentences)
-    starts = sentence_rows["start_char"].to_pylist()
-    first, stop = (0, row.n_sentences) if near is None else _touched(starts, sentence_rows["continues"], near)
-    columns = ["start_char", "end_char"]
-    before, count = (pc.sum(sentence_rows["n_tokens"][slice(*part)]).as_py() or 0 for part in ((first,), (first, stop)))
-    start = document.token_row + before
-    words = collection.read_rows(report, "tokens", columns, start=start, stop=start + count)
-    offsets = list(zip(*(words[name].to_pylist() for name in columns), strict=True))
-    sentences = list(_sentences(sentence_rows[first:stop], offsets))
-    entities = index.execute(
-        "SELECT start, end, label, origin FROM entities WHERE document = ? AND end > ? AND start < ? ORDER BY number",
-        (document.id, starts[first] if first else 0, starts[stop] if stop < len(starts) else len(text)),
-    )
-    marks = [(_mark(text, *values), origin) for *values, origin in entities]
-    digest = collection.plan.corrected.get(row.doc_id)
-    is_changed = digest is not None and digest != corrections_digest(corrections)
-    fit = fit_corrections(corrections, text, sentences)
-    tagged = marks_of_tagger(marks, lines, row.text_sha256) if is_changed else [mark for mark, _ in marks]
-    return CurrentDocument(
-        row=row,
-        text=text,
-        corrections=corrections,
-        sentences=sentences,
-        starts=starts,
-        fit=fit,
-        marks=corrected_marks(tagged, fit.corrections),
-    )
-
-
-def _touched(starts: Sequence[int], continues: pa.ChunkedArray, near: Offsets) -> Offsets:
-    """Return the numbers of the sentences that some offsets touch, half-open, with all pieces of over-long ones."""
-    first, stop = max(bisect_right(starts, near[0]) - 1, 0), max(bisect_left(starts, near[1]), 1)
-    while first and continues[first].as_py():
-        first -= 1
-    while stop < len(starts) and continues[stop].as_py():
-        stop += 1
-    return first, min(stop, len(starts))
 
 
 def _mark(text: str, start: int, end: int, label: str) -> Mark:
@@ -375,16 +310,38 @@ class CorrectionLog:
                 self._read = key, LogState.of(read_log(self._path))
             return self._read[1]
 
-    def read(
-        self, index: sqlite3.Connection, document: IndexedDocument, state: LogState, *, near: Offsets | None = None
-    ) -> CurrentDocument:
-        """Return a document of the index with its corrections; UnavailableError if its text cannot be read.
+    def read(self, index: sqlite3.Connection, document: IndexedDocument, state: LogState) -> CurrentDocument:
+        """Return a document of the index with its corrections.
 
-        Args:
-            near: see ``read_current``.
+        Raises:
+            UnavailableError: when the input no longer has its text.
+            IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
         """
-        current, lines = (lines.get(document.doc_id, ()) for lines in (state.current, state.by_document))
-        return read_current(self._opened, index, document, corrections=current, lines=lines, near=near)
+        report, row = read_row(self._opened, index, document)
+        text, collection = self._opened.text(row), self._opened.snapshot.collection
+        start, columns = document.sentence_row, ["start_char", "n_tokens", "continues"]
+        sentence_rows = collection.read_rows(report, "sentences", columns, start=start, stop=start + row.n_sentences)
+        start, columns = document.token_row, ["start_char", "end_char"]
+        words = collection.read_rows(report, "tokens", columns, start=start, stop=start + row.n_tokens)
+        offsets = list(zip(*(words[name].to_pylist() for name in columns), strict=True))
+        sentences = list(_sentences(sentence_rows, offsets))
+        query = "SELECT start, end, label, origin FROM entities WHERE document = ? ORDER BY number"
+        marks = [(_mark(text, *values), origin) for *values, origin in index.execute(query, (document.id,))]
+        corrections = state.current.get(row.doc_id, ())
+        digest = collection.plan.corrected.get(row.doc_id)
+        tagged = [mark for mark, _ in marks]
+        if digest is not None and digest != corrections_digest(corrections):
+            tagged = marks_of_tagger(marks, state.by_document.get(row.doc_id, ()), row.text_sha256)
+        fit = fit_corrections(corrections, text, sentences)
+        return CurrentDocument(
+            row=row,
+            text=text,
+            corrections=corrections,
+            sentences=sentences,
+            starts=sentence_rows["start_char"].to_pylist(),
+            fit=fit,
+            marks=corrected_marks(tagged, fit.corrections),
+        )
 
     def correct(self, changes: Sequence[Change], *, seen: int, generation: int) -> None:
         """Append what makes some changes to the log, all or nothing.
@@ -415,7 +372,7 @@ class CorrectionLog:
         def lines(state: LogState) -> Iterator[Correction]:
             said = {(flag.who, flag.result.start, flag.comment) for flag in state.flags.get(words.doc_id, ())}
             if (self._name, words.start, comment) not in said:
-                document = self._document(index, state, [words], seen=0, generation=generation)
+                document = self._document(index, state, words.doc_id, seen=0, generation=generation)
                 line = self._line_of(document, _unlabelled(document, words), None)
                 yield line.model_copy(update={"action": "flag", "comment": comment})
 
@@ -459,9 +416,8 @@ class CorrectionLog:
     ) -> Iterator[Correction]:
         """Yield the lines of some changes, all with one time."""
         when = ""
-        for _, group in groupby(changes, key=lambda change: change.doc_id):
-            of_document = list(group)
-            document = self._document(index, state, of_document, seen=seen, generation=generation)
+        for doc_id, of_document in groupby(changes, key=lambda change: change.doc_id):
+            document = self._document(index, state, doc_id, seen=seen, generation=generation)
             lines: list[Correction] = []
             for change in of_document:
                 lines += self._changed(document, state, change, {line.old for line in lines}, seen=seen)
@@ -472,14 +428,13 @@ class CorrectionLog:
                 yield line.model_copy(update={"when": when})
 
     def _document(
-        self, index: sqlite3.Connection, state: LogState, words: Sequence[Change], *, seen: int, generation: int
+        self, index: sqlite3.Connection, state: LogState, doc_id: str, *, seen: int, generation: int
     ) -> CurrentDocument:
-        """Return the document of some words that a person has seen; RefusedError if it is another one by now."""
+        """Return a document that a person has seen; RefusedError if it is another one by now."""
         if generation != self._opened.snapshot.collection.manifest.generation or seen > len(state.lines):
             raise RefusedError("the collection has changed since this page was loaded; load it again")
-        doc_id, near = words[0].doc_id, (min(one.start for one in words), max(one.end for one in words))
         try:
-            return self.read(index, get_document(index, doc_id), state, near=near)
+            return self.read(index, get_document(index, doc_id), state)
         except UnavailableError as error:
             raise RefusedError(f"document {doc_id!r}: {error}") from None
 

@@ -2,11 +2,13 @@
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from threading import Lock, RLock, Thread
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from concord.models.data.outputs import AttentionMap
 from concord.models.errors import ConcordError
@@ -15,8 +17,8 @@ from concord.pipeline.exchange.review_queue import QueuedSentence, Quotas, selec
 from concord.pipeline.output.collection import (
     CollectedDocument,
     Collection,
-    TokenRow,
     read_collection,
+    spaced_text,
     tagged_sentences,
     whole_sentences,
 )
@@ -36,7 +38,6 @@ QUOTAS = Quotas(size=200, per_document=5, per_type=None, seed=1)
 """Those of ``concord view``; the same as the defaults of ``concord review``."""
 MAX_WORDS = 3000
 """Words of a document whose attention is computed: the number of weights grows with the square."""
-_KEPT = 4
 
 
 class QueueRow(NamedTuple):
@@ -55,33 +56,6 @@ class QueueRow(NamedTuple):
     text: str
 
 
-class Selection:
-    """The sentences of a queue, which a thread selects.
-
-    Attributes:
-        rows: by rank; None until they are selected, or if they cannot be.
-        fault: why they cannot be selected; empty until then.
-    """
-
-    def __init__(self, collection: Collection, quotas: Quotas) -> None:
-        self.rows: Sequence[QueueRow] | None = None
-        self.fault = ""
-        Thread(target=self._run, args=[collection, quotas], name="queue", daemon=True).start()
-
-    def _run(self, collection: Collection, quotas: Quotas) -> None:
-        try:
-            self.rows = _select(collection, quotas)
-        except ConcordError as error:
-            self.fault = str(error)
-        except Exception as error:
-            # Without a fault the page would be loaded again for ever.
-            logger.exception("The queue cannot be selected")
-            self.fault = (
-                f"The queue cannot be selected: {type(error).__name__}: {error}; "
-                "the terminal of 'concord view' shows where"
-            )
-
-
 class ReviewQueue:
     """The queue of the collection as it is, selected in the background; a new generation has a queue of its own."""
 
@@ -89,21 +63,37 @@ class ReviewQueue:
         self._opened = opened
         self._quotas = quotas
         self._lock = Lock()
-        self._selection: tuple[str, Selection] | None = None
+        self._selected: tuple[str, Future[Sequence[QueueRow]]] | None = None
 
-    def select(self) -> Selection:
-        """Return the selection for the collection as it is."""
+    def rows(self) -> Sequence[QueueRow] | None:
+        """Return the sentences by rank; None while they are being selected.
+
+        Raises:
+            UnavailableError: when they cannot be selected; the next call tries again.
+        """
         snapshot = self._opened.snapshot
         with self._lock:
-            if self._selection is None or self._selection[0] != snapshot.state:
-                self._selection = snapshot.state, Selection(snapshot.collection, self._quotas)
-            return self._selection[1]
+            if self._selected is None or self._selected[0] != snapshot.state:
+                self._selected = snapshot.state, Future()
+                arguments = self._selected[1], snapshot.collection
+                Thread(target=self._select, args=arguments, name="queue", daemon=True).start()
+            selected = self._selected[1]
+            if not selected.done():
+                return None
+            if selected.exception() is not None:
+                self._selected = None
+        return selected.result()
 
-    def forget(self, selection: Selection) -> None:
-        """Forget a selection that failed, so that the next request tries again."""
-        with self._lock:
-            if self._selection is not None and self._selection[1] is selection:
-                self._selection = None
+    def _select(self, selected: Future[Sequence[QueueRow]], collection: Collection) -> None:
+        try:
+            selected.set_result(_select(collection, self._quotas))
+        except ConcordError as error:
+            selected.set_exception(error)
+        except Exception as error:
+            # Without a fault the page would be loaded again for ever.
+            logger.exception("The queue cannot be selected")
+            reason = f"{type(error).__name__}: {error}; the terminal of 'concord view' shows where"
+            selected.set_exception(UnavailableError(f"The queue cannot be selected: {reason}"))
 
 
 def _select(collection: Collection, quotas: Quotas) -> Sequence[QueueRow]:
@@ -117,19 +107,9 @@ def _select(collection: Collection, quotas: Quotas) -> Sequence[QueueRow]:
             first, last = pieces[0], pieces[-1]
             queued = by_address.get((document.row.doc_id, first.sent_id))
             if queued is not None:
-                text = _text(token for piece in pieces for token in piece.tokens)
+                text = spaced_text(chain.from_iterable(piece.tokens for piece in pieces))
                 rows.append(QueueRow(queued, first.start_char, last.end_char, last.sent_id, text))
     return sorted(rows, key=lambda row: row.sentence.rank)
-
-
-def _text(words: Iterable[TokenRow]) -> str:
-    """Return words as they follow each other in a text, with single spaces; those of one slice are one."""
-    text, end = "", 0
-    for word in words:
-        if word.start_char >= end:
-            text += f"{' ' if text and word.start_char > end else ''}{word.text}"
-            end = word.end_char
-    return text
 
 
 class CollectionTagger:
@@ -138,7 +118,7 @@ class CollectionTagger:
     def __init__(self) -> None:
         self._lock = RLock()
         self._loaded: tuple[object, Tagger] | None = None
-        self._attention: dict[tuple[Any, ...], Sequence[Mapping[str, AttentionMap]]] = {}
+        self._attention: tuple[object, Sequence[Mapping[str, AttentionMap]]] = (None, ())
 
     def load(self, plan: Plan) -> "Tagger":
         """Return the tagger of a plan; UnavailableError if it cannot be loaded, and the next call tries again."""
@@ -161,11 +141,9 @@ class CollectionTagger:
         manifest, row = collection.manifest, document.row
         key = manifest.plan, manifest.generation, row.doc_id, row.text_sha256
         with self._lock:
-            if key not in self._attention:
-                self._attention[key] = self.load(collection.plan).attention_maps(tagged_sentences(document))
-                while len(self._attention) > _KEPT:
-                    del self._attention[next(iter(self._attention))]
-            maps = self._attention[key]
+            if key != self._attention[0]:
+                self._attention = key, self.load(collection.plan).attention_maps(tagged_sentences(document))
+            maps = self._attention[1]
         if not any("memory" in names for names in maps):
             raise UnavailableError("The tagger of this collection has no document memory.")
         return maps

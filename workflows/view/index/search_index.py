@@ -73,9 +73,7 @@ def document_rows(
     """
     places = {name: _starts(documents[name]) for name in ("n_sentences", "n_tokens")}
     places["n_entities"] = _starts(pc.add(documents["n_entities"], documents["n_candidates"]))
-    first, end = places["n_tokens"][:-1], places["n_tokens"][1:]
-    changed, refined = (_running_sum(values) for values in (is_changed(tokens), tokens["refined"].to_numpy()))
-    uncertainty = _largest(tokens["uncertainty"].to_numpy(), first, end)
+    sums = (_running_sum(values)[places["n_tokens"]] for values in (tokens["refined"].to_numpy(), is_changed(tokens)))
     numbers = range(documents.num_rows)
     yield from zip(
         (base + number for number in numbers),
@@ -87,10 +85,8 @@ def document_rows(
         generations,
         (base + places["n_sentences"][:-1]).tolist(),
         *(places[name][:-1].tolist() for name in ("n_tokens", "n_entities")),
-        *(documents[name].to_pylist() for name in ("n_chars", "n_sentences", "n_tokens", "n_entities")),
-        (refined[end] - refined[first]).tolist(),
-        (changed[end] - changed[first]).tolist(),
-        uncertainty.tolist(),
+        *(documents[name].to_pylist() for name in ("n_sentences", "n_tokens", "n_entities")),
+        *(np.diff(sum_before).tolist() for sum_before in sums),
         (None for _ in numbers),
         strict=True,
     )
@@ -200,16 +196,7 @@ def _running_sum(values: Numbers) -> Numbers:
     return np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
 
 
-def _largest(values: Numbers, first: Numbers, end: Numbers) -> Numbers:
-    """Return the largest value of each run; 0 for an empty one."""
-    largest = np.zeros(len(first), dtype=np.float64)
-    if len(values):
-        some = end > first
-        largest[some] = np.maximum.reduceat(values, first[some])
-    return largest
-
-
-VERSION = 6
+VERSION = 7
 SLOT_BITS = 32
 """Numbers of documents and sentences are ``shard slot << SLOT_BITS | row in its part``."""
 BANDS = (0.5, 0.8, 0.95)
@@ -222,9 +209,8 @@ _SCHEMA = """
 CREATE TABLE shards (slot INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, searchable INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE documents (id INTEGER PRIMARY KEY, position INTEGER NOT NULL, doc_id TEXT NOT NULL, title TEXT,
   source TEXT NOT NULL, tagger TEXT NOT NULL, generation INTEGER NOT NULL, first_sentence INTEGER NOT NULL,
-  token_row INTEGER NOT NULL, entity_row INTEGER NOT NULL, chars INTEGER NOT NULL, sentences INTEGER NOT NULL,
-  words INTEGER NOT NULL, entities INTEGER NOT NULL, refined INTEGER NOT NULL, changed INTEGER NOT NULL,
-  uncertainty REAL, confidence REAL);
+  token_row INTEGER NOT NULL, entity_row INTEGER NOT NULL, sentences INTEGER NOT NULL, words INTEGER NOT NULL,
+  entities INTEGER NOT NULL, refined INTEGER NOT NULL, changed INTEGER NOT NULL, confidence REAL);
 CREATE INDEX documents_doc_id ON documents (doc_id);
 CREATE INDEX documents_place ON documents (source, position, doc_id);
 CREATE INDEX documents_first_sentence ON documents (first_sentence) WHERE sentences;
@@ -258,10 +244,10 @@ CREATE VIRTUAL TABLE words USING fts5(forms, lemmas, shown UNINDEXED,
 _COLUMNS = {
     "documents": (
         *("doc_id", "source_uri", "source_position", "tagger", "meta", "language"),
-        *("n_chars", "n_sentences", "n_tokens", "n_entities", "n_candidates"),
+        *("n_sentences", "n_tokens", "n_entities", "n_candidates"),
     ),
     "sentences": ("n_tokens",),
-    "tokens": ("draft_ner", "ner", "refined", "uncertainty"),
+    "tokens": ("draft_ner", "ner", "refined"),
     "entities": (
         *("entity_id", "sent_id", "start_char", "end_char", "start_token", "end_token", "text", "label"),
         *("canonical", "confidence", "uncertainty", "refined", "source"),

@@ -128,14 +128,14 @@ def undo(viewer: Viewer, form: Form) -> None:
         viewer.log.undo_step(form.text("step"))
 
 
-def _document(viewer: Viewer, form: Form, start: int, end: int) -> CurrentDocument:
+def _document(viewer: Viewer, form: Form) -> CurrentDocument:
     with viewer.opened.index.reading() as index:
-        return viewer.log.read(index, get_document(index, form.doc_id), viewer.log.state(), near=(start, end))
+        return viewer.log.read(index, get_document(index, form.doc_id), viewer.log.state())
 
 
 def _stretched(viewer: Viewer, form: Form) -> list[Change]:
     start, end = form.number("start"), form.number("end")
-    document = _document(viewer, form, start, end)
+    document = _document(viewer, form)
     entities = document.place(start, end).found
     if len(entities) != 1 or form.text("bounds") not in _BOUNDS:
         raise RefusedError("expected one entity whose bounds are to change; choose one")
@@ -145,7 +145,7 @@ def _stretched(viewer: Viewer, form: Form) -> list[Change]:
 
 def _selected_words(viewer: Viewer, form: Form) -> tuple[int, int]:
     sentence = form.number("sentence")
-    document = _document(viewer, form, sentence, sentence + 1)
+    document = _document(viewer, form)
     words = document.words_at(sentence, form.number("from"), form.number("to"))
     if words is None:
         raise RefusedError("expected words of a sentence to be selected, got none; select some")

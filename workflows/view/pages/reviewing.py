@@ -49,14 +49,11 @@ class QueueCard(NamedTuple):
 
 def review(viewer: Viewer, query: Query) -> Page:
     """Show a sentence of the queue, by default the first that nobody has said anything about, and list the others."""
-    selection = viewer.queue.select()
-    if selection.fault:
-        viewer.queue.forget(selection)
-        return Page("message.html.j2", {"heading": "No queue", "message": selection.fault})
-    if selection.rows is None:
+    queue = viewer.queue.rows()
+    if queue is None:
         return Page("review.html.j2", {"state": "working"})
     state = viewer.log.state()
-    rows = [ListedSentence(row, _state_of(state, row)) for row in selection.rows]
+    rows = [ListedSentence(row, _state_of(state, row)) for row in queue]
     open_ranks = [row.queued.sentence.rank for row in rows if not row.state]
     rank = query.number("rank") or next(iter(open_ranks), 0)
     row = rows[rank - 1] if 0 < rank <= len(rows) else None
@@ -74,7 +71,7 @@ def review(viewer: Viewer, query: Query) -> Page:
         "fetches": viewer.log.who is not None,
         **({} if row is None else _card_values(viewer, query, state, row.queued)),
         "last": last,
-        "last_rank": next((row.sentence.rank for row in selection.rows if last and _is_about(last, row)), 0),
+        "last_rank": next((row.sentence.rank for row in queue if last and _is_about(last, row)), 0),
     }
     return Page("review.html.j2", values)
 
@@ -89,7 +86,7 @@ def _card_values(viewer: Viewer, query: Query, state: LogState, row: QueueRow) -
         text = normalize_name(page.text.slice(*page.bounds))
         names = {name.name: ", ".join(name.labels) for name in names_of_document(index, document.id, within=text)}
         try:
-            current = viewer.log.read(index, document, state, near=page.bounds)
+            current = viewer.log.read(index, document, state)
         except UnavailableError as error:
             fault = str(error)
     chosen, label, accepts = None, sentence.type, list[Change]()
