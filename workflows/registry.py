@@ -12,7 +12,7 @@ import importlib.util
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,8 +26,8 @@ from concord.models.words.encoder_config import find_encoder
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.storage.atomic_writes import write_atomically
 from concord.pipeline.storage.locks import exclusive
-from concord.workflows.bundles import BUNDLE, check_bundle, copy_bundle, require_new_folder
-from concord.workflows.console import Answer, info, plain, table
+from concord.workflows.bundles import copy_bundle, require_new_folder
+from concord.workflows.console import Answer, plain, table
 from concord.workflows.job_files import cache_folder
 from concord.workflows.mlflow_client import (
     EXPERIMENT,
@@ -48,7 +48,7 @@ CHAMPION, PREVIOUS = "champion", "previous"
 GUARDED_ALIASES = (CHAMPION, PREVIOUS)
 """Moved by promotions and rollbacks only."""
 MODEL = "model"
-DATA = f"data/{BUNDLE}"
+DATA = "data/bundle"
 """Path of the bundle in an MLflow model."""
 _LISTED = 10
 """Versions that a message lists."""
@@ -83,16 +83,6 @@ class ModelVersion:
     def reference(self) -> str:
         """The address of this version, independent of aliases."""
         return f"models:/{self.name}/{self.version}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelSummary:
-    """A registered model: how many versions it has, the newest, and the version of each alias."""
-
-    name: str
-    versions: int
-    newest: int | None
-    aliases: Mapping[str, int]
 
 
 def is_reference(model: str) -> bool:
@@ -243,28 +233,33 @@ def fetch(version: ModelVersion) -> Path:
             f"{version.reference}: expected a sha256 in the tag {DIGEST_TAG}, got {version.digest or 'none'}; the "
             "version was not registered by concord"
         )
-    folder = cache_folder() / "bundles"
-    target = folder / version.digest
-    with exclusive(folder / f"{version.digest}.lock"):
-        if target.is_dir():
+    target = cache_folder() / "bundles" / version.digest
+    if not _is_whole(target):
+        with _incoming(target.parent) as incoming:
+            fetched = download(f"{version.source}/{DATA}", incoming)
             try:
-                _check(target, version)
-                return target
+                digest = tagger_digest(fetched)
             except ModelError as error:
-                info(f"{target} is damaged and downloaded again: {error}")
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as incoming:
-            fetched = download(f"{version.source}/{DATA}", Path(incoming))
-            _check(fetched, version)
-            shutil.rmtree(target, ignore_errors=True)
-            fetched.rename(target)
+                raise ModelError(f"{version.reference}: {error}") from error
+            if digest != version.digest:
+                raise ModelError(
+                    f"{version.reference}: expected the digest {version.digest}, got {digest}; "
+                    "the files are not what was registered"
+                )
+            _keep(fetched, target)
     return target
 
 
 def list_command() -> Answer:
     """List every model with its newest version and its aliases."""
-    models = [_summary(name) for name in model_names()] if has_store() else []
-    aliases = [", ".join(f"{alias} {version}" for alias, version in sorted(it.aliases.items())) for it in models]
-    rows = [(it.name, it.versions, it.newest, shown) for it, shown in zip(models, aliases, strict=True)]
+    models, rows = list[Mapping[str, object]](), list[Sequence[object]]()
+    for name in model_names() if has_store() else ():
+        found = versions(name)
+        newest = found[0].version if found else None
+        aliases = {alias: version.version for version in found for alias in version.aliases}
+        models.append({"name": name, "versions": len(found), "newest": newest, "aliases": aliases})
+        shown = ", ".join(f"{alias} {version}" for alias, version in sorted(aliases.items()))
+        rows.append((name, len(found), newest, shown))
     text = table(rows, header=("model", "versions", "newest", "aliases"))
     if not rows:
         text = f"No model is registered at {tracking_uri()}; use 'concord train' or 'concord registry register'."
@@ -352,26 +347,6 @@ def _model_version(version: Any, *, aliases: list[str] | None = None) -> ModelVe
     )
 
 
-def _check(bundle: Path, version: ModelVersion) -> None:
-    try:
-        check_bundle(bundle)
-        digest = tagger_digest(bundle)
-    except ModelError as error:
-        raise ModelError(f"{version.reference}: {error}") from error
-    if digest != version.digest:
-        raise ModelError(
-            f"{version.reference}: {bundle}: expected the digest {version.digest}, got {digest}; "
-            "the files are not what was registered"
-        )
-
-
-def _summary(name: str) -> ModelSummary:
-    all_versions = versions(name)
-    newest = all_versions[0].version if all_versions else None
-    aliases = {alias: version.version for version in all_versions for alias in version.aliases}
-    return ModelSummary(name=name, versions=len(all_versions), newest=newest, aliases=aliases)
-
-
 BUNDLED_FOLDER = Path(__file__).resolve().parents[1] / "models" / "pretrained"
 DEFAULT = "entities_multi"
 INSTALL_TRANSFORMERS = "pip install '.[hf]'"
@@ -454,29 +429,44 @@ def _adapt(model: str, adapter: str, source: str) -> Path:
     if not issubclass(tagger_type, AdaptedTagger):
         raise ModelError(f"{model}: expected a tagger that wraps models of another library, got {adapter}")
     folder = cache_folder() / "adapted"
-    folder.mkdir(parents=True, exist_ok=True)
     try:
         # Names the digest of the tagger that a model became, so that it is loaded once.
         known = folder / f"{tagger_type.model_digest(tagger_type.find(source))}.txt"
         if known.is_file() and _is_whole(target := folder / known.read_text(encoding="ascii")):
             return target
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as incoming:
-            saved = Path(incoming) / BUNDLE_NAME
+        with _incoming(folder) as incoming:
+            saved = incoming / BUNDLE_NAME
             save_tagger(tagger_type.adapt(source), saved)
             target = folder / tagger_digest(saved)
-            with exclusive(folder / f"{target.name}.lock"):
-                if not _is_whole(target):
-                    shutil.rmtree(target, ignore_errors=True)
-                    saved.rename(target)
+            _keep(saved, target)
     except ModelError as error:
         raise ModelError(f"{model}: {error}") from error
     write_atomically(known, target.name.encode(), staging=folder)
     return target
 
 
+@contextmanager
+def _incoming(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder on the file system of a folder of the cache, which is made if it is missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as incoming:
+        yield Path(incoming)
+
+
+def _keep(bundle: Path, target: Path) -> None:
+    """Move a bundle to the folder of the cache that is named after its digest, unless another process just has."""
+    with exclusive(target.with_suffix(".lock")):
+        if not _is_whole(target):
+            shutil.rmtree(target, ignore_errors=True)
+            bundle.rename(target)
+
+
 def _is_whole(folder: Path) -> bool:
-    """Return whether a folder exists and holds the tagger whose digest it is named after."""
-    return folder.is_dir() and tagger_digest(folder) == folder.name
+    """Return whether a folder holds the tagger whose digest it is named after."""
+    try:
+        return tagger_digest(folder) == folder.name
+    except ModelError:
+        return False
 
 
 def _find_bundled(name: str) -> ResolvedTagger:

@@ -17,16 +17,18 @@ from concord.pipeline.resources import wait_passively
 wait_passively()
 
 from concord.models.adapters.base import AdaptedTagger
-from concord.models.bundles.manifest import needed_encoders, read_saved
+from concord.models.bundles.manifest import needed_encoders, read_saved, tagger_digest
 from concord.models.bundles.registry import tagger_class
 from concord.models.config import Config
-from concord.models.errors import ConfigError
+from concord.models.errors import ConfigError, ModelError
 from concord.pipeline.config import ParserConfig, TaggerRunConfig
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.texts import TextAnnotator
-from concord.workflows.bundles import BUNDLE, check_bundle, pack_bundle
+from concord.workflows.bundles import copy_bundle
 
+BUNDLE = "bundle"
+"""Folder of the bundle in an MLflow model."""
 TEXT = "text"
 ENTITY_FIELDS = ("start_char", "end_char", "text", "label", "confidence", "uncertainty")
 EXAMPLE = ["Ada Lovelace wrote to Charles Babbage from Surrey.", "She never saw Turin."]
@@ -45,6 +47,8 @@ class ServingConfig(Config):
     parser: ParserConfig = ParserConfig()
     tagger: TaggerRunConfig = TaggerRunConfig()
     """Without the key ``model``."""
+    digest: str
+    """That of the registered tagger."""
 
 
 def write_model(bundle: Path, folder: Path) -> None:
@@ -62,7 +66,7 @@ def write_model(bundle: Path, folder: Path) -> None:
 
     with tempfile.TemporaryDirectory() as staging:
         packed = Path(staging) / BUNDLE
-        pack_bundle(bundle, packed)
+        copy_bundle(bundle, packed)
         pyfunc.save_model(
             path=str(folder),
             loader_module="concord.workflows.serving",
@@ -73,7 +77,7 @@ def write_model(bundle: Path, folder: Path) -> None:
             input_example=EXAMPLE,
             pip_requirements=_requirements(packed),
             # MLflow accepts only these keys in a later model_config.
-            model_config={"parser": {}, "tagger": {}},
+            model_config={"parser": {}, "tagger": {}, "digest": tagger_digest(packed)},
         )
 
 
@@ -113,7 +117,8 @@ def _load_pyfunc(data_path: str, model_config: Mapping[str, Any] | None = None) 
     if "model" in config.tagger.model_fields_set:
         raise ConfigError("model_config: tagger.model: expected no such key, since the model is already loaded")
     folder = Path(data_path)
-    digest = check_bundle(folder).digest
+    if (digest := tagger_digest(folder)) != config.digest:
+        raise ModelError(f"{folder}: expected the digest {config.digest}, got {digest}: not what was registered")
     tagger = ResolvedTagger(
         name=folder.name, version=None, digest=digest, folder=folder, parser=read_saved(folder).parser
     )

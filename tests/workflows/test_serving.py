@@ -16,9 +16,9 @@ from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import PyFuncModel, scoring_server
 from starlette.testclient import TestClient
 
+from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ConfigError, ModelError
 from concord.workflows import serving
-from concord.workflows.bundles import pack_bundle
 from concord.workflows.serving import ENTITY_FIELDS, write_model
 
 pytestmark = pytest.mark.slow
@@ -71,7 +71,7 @@ def _record(line: bytes) -> dict[str, Any]:
 
 def test_a_model_holds_data_only(model_folder: Path) -> None:
     files = {path.relative_to(model_folder).as_posix() for path in model_folder.rglob("*") if path.is_file()}
-    bundle = {f"data/bundle/{name}" for name in ("tagger.json", "weights.safetensors", "manifest.json")}
+    bundle = {f"data/bundle/{name}" for name in ("tagger.json", "weights.safetensors")}
     about = {"MLmodel", "conda.yaml", "python_env.yaml", "requirements.txt"}
     assert files == {*bundle, *about, "input_example.json", "serving_input_example.json"}
     requirements = (model_folder / "requirements.txt").read_text()
@@ -132,13 +132,13 @@ def test_a_text_that_cannot_be_annotated_is_a_bad_request(served: PyFuncModel, m
     assert caught.value.get_http_status_code() == 400
 
 
-def test_tampered_weights_are_refused_by_name(model_folder: Path, tmp_path: Path) -> None:
+def test_tampered_weights_are_refused(model_folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(model_folder, tmp_path / "model"))
     weights = copy / "data" / "bundle" / "weights.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(ModelError, match=r"weights\.safetensors: .* the files are not what was registered"):
+    with pytest.raises(ModelError, match=r"bundle: expected the digest \w+, got \w+: not what was registered"):
         mlflow.pyfunc.load_model(str(copy))
 
 
@@ -154,15 +154,13 @@ def test_an_invalid_configuration_key_is_named(model_folder: Path) -> None:
 def test_taggers_of_token_labels_or_other_trees_are_not_served(
     tiny_bundle: Path, token_bundle: Path, tmp_path: Path
 ) -> None:
-    pack_bundle(token_bundle, tmp_path / "tokens")
     with pytest.raises(ModelError, match="a tagger of token labels, which does not annotate"):
-        serving._load_pyfunc(str(tmp_path / "tokens"))
+        serving._load_pyfunc(str(token_bundle), {"digest": tagger_digest(token_bundle)})
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     saved = json.loads((bundle / "tagger.json").read_text())
     (bundle / "tagger.json").write_text(json.dumps(saved | {"trees": "gold"}))
-    pack_bundle(bundle, tmp_path / "packed")
     with pytest.raises(ModelError, match="learned from the trees of 'gold'"):
-        serving._load_pyfunc(str(tmp_path / "packed"))
+        serving._load_pyfunc(str(bundle), {"digest": tagger_digest(bundle)})
 
 
 @pytest.fixture(scope="session")
