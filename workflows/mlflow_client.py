@@ -14,10 +14,10 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from concord.pipeline.errors import StoreError
 from concord.pipeline.storage.locks import exclusive
@@ -25,7 +25,6 @@ from concord.pipeline.storage.locks import exclusive
 LONGEST_PARAMETER = 6000
 PARAMETERS_A_BATCH = 100
 METRICS_A_BATCH = 1000
-KEY_TAG = "concord.run"
 EXPERIMENT = "concord"
 """Of trainings, registrations and annotations."""
 REFUSAL = "INVALID_PARAMETER_VALUE"
@@ -35,8 +34,6 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 DISTRIBUTIONS = ("torch", "stanza", "pyarrow", "ray", "mlflow", "safetensors", "numpy")
 COMMIT_TAG = "mlflow.source.git.commit"
 DIRTY_TAG = "concord.git.dirty"
-
-RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 
 class TrackingError(StoreError):
@@ -64,20 +61,15 @@ class Run:
             for start in range(0, len(batch), METRICS_A_BATCH):
                 self._client.log_batch(self.run_id, metrics=batch[start : start + METRICS_A_BATCH])
 
-    def logged_steps(self, metric: str) -> set[int]:
-        """Return the steps for which the run has a metric."""
-        with mlflow_errors("the metrics could not be read"):
-            return {found.step for found in self._client.get_metric_history(self.run_id, metric)}
-
     def log_file(self, path: Path) -> None:
         """Store a file with the run."""
         with mlflow_errors(f"{path.name} could not be logged"):
             self._client.log_artifact(self.run_id, str(path))
 
-    def close(self, status: RunStatus) -> None:
-        """End the run."""
-        with mlflow_errors("the run could not be closed"):
-            self._client.set_terminated(self.run_id, status=status)
+    def set_tag(self, key: str, value: str) -> None:
+        """Write a tag, or write it again."""
+        with mlflow_errors(f"the tag {key} could not be written"):
+            self._client.set_tag(self.run_id, key, value)
 
 
 def tracking_uri() -> str:
@@ -133,27 +125,25 @@ def has_store() -> bool:
     return database is None or database.exists()
 
 
-def open_run(
-    *, experiment: str, name: str, parameters: Mapping[str, object], tags: Mapping[str, str], key: str | None = None
-) -> Run:
-    """Open a new run, or an earlier one that was not finished.
+@contextmanager
+def open_run(*, experiment: str, name: str, parameters: Mapping[str, object], tags: Mapping[str, str]) -> Iterator[Run]:
+    """Yield a new run, which ends as finished, or as failed after any error.
 
     Args:
         parameters: logged as text; MLflow does not allow them to change later.
-        key: of a run that another process may continue, such as that of a training which was interrupted.
     """
     client = open_client()
     with mlflow_errors("the run could not be opened"):
-        experiment_id = _experiment_id(client, experiment)
-        unfinished = f"tags.`{KEY_TAG}` = '{key}' AND attributes.status != 'FINISHED'"
-        earlier = list(client.search_runs([experiment_id], unfinished, max_results=1)) if key else []
-        if earlier:
-            client.update_run(earlier[0].info.run_id, status="RUNNING")
-            return Run(client, earlier[0].info.run_id)
-        tags = {**tags, **({KEY_TAG: key} if key is not None else {})}
-        run_id = client.create_run(experiment_id, tags=tags, run_name=name).info.run_id
+        run_id = client.create_run(_experiment_id(client, experiment), tags=dict(tags), run_name=name).info.run_id
         _log_parameters(client, run_id, parameters)
-    return Run(client, run_id)
+    try:
+        yield Run(client, run_id)
+    except BaseException:
+        with suppress(TrackingError), mlflow_errors("the run could not be closed"):
+            client.set_terminated(run_id, status="FAILED")
+        raise
+    with mlflow_errors("the run could not be closed"):
+        client.set_terminated(run_id, status="FINISHED")
 
 
 def download(source: str, folder: Path) -> Path:

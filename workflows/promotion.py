@@ -15,8 +15,8 @@ import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +38,6 @@ from concord.workflows.evaluation import CompareJob, EvaluateJob, Line, Procedur
 from concord.workflows.job_files import corpus_paths, read_yaml
 from concord.workflows.mlflow_client import (
     Run,
-    TrackingError,
     code_tags,
     every_page,
     mlflow_errors,
@@ -390,7 +389,7 @@ def promote_command(
             values={"model": name, "champion": version, "moved": False},
             text=f"Version {version} of {name} is already the champion.",
         )
-    with _attempt("promote", name, version, {SET_TAG: promotion_set}) as run:
+    with _open_run("promote", name, version, {SET_TAG: promotion_set}) as run:
         uses = _earlier_uses(run, promotion_set)
         findings = examine(candidate, champion, config, device=device)
         _log_evidence(run, findings, gate)
@@ -405,7 +404,7 @@ def promote_command(
         )
         # Files that differ from what was registered cannot be loaded, so no reason helps.
         if findings.failed and (not forced or "digest" in findings.failed):
-            _set_tag(run, OUTCOME_TAG, f"refused: {', '.join(findings.failed)}")
+            run.set_tag(OUTCOME_TAG, f"refused: {', '.join(findings.failed)}")
             return Answer.of(attempt, text=_text(_refusal(attempt), attempt), exit_code=REFUSED)
         move = _move("promote", name, champion, version, forced=bool(findings.failed), reason=reason)
         _move_champion(run, move)
@@ -422,7 +421,7 @@ def rollback_command(name: str, *, reason: str | None = None) -> Answer:
     if champion is None or previous in (None, champion):
         raise ModelError(f"{name}: expected a champion and a previous one, got {champion} and {previous}")
     move = _move("rollback", name, champion, previous, reason=reason)
-    with _attempt("rollback", name, previous) as run:
+    with _open_run("rollback", name, previous) as run:
         _move_champion(run, move)
     return Answer(
         values={"model": name, "champion": previous, "moved": True, "move": move},
@@ -444,22 +443,13 @@ def history_command(name: str) -> Answer:
     return Answer(values=values, text=f"{_history_table(lines)}\n\n{now}")
 
 
-@contextmanager
-def _attempt(action: str, name: str, version: int, tags: dict[str, str] | None = None) -> Iterator[Run]:
-    """Open a run, and end it as finished or failed."""
-    run = open_run(
+def _open_run(action: str, name: str, version: int, tags: dict[str, str] | None = None) -> AbstractContextManager[Run]:
+    return open_run(
         experiment=EXPERIMENT,
         name=f"{action} {name} {version}",
         parameters={"model": name, "version": version},
         tags={"concord.kind": "promotion", **(tags or {}), **code_tags()},
     )
-    try:
-        yield run
-    except BaseException:
-        with suppress(TrackingError):
-            run.close("FAILED")
-        raise
-    run.close("FINISHED")
 
 
 def _earlier_uses(attempt: Run, promotion_set: str) -> int:
@@ -500,22 +490,16 @@ def _move_champion(run: Run, move: Move) -> None:
     """Write the line of a move, then move the aliases; raise RaceLostError if the champion has moved meanwhile."""
     now = aliases_of(move.model).get(CHAMPION)
     if now != move.came_from:
-        _set_tag(run, OUTCOME_TAG, "race lost")
+        run.set_tag(OUTCOME_TAG, "race lost")
         raise RaceLostError(
             f"{move.model}: the champion is now version {now} and was {move.came_from or 'none'} when this command "
             "started; nothing was moved, run it again"
         )
-    _set_tag(run, MOVE_TAG, move.model_dump_json())
+    run.set_tag(MOVE_TAG, move.model_dump_json())
     if move.came_from is not None:
         set_alias(move.model, PREVIOUS, move.came_from)
     set_alias(move.model, CHAMPION, move.went_to)
-    _set_tag(run, OUTCOME_TAG, "moved")
-
-
-def _set_tag(run: Run, key: str, value: str) -> None:
-    client = open_client()
-    with mlflow_errors(f"the tag {key} could not be written"):
-        client.set_tag(run.run_id, key, value)
+    run.set_tag(OUTCOME_TAG, "moved")
 
 
 def _refusal(attempt: Attempt) -> str:

@@ -183,20 +183,24 @@ def register(
     description: str | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> ModelVersion:
-    """Register a bundle of a run as a new version of a model, unless this was done before.
+    """Register a bundle of a run as a new version of a model, and point the alias at it.
 
-    The alias is pointed at the version, unless a newer version has it already. Description and tags are shown beside
-    the version in MLflow's pages.
+    Description and tags are shown beside the version in MLflow's pages.
     """
-    digest = tagger_digest(bundle)
-    shown = {"description": description, "tags": {**(tags or {}), DIGEST_TAG: digest}}
+    from concord.workflows.serving import write_model  # imports torch
+
     client = open_client()
     with mlflow_errors(f"the bundle could not be registered as {name}"):
-        earlier = every_page(client.search_model_versions, filter_string=f"run_id = '{run_id}'")
-        same = (version for version in earlier if version.name == name and version.tags.get(DIGEST_TAG) == digest)
-        version = _model_version(next(same, None) or _register(client, bundle, name, run_id, shown))
-        holder = int(client.get_registered_model(name).aliases.get(alias, 0))
-    if alias is not None and holder <= version.version:
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder) / MODEL
+            write_model(bundle, model)
+            client.log_artifacts(run_id, str(model), MODEL)
+        create_model(name)
+        source = f"{client.get_run(run_id).info.artifact_uri}/{MODEL}"
+        tags = {**(tags or {}), DIGEST_TAG: tagger_digest(bundle)}
+        created = client.create_model_version(name, source, run_id=run_id, description=description, tags=tags)
+        version = _model_version(created)
+    if alias is not None:
         set_alias(name, alias, version.version)
     return version
 
@@ -301,16 +305,11 @@ def register_command(bundle: Path, *, name: str, alias: str | None) -> Answer:
     known = versions(name) if name in model_names() else []
     version = next((version for version in known if version.digest == digest), None)
     if version is None:
-        run = open_run(
-            experiment=EXPERIMENT,
-            name=f"register {name}",
-            parameters={"bundle": bundle.absolute()},
-            tags={"concord.kind": "registration", **code_tags()},
-            key=f"{name} {digest}",
-        )
-        shown = f"registered from {bundle.absolute()}"
-        version = register(bundle, name=name, run_id=run.run_id, alias=alias, description=shown)
-        run.close("FINISHED")
+        tags = {"concord.kind": "registration", **code_tags()}
+        parameters = {"bundle": bundle.absolute()}
+        with open_run(experiment=EXPERIMENT, name=f"register {name}", parameters=parameters, tags=tags) as run:
+            shown = f"registered from {bundle.absolute()}"
+            version = register(bundle, name=name, run_id=run.run_id, alias=alias, description=shown)
     elif alias is not None and all(alias not in newer.aliases for newer in known if newer.version > version.version):
         set_alias(name, alias, version.version)
     lines = [f"registered  {version.reference}", f"digest      {version.digest}"]
@@ -318,18 +317,6 @@ def register_command(bundle: Path, *, name: str, alias: str | None) -> Answer:
         lines.append(f"alias       {alias}")
     lines.append(f"try it      concord annotate examples/news --output out/try --model {version.reference}")
     return Answer.of(version, text="\n".join(lines))
-
-
-def _register(client: Any, bundle: Path, name: str, run_id: str, shown: Mapping[str, object]) -> Any:
-    from concord.workflows.serving import write_model  # imports torch
-
-    with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder) / MODEL
-        write_model(bundle, model)
-        client.log_artifacts(run_id, str(model), MODEL)
-    create_model(name)
-    source = f"{client.get_run(run_id).info.artifact_uri}/{MODEL}"
-    return client.create_model_version(name, source, run_id=run_id, **shown)
 
 
 def _model_version(version: Any, *, aliases: list[str] | None = None) -> ModelVersion:

@@ -50,7 +50,8 @@ def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
-        mlflow_client.open_run(experiment="template", name="template", parameters={}, tags={}).close("FINISHED")
+        with mlflow_client.open_run(experiment="template", name="template", parameters={}, tags={}):
+            pass
     return path
 
 

@@ -10,20 +10,19 @@ from concord_testing.command_line import concord
 from concord_testing.runs import in_child
 from mlflow import MlflowClient
 
-from concord.workflows.mlflow_client import COMMIT_TAG, DIRTY_TAG, Run, TrackingError, code_tags, open_run, tracking_uri
+from concord.workflows.mlflow_client import COMMIT_TAG, DIRTY_TAG, TrackingError, code_tags, open_run, tracking_uri
 
 pytestmark = pytest.mark.slow
 
 
 def test_a_run_holds_parameters_metrics_and_files(store: Path) -> None:
     long = "x" * 10_000
-    run = open_run(experiment="test", name="mine", parameters={"model.hidden": 8, "long": long}, tags={"who": "me"})
+    parameters = {"model.hidden": 8, "long": long}
     (store / "curves.png").write_bytes(b"png")
-    run.log_metrics({"loss": 2.0, "dev_f1": 50.0}, step=1)
-    run.log_metrics({"loss": 1.0, "dev_f1": float("nan")}, step=2)
-    run.log_file(store / "curves.png")
-    assert (run.logged_steps("loss"), run.logged_steps("other")) == ({1, 2}, set())
-    run.close("FINISHED")
+    with open_run(experiment="test", name="mine", parameters=parameters, tags={"who": "me"}) as run:
+        run.log_metrics({"loss": 2.0, "dev_f1": 50.0}, step=1)
+        run.log_metrics({"loss": 1.0, "dev_f1": float("nan")}, step=2)
+        run.log_file(store / "curves.png")
     client = MlflowClient(tracking_uri())
     found = client.get_run(run.run_id)
     assert found.info.status == "FINISHED"
@@ -35,20 +34,13 @@ def test_a_run_holds_parameters_metrics_and_files(store: Path) -> None:
     assert [path.name for path in artifacts.rglob("*.png")] == ["curves.png"]
 
 
-def test_a_run_with_the_same_key_is_opened_again_until_it_is_finished(store: Path) -> None:
+def test_a_run_that_an_error_ends_has_failed(store: Path) -> None:
     del store
-
-    def opened(key: str) -> Run:
-        return open_run(experiment="test", name="run", parameters={"a": 1}, tags={"kind": "x"}, key=key)
-
-    first = opened("k")
-    first.close("KILLED")
-    again, other = opened("k"), opened("l")
-    assert again.run_id == first.run_id != other.run_id
-    found = MlflowClient(tracking_uri()).get_run(first.run_id)
-    assert (found.info.status, found.data.params, found.data.tags["kind"]) == ("RUNNING", {"a": "1"}, "x")
-    again.close("FINISHED")
-    assert opened("k").run_id != first.run_id
+    opened = open_run(experiment="test", name="run", parameters={"a": 1}, tags={"kind": "x"})
+    with pytest.raises(KeyboardInterrupt), opened as run:
+        raise KeyboardInterrupt
+    found = MlflowClient(tracking_uri()).get_run(run.run_id)
+    assert (found.info.status, found.data.params, found.data.tags["kind"]) == ("FAILED", {"a": "1"}, "x")
 
 
 def test_code_tags_name_the_commit() -> None:
@@ -63,16 +55,21 @@ def test_code_tags_name_the_commit() -> None:
 def test_a_server_that_is_down_is_reported(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(
-        TrackingError, match=r"^http://127\.0\.0\.1:1: .* failed: \[Errno 111\] Connection refused$"
-    ) as caught:
-        open_run(experiment="test", name="run", parameters={}, tags={})
+    with (
+        pytest.raises(
+            TrackingError, match=r"^http://127\.0\.0\.1:1: .* failed: \[Errno 111\] Connection refused$"
+        ) as caught,
+        open_run(experiment="test", name="run", parameters={}, tags={}),
+    ):
+        pass
     assert caught.value.exit_code == 75
 
 
 def test_database_that_another_process_has_locked_is_reported(store: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run = open_run(experiment="test", name="run", parameters={}, tags={})
-    with closing(sqlite3.connect(store / "mlflow.db")) as holder:
+    with (
+        open_run(experiment="test", name="run", parameters={}, tags={}) as run,
+        closing(sqlite3.connect(store / "mlflow.db")) as holder,
+    ):
         holder.execute("BEGIN EXCLUSIVE")
         result = concord("registry", "list")
         assert result.exit_code == 75
@@ -81,12 +78,14 @@ def test_database_that_another_process_has_locked_is_reported(store: Path, caplo
             run.log_metrics({"loss": 1.0}, step=1)
         assert "\n" not in str(raised.value)
         assert caplog.text == ""
-    run.log_metrics({"loss": 1.0}, step=1)
+        holder.rollback()
+        run.log_metrics({"loss": 1.0}, step=1)
 
 
 def test_processes_can_create_a_store_concurrently(tmp_path: Path) -> None:
     def work() -> None:
-        open_run(experiment="test", name="run", parameters={}, tags={}).close("FINISHED")
+        with open_run(experiment="test", name="run", parameters={}, tags={}):
+            pass
 
     processes = [in_child(work, MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db") for _ in range(2)]
     for process in processes:
@@ -96,5 +95,5 @@ def test_processes_can_create_a_store_concurrently(tmp_path: Path) -> None:
 
 def test_a_database_without_its_driver_is_a_store_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "oracle+oracledb://nobody@127.0.0.1:1/none")
-    with pytest.raises(TrackingError, match="oracledb"):
-        open_run(experiment="test", name="run", parameters={}, tags={})
+    with pytest.raises(TrackingError, match="oracledb"), open_run(experiment="t", name="run", parameters={}, tags={}):
+        pass

@@ -71,10 +71,8 @@ def write_gate(folder: Path, gold: Path, **changes: Any) -> Path:
 
 
 def add_version(bundle: Path, *, name: str = "tiny") -> int:
-    run = open_run(experiment="test", name="run", parameters={}, tags={})
-    version = registry.register(bundle, name=name, run_id=run.run_id)
-    run.close("FINISHED")
-    return version.version
+    with open_run(experiment="test", name="run", parameters={}, tags={}) as run:
+        return registry.register(bundle, name=name, run_id=run.run_id).version
 
 
 def call(*arguments: object) -> tuple[int, dict[str, Any]]:
@@ -106,10 +104,10 @@ def versions(store: Path, registered: Path) -> None:
 def fakes(store: Path, monkeypatch: pytest.MonkeyPatch) -> list[Condition]:
     """Return the conditions that an examination finds, in a store with three versions without files."""
     client = MlflowClient(tracking_uri(), tracking_uri())
-    run = open_run(experiment="versions", name="versions", parameters={}, tags={})
     create_model("tiny")
-    for _ in range(3):
-        client.create_model_version("tiny", f"{client.get_run(run.run_id).info.artifact_uri}/model", run.run_id)
+    with open_run(experiment="versions", name="versions", parameters={}, tags={}) as run:
+        for _ in range(3):
+            client.create_model_version("tiny", f"{client.get_run(run.run_id).info.artifact_uri}/model", run.run_id)
     conditions = [Condition(name="p", holds=True, found="0.01", wanted="below 0.05")]
     monkeypatch.setattr(promotion, "examine", lambda *_, **__: Findings(conditions=conditions, evidence={"seed": 1}))
     return conditions

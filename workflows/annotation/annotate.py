@@ -82,25 +82,21 @@ def log_run(report: RunReport, collection: Collection) -> None:
     """Log a finished run with a registered model; a store that does not answer costs a warning."""
     plan = collection.plan
     try:
-        run = open_run(
-            experiment=EXPERIMENT,
-            name=report.output.name,
-            parameters=flatten(plan.config.model_dump(mode="json")),
-            tags={
-                "concord.kind": "annotation",
-                "concord.model": f"models:/{plan.tagger.name}/{plan.tagger.version}",
-                "concord.digest": plan.tagger.digest,
-                "concord.plan": plan.digest,
-                **code_tags(),
-            },
-        )
-        run.log_metrics(_metrics(report, collection), step=0)
-        with tempfile.TemporaryDirectory() as folder:
-            for name in RECORDED_FILES:
-                if (path := collection.folder.metadata / name).exists():
-                    (Path(folder) / name).write_bytes(read_bytes(path))
-                    run.log_file(Path(folder) / name)
-        run.close("FINISHED")
+        parameters = flatten(plan.config.model_dump(mode="json"))
+        tags = {
+            "concord.kind": "annotation",
+            "concord.model": f"models:/{plan.tagger.name}/{plan.tagger.version}",
+            "concord.digest": plan.tagger.digest,
+            "concord.plan": plan.digest,
+            **code_tags(),
+        }
+        with open_run(experiment=EXPERIMENT, name=report.output.name, parameters=parameters, tags=tags) as run:
+            run.log_metrics(_metrics(report, collection), step=0)
+            with tempfile.TemporaryDirectory() as folder:
+                for name in RECORDED_FILES:
+                    if (path := collection.folder.metadata / name).exists():
+                        (Path(folder) / name).write_bytes(read_bytes(path))
+                        run.log_file(Path(folder) / name)
     except (OSError, TrackingError) as error:
         warn(f"the run is complete, but MLflow could not record it: {error}")
 

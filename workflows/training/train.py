@@ -1,16 +1,15 @@
 """Train a tagger on gold corpora, write its bundle and score it; MLflow may follow.
 
-The files of the folder are the result. MLflow gets a copy of them, and nothing is read back from it: it listens to a
-training, and a store that does not answer costs a warning.
+The files of the folder are the result. MLflow gets a copy of them at the end, and nothing is read back from it; a store
+that does not answer costs a warning.
 """
 
-import hashlib
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 import torch
 
@@ -109,107 +108,57 @@ class TrainResult:
         return REFUSED if self.refused else 0
 
 
-class TrackedRun:
-    """The run of a training in MLflow; a training that continues in its folder continues its run."""
+def _record(training: "Training", fitted: FitResult, result: TrainResult) -> TrainResult:
+    """Record a training in MLflow, register its bundle unless it finds nothing, and return the result with its version.
 
-    def __init__(self, job: TrainJob, tagger: Tagger, folder: Path, *, alias: str | None) -> None:
-        self._job, self._folder, self._alias = job, folder.absolute(), alias
-        self._sizes = {
-            "parameters": sum(weight.numel() for weight in tagger.parameters() if weight.requires_grad),
-            "threads": torch.get_num_threads(),
-        }
-        self._run: Run | None = None
-        self._answers = True
-
-    def __enter__(self) -> "TrackedRun":
-        """Open the run."""
-        try:
-            self._opened()
-        except TrackingError as error:
-            self._give_up(error)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the run of a training that failed."""
-        if kind is None or self._run is None:
-            return
-        try:
-            self._run.close("KILLED" if issubclass(kind, KeyboardInterrupt) else "FAILED")
-        except TrackingError as unanswered:
-            warn(str(unanswered))
-
-    def log_epoch(self, epoch: EpochResult) -> None:
-        """Log the scores of an epoch, unless an earlier call was not answered: each takes seconds then."""
-        if self._answers:
-            try:
-                self._log(self._opened(), epoch)
-            except TrackingError as error:
-                self._give_up(error)
-
-    def finish(self, result: TrainResult, epochs: Sequence[EpochResult]) -> TrainResult:
-        """Log all that is missing, register the bundle unless it finds nothing, and return the result with its version.
-
-        If MLflow does not answer, a warning names the command that registers the bundle later.
-        """
-        try:
-            run = self._opened()
-            logged = run.logged_steps("loss")
-            for epoch in epochs:
-                if epoch.epoch not in logged:
-                    self._log(run, epoch)
+    If MLflow does not answer, a warning names the command that registers the bundle later.
+    """
+    job, alias, folder = training.job, training.options.alias, training.folder.absolute()
+    paths = [path for part in PARTS for path in job.data.paths(part)]
+    hashes = {f"sha256 {Path(path).parent.name}/{Path(path).name}": file_sha256(path) for path in paths}
+    weights = sum(weight.numel() for weight in training.tagger.parameters() if weight.requires_grad)
+    sizes = {"parameters": weights, "threads": torch.get_num_threads()}
+    try:
+        with open_run(
+            experiment=job.experiment,
+            name=folder.name,
+            parameters=flatten({**job.model_dump(mode="json", exclude={"experiment"}), **sizes}),
+            tags={"concord.kind": "training", "concord.job": job.digest, **hashes, **code_tags()},
+        ) as run:
+            for epoch in fitted.epochs:
+                scores = flatten(asdict(epoch))
+                numbers = {key: value for key, value in scores.items() if isinstance(value, int | float)}
+                run.log_metrics(numbers, step=epoch.epoch)
             run.log_metrics(_result_metrics(result), step=result.best.epoch)
             for name in FILES:
-                run.log_file(self._folder / name)
+                run.log_file(folder / name)
             if not result.refused:
-                result = replace(result, version=self._register(result, run))
-            run.close("FINISHED")
-        except TrackingError as error:
-            command = ["concord", "registry", "register", str(result.bundle), "--name", self._job.register_as]
-            command += [] if self._alias is None else ["--alias", self._alias]
-            warn(
-                f"all results are on disk, but MLflow could not record them: {error}\n"
-                f"  To register the tagger later: {shlex.join(command)}"
-            )
-        return result
-
-    def _opened(self) -> Run:
-        if self._run is None:
-            job, data = self._job, self._job.data
-            paths = [path for part in PARTS for path in data.paths(part)]
-            hashes = {f"sha256 {Path(path).parent.name}/{Path(path).name}": file_sha256(path) for path in paths}
-            self._run = open_run(
-                experiment=job.experiment,
-                name=self._folder.name,
-                parameters=flatten({**job.model_dump(mode="json", exclude={"experiment"}), **self._sizes}),
-                tags={"concord.kind": "training", "concord.job": job.digest, **hashes, **code_tags()},
-                key=hashlib.sha256(f"{job.digest} {self._folder}".encode()).hexdigest(),
-            )
-        return self._run
-
-    def _give_up(self, error: TrackingError) -> None:
-        self._answers = False
-        warn(f"MLflow does not answer; the training goes on, and is recorded when it ends. {error}")
-
-    def _log(self, run: Run, epoch: EpochResult) -> None:
-        numbers = {key: value for key, value in flatten(asdict(epoch)).items() if isinstance(value, int | float)}
-        run.log_metrics(numbers, step=epoch.epoch)
-
-    def _register(self, result: TrainResult, run: Run) -> RegisteredVersion:
-        job, scores = self._job, {name: f"{score:.2f}" for name, score in _version_scores(result).items()}
-        shown = [f"{name.replace('_f1', ' F1').replace('_', ' ')} {score}" for name, score in scores.items()]
-        data = ", ".join(Path(path).name for path in job.data.paths("train"))
-        origin = f"{job.tagger} ({job.profile}), epoch {result.best.epoch} of {result.epochs}, trained on {data}"
-        version = register(
-            result.bundle,
-            name=job.register_as,
-            run_id=run.run_id,
-            alias=self._alias,
-            description=f"{origin}: {', '.join(shown)}",
-            tags=scores,
+                result = replace(result, version=_register(training, result, run))
+    except TrackingError as error:
+        command = ["concord", "registry", "register", str(result.bundle), "--name", job.register_as]
+        command += [] if alias is None else ["--alias", alias]
+        warn(
+            f"all results are on disk, but MLflow could not record them: {error}\n"
+            f"  To register the tagger later: {shlex.join(command)}"
         )
-        return RegisteredVersion(registered=version.reference, alias=self._alias)
+    return result
+
+
+def _register(training: "Training", result: TrainResult, run: Run) -> RegisteredVersion:
+    job, alias = training.job, training.options.alias
+    scores = {name: f"{score:.2f}" for name, score in _version_scores(result).items()}
+    shown = [f"{name.replace('_f1', ' F1').replace('_', ' ')} {score}" for name, score in scores.items()]
+    data = ", ".join(Path(path).name for path in job.data.paths("train"))
+    origin = f"{job.tagger} ({job.profile}), epoch {result.best.epoch} of {result.epochs}, trained on {data}"
+    version = register(
+        result.bundle,
+        name=job.register_as,
+        run_id=run.run_id,
+        alias=alias,
+        description=f"{origin}: {', '.join(shown)}",
+        tags=scores,
+    )
+    return RegisteredVersion(registered=version.reference, alias=alias)
 
 
 def _result_metrics(result: TrainResult) -> dict[str, float]:
@@ -248,9 +197,6 @@ def _score_table(best: EpochResult, test: Evaluation | None) -> str:
     return table(rows, header=("", "precision", "recall", "F1", "draft F1"))
 
 
-OnEpoch = Callable[[EpochResult], None]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainOptions:
     """Options that do not affect the trained weights.
@@ -285,7 +231,7 @@ class Training:
     corpora: TrainCorpora
     tagger: Tagger
 
-    def fit(self, on_epoch: OnEpoch | None = None) -> FitResult:
+    def fit(self) -> FitResult:
         """Train the tagger, and write the bundle of the best epoch with its provenance."""
         if unscored := self.corpora.unscored:
             warn(
@@ -293,18 +239,13 @@ class Training:
                 "what is found there of it counts as wrong, and the last epoch is kept. Add a dev corpus that has some"
             )
 
-        def report(epoch: EpochResult) -> None:
-            _report_epoch(epoch, self.config)
-            if on_epoch is not None:
-                on_epoch(epoch)
-
         fitted = fit(
             self.tagger,
             self.corpora.parts["train"],
             self.corpora.dev,
             self.config,
             self.folder,
-            on_epoch=report,
+            on_epoch=partial(_report_epoch, config=self.config),
             resume=self.options.resume,
             on_batch=TrainingProgress() if shows_progress() else None,
             keep_last=bool(unscored),
@@ -352,11 +293,9 @@ def train(job: TrainJob, options: TrainOptions) -> TrainResult:
         ModelError: when the encoder is not installed.
     """
     training = _prepare(job, options)
-    if not options.tracked:
-        return training.score(training.fit())
-    with TrackedRun(job, training.tagger, training.folder, alias=options.alias) as run:
-        fitted = training.fit(run.log_epoch)
-        return run.finish(training.score(fitted), fitted.epochs)
+    fitted = training.fit()
+    result = training.score(fitted)
+    return _record(training, fitted, result) if options.tracked else result
 
 
 def _prepare(job: TrainJob, options: TrainOptions) -> Training:
@@ -474,7 +413,7 @@ def _differences(path: Path, job: TrainJob) -> str:
     return ", ".join(f"{key} ({before.get(key)!r}, now {now.get(key)!r})" for key in changed)
 
 
-def _report_epoch(epoch: EpochResult, config: FitConfig) -> None:
+def _report_epoch(epoch: EpochResult, *, config: FitConfig) -> None:
     parts = "" if epoch.dev_f1 is None else f"P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; "
     info(
         f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}, "
