@@ -85,7 +85,7 @@ class OpenedCollection:
         self._texts = lru_cache(maxsize=_KEPT_TEXTS)(self._read_text)
         self.fault = ""
         """Why the index could not be updated; empty if it could."""
-        self.progress = Progress(shards=0, listed=0, searchable=0)
+        self.progress = Progress(0, 0)
         name = sha256(str(self.output).encode()).hexdigest()[:16]
         self.index = SearchIndex((cache or cache_folder() / "view") / f"{name}.sqlite")
         self.snapshot = self._look()

@@ -510,7 +510,7 @@ def places_of_name(
     lines = []
     for sent_id, doc_id, title, forms, *columns in rows:
         entity = IndexedEntity(*columns)
-        parts = _split(forms, entity.first_word - 1, entity.last_word) if forms else ("", entity.name, "")
+        parts = _split(forms, entity.first_word - 1, entity.last_word)
         lines.append(Line(doc_id, title, sent_id, *parts, entity))
     return lines, count_rows(index, rest, (*values, *document_values))
 

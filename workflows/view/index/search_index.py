@@ -206,7 +206,7 @@ FIRST_PAGE = Window(PAGE_ROWS, 0)
 RowT = TypeVar("RowT", bound=NamedTuple)
 
 _SCHEMA = """
-CREATE TABLE shards (slot INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, searchable INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE shards (slot INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL);
 CREATE TABLE documents (id INTEGER PRIMARY KEY, position INTEGER NOT NULL, doc_id TEXT NOT NULL, title TEXT,
   source TEXT NOT NULL, tagger TEXT NOT NULL, generation INTEGER NOT NULL, first_sentence INTEGER NOT NULL,
   token_row INTEGER NOT NULL, entity_row INTEGER NOT NULL, sentences INTEGER NOT NULL, words INTEGER NOT NULL,
@@ -247,7 +247,7 @@ _COLUMNS = {
         *("n_sentences", "n_tokens", "n_entities", "n_candidates"),
     ),
     "sentences": ("n_tokens",),
-    "tokens": ("draft_ner", "ner", "refined"),
+    "tokens": ("start_char", "end_char", "text", "lemma", "draft_ner", "ner", "refined"),
     "entities": (
         *("entity_id", "sent_id", "start_char", "end_char", "start_token", "end_token", "text", "label"),
         *("canonical", "confidence", "uncertainty", "refined", "source"),
@@ -262,16 +262,10 @@ BAND = f"coalesce({' + '.join(f'(confidence >= {limit})' for limit in BANDS)}, -
 
 
 class Progress(NamedTuple):
-    """How many shards of the collection the index holds, with their documents and with their words."""
+    """How many shards of the collection the index holds."""
 
+    indexed: int
     shards: int
-    listed: int
-    searchable: int
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether everything can be found."""
-        return self.searchable == self.shards
 
 
 class SearchIndex:
@@ -303,7 +297,7 @@ class SearchIndex:
     def update(self, collection: Collection) -> Iterator[Progress]:
         """Bring the index up to date with a collection, a shard at a time, and yield how far it is.
 
-        All documents and entities come first, which is fast; then the words. A shard that is there is not read again.
+        A shard that is there is not read again.
 
         Raises:
             IntegrityError: when a part is gone or damaged.
@@ -317,22 +311,13 @@ class SearchIndex:
             added = [key for key in reports if key not in slots]
             if removed and not added:
                 _sum_up(index)
-        yield self._progress(len(reports))
-        for key in added:
+        yield Progress(len(slots), len(reports))
+        for number, key in enumerate(added, len(slots) + 1):
             with self._writing() as index:
-                _add_rows(index, collection, reports[key], key=key)
+                _add(index, collection, reports[key], key=key)
                 if key == added[-1]:
                     _sum_up(index)
-            yield self._progress(len(reports))
-        for key, report in reports.items():
-            with self._writing() as index:
-                _add_words(index, collection, report, key=key)
-            yield self._progress(len(reports))
-
-    def _progress(self, shards: int) -> Progress:
-        with self.reading() as index:
-            listed, searchable = index.execute("SELECT count(*), coalesce(sum(searchable), 0) FROM shards").fetchone()
-        return Progress(shards=shards, listed=listed, searchable=searchable)
+            yield Progress(number, len(reports))
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -418,8 +403,8 @@ def _remove(index: sqlite3.Connection, slot: int) -> None:
     index.execute("DELETE FROM shards WHERE slot = ?", (slot,))
 
 
-def _add_rows(index: sqlite3.Connection, collection: Collection, report: CommitRecord, *, key: str) -> None:
-    """Add the documents, entities and dead letters of a shard, unless another process has."""
+def _add(index: sqlite3.Connection, collection: Collection, report: CommitRecord, *, key: str) -> None:
+    """Add the documents, entities, dead letters and words of a shard, unless another process has."""
     cursor = index.execute("INSERT OR IGNORE INTO shards (key) VALUES (?)", (key,))
     if not cursor.rowcount:
         return
@@ -445,22 +430,10 @@ def _add_rows(index: sqlite3.Connection, collection: Collection, report: CommitR
         "WHERE id >= ? AND id < ?",
         bounds,
     )
-
-
-def _add_words(index: sqlite3.Connection, collection: Collection, report: CommitRecord, *, key: str) -> None:
-    """Add the words of a shard, unless they are there."""
-    row = index.execute("SELECT slot FROM shards WHERE key = ? AND NOT searchable", (key,)).fetchone()
-    if row is None:
-        return
-    [slot] = row
-    sentences = collection.read_rows(report, "sentences", ("n_tokens",))
-    tokens = collection.read_rows(report, "tokens", ("start_char", "end_char", "text", "lemma"))
-    base = slot << SLOT_BITS
     index.executemany(
         "INSERT INTO words (rowid, forms, lemmas, shown) VALUES (?, ?, ?, ?)",
         ((number, *row) for number, row in enumerate(sentence_rows(sentences, tokens), base)),
     )
-    index.execute("UPDATE shards SET searchable = 1 WHERE slot = ?", (slot,))
 
 
 def _insert(index: sqlite3.Connection, table: str, rows: Iterable[tuple[Any, ...]]) -> None:

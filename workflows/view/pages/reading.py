@@ -125,7 +125,7 @@ def _corrected_names(document: CurrentDocument | None) -> dict[str, str]:
 
 
 def _unlabelled(index: sqlite3.Connection, name: str, document: IndexedDocument) -> list[Line]:
-    """Return the places of a name in a document that are in no entity, as far as the sentences can be searched."""
+    """Return the places of a name in a document that are in no entity."""
     within: Counter[int] = Counter()
     for sent_id, longer in index.execute(
         "SELECT sent_id, name FROM entities WHERE document = ? AND instr(name, ?)", (document.id, name)
