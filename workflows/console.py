@@ -37,21 +37,16 @@ class Answer:
     """The result of a command.
 
     Attributes:
-        values: printed with ``--json``; made plain, as are those of ``Answer.of``.
+        values: printed with ``--json``: a mapping, or an object whose fields are; made plain.
         text: printed otherwise.
     """
 
-    values: Mapping[str, Any]
+    values: Any
     text: str
     exit_code: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", plain(self.values))
-
-    @classmethod
-    def of(cls, result: Any, *, text: str, exit_code: int = 0) -> "Answer":
-        """Return the answer whose values are the fields of a dataclass."""
-        return cls(values=result, text=text, exit_code=exit_code)
 
 
 def plain(value: Any) -> Any:

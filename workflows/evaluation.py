@@ -128,7 +128,7 @@ def evaluate_command(job: EvaluateJob) -> Answer:
         threshold=tagger.threshold if job.options.threshold is None else job.options.threshold,
         evaluation=score_tagger(tagger, read_gold_for(tagger, job.data, labels=job.labels, form=job.form), job),
     )
-    return Answer.of(report, text=_describe_scores(report))
+    return Answer(values=report, text=_describe_scores(report))
 
 
 def score_tagger(tagger: Tagger, documents: Documents, job: EvaluateJob) -> Evaluation:

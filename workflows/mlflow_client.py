@@ -24,7 +24,6 @@ from concord.pipeline.storage.locks import exclusive
 
 LONGEST_PARAMETER = 6000
 PARAMETERS_A_BATCH = 100
-METRICS_A_BATCH = 1000
 EXPERIMENT = "concord"
 """Of trainings, registrations and annotations."""
 REFUSAL = "INVALID_PARAMETER_VALUE"
@@ -58,8 +57,7 @@ class Run:
 
         with mlflow_errors("metrics could not be logged"):
             batch = [Metric(key, float(value), int(1000 * time.time()), step) for key, value in metrics.items()]
-            for start in range(0, len(batch), METRICS_A_BATCH):
-                self._client.log_batch(self.run_id, metrics=batch[start : start + METRICS_A_BATCH])
+            self._client.log_batch(self.run_id, metrics=batch)
 
     def log_file(self, path: Path) -> None:
         """Store a file with the run."""

@@ -114,7 +114,7 @@ def prepare_command(job: PrepareJob) -> Answer:
         faults_left=len(left),
         written=[] if left else outputs,
     )
-    return Answer.of(report, text=_describe(report, faults, job), exit_code=1 if left else 0)
+    return Answer(values=report, text=_describe(report, faults, job), exit_code=1 if left else 0)
 
 
 class ParseConfig(Config):

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -151,13 +151,17 @@ def examine(version: ModelVersion, champion: int | None, gate: GateConfig, *, de
         fetch(version)
     except ModelError as error:
         conditions = [digest_condition(version.digest, fault=str(error))]
-        return Findings(conditions=conditions, evidence=_evidence(gate, conditions))
+        return Findings(conditions=conditions, evidence={"gate": gate, "conditions": conditions, "provenance": None})
     candidate = find_tagger(version.reference)
-    conditions = [digest_condition(candidate.digest)]
     if champion is None:
-        return _examine_first(candidate, gate, conditions, device=device)
-    incumbent = find_tagger(f"models:/{version.name}/{champion}")
-    return _examine_against(incumbent, candidate, gate, conditions, device=device)
+        documents, measured, parts = _evaluate(candidate, gate, device=device)
+    else:
+        incumbent = find_tagger(f"models:/{version.name}/{champion}")
+        documents, measured, parts = _compare(incumbent, candidate, gate, device=device)
+    overlap = _overlap(candidate, documents)
+    conditions = [digest_condition(candidate.digest), provenance_condition(gate, overlap), *measured]
+    parts |= {"gate": gate, "conditions": conditions, "provenance": overlap}
+    return Findings(conditions=conditions, evidence=parts)
 
 
 def describe_conditions(conditions: Sequence[Condition]) -> str:
@@ -253,9 +257,11 @@ def relative_speed(champion: Tagger, candidate: Tagger, documents: Documents) ->
     return float(first / second)
 
 
-def _examine_first(
-    candidate: ResolvedTagger, gate: GateConfig, conditions: list[Condition], *, device: str
-) -> Findings:
+Measured: TypeAlias = tuple[Documents, Sequence[Condition], dict[str, object]]
+"""The promotion set, what was measured on it, and the evidence."""
+
+
+def _evaluate(candidate: ResolvedTagger, gate: GateConfig, *, device: str) -> Measured:
     """Test a first champion, whose score must reach a minimum since there is nothing to compare it with."""
     job = EvaluateJob(
         folder=candidate.folder, data=gate.data, labels=gate.labels, form=gate, train=gate.train, device=device
@@ -263,16 +269,12 @@ def _examine_first(
     tagger = load_tagger(candidate.folder, device=device)
     documents = read_gold_for(tagger, gate.data, labels=gate.labels, form=gate)
     evaluation = score_tagger(tagger, documents, job)
-    overlap = _overlap(candidate, documents)
-    conditions = [*conditions, provenance_condition(gate, overlap), first_condition(gate, evaluation.score)]
     data = [{"path": path, "sha256": file_sha256(Path(path))} for path in gate.data]
-    evidence = {"tagger": candidate.name, "digest": candidate.digest, "data": data, **plain(evaluation)}
-    return Findings(conditions=conditions, evidence=_evidence(gate, conditions, overlap=overlap, evaluation=evidence))
+    found = {"tagger": candidate.name, "digest": candidate.digest, "data": data, **plain(evaluation)}
+    return documents, [first_condition(gate, evaluation.score)], {"evaluation": found}
 
 
-def _examine_against(
-    champion: ResolvedTagger, candidate: ResolvedTagger, gate: GateConfig, conditions: list[Condition], *, device: str
-) -> Findings:
+def _compare(champion: ResolvedTagger, candidate: ResolvedTagger, gate: GateConfig, *, device: str) -> Measured:
     job = CompareJob(
         first=champion,
         second=candidate,
@@ -284,15 +286,11 @@ def _examine_against(
         device=device,
     )
     comparison = compare(job)
-    documents = [list(document.sentences) for document in comparison.documents]
-    overlap = _overlap(candidate, documents)
-    conditions = [*conditions, provenance_condition(gate, overlap), *comparison_conditions(gate, comparison.lines)]
+    documents = [document.sentences for document in comparison.documents]
+    conditions = comparison_conditions(gate, comparison.lines)
     if gate.throughput_ratio:
         conditions.append(throughput_condition(gate, relative_speed(*comparison.taggers, documents)))
-    return Findings(
-        conditions=conditions,
-        evidence=_evidence(gate, conditions, overlap=overlap, comparison=evidence(job, comparison)),
-    )
+    return documents, conditions, {"comparison": evidence(job, comparison)}
 
 
 def _overlap(candidate: ResolvedTagger, documents: Documents) -> Overlap | None:
@@ -301,12 +299,6 @@ def _overlap(candidate: ResolvedTagger, documents: Documents) -> Overlap | None:
         return None
     overlap = find_overlap(provenance, documents)
     return overlap if overlap.seen or provenance.is_complete else None
-
-
-def _evidence(
-    gate: GateConfig, conditions: Sequence[Condition], *, overlap: Overlap | None = None, **parts: object
-) -> Mapping[str, object]:
-    return {"gate": gate, "conditions": conditions, "provenance": overlap, **parts}
 
 
 def _at_least(name: str, value: float, least: float, *, found: str, wanted: str = "") -> Condition:
@@ -405,11 +397,12 @@ def promote_command(
         # Files that differ from what was registered cannot be loaded, so no reason helps.
         if findings.failed and (not forced or "digest" in findings.failed):
             run.set_tag(OUTCOME_TAG, f"refused: {', '.join(findings.failed)}")
-            return Answer.of(attempt, text=_text(_refusal(attempt), attempt), exit_code=REFUSED)
+            return Answer(values=attempt, text=_text(_refusal(attempt), attempt), exit_code=REFUSED)
         move = _move("promote", name, champion, version, forced=bool(findings.failed), reason=reason)
         _move_champion(run, move)
-    return Answer.of(
-        replace(attempt, champion=version, moved=True, move=move), text=_text(_success(move, attempt.failed), attempt)
+    return Answer(
+        values=replace(attempt, champion=version, moved=True, move=move),
+        text=_text(_success(move, attempt.failed), attempt),
     )
 
 

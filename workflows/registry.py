@@ -281,7 +281,7 @@ def show_command(model: str) -> Answer:
         version = resolve(model if is_reference(model) else f"models:/{model}")
         shown = plain(version) | {"aliases": ", ".join(version.aliases)}
         tags = [("tag", f"{key} {value}") for key, value in shown.pop("tags").items()]
-        return Answer.of(version, text=table([*shown.items(), *tags]))
+        return Answer(values=version, text=table([*shown.items(), *tags]))
     all_versions = versions(name)
     rows = [
         (
@@ -316,7 +316,7 @@ def register_command(bundle: Path, *, name: str, alias: str | None) -> Answer:
     if alias is not None:
         lines.append(f"alias       {alias}")
     lines.append(f"try it      concord annotate examples/news --output out/try --model {version.reference}")
-    return Answer.of(version, text="\n".join(lines))
+    return Answer(values=version, text="\n".join(lines))
 
 
 def _model_version(version: Any, *, aliases: list[str] | None = None) -> ModelVersion:

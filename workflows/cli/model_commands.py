@@ -108,8 +108,8 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
 def train(job: Path, *, profile: str, output: Path | None, overrides: tuple[str, ...], **options: Any) -> Answer:
     """Train a tagger and register it.
 
-    Parameters, scores of every epoch and the bundle (the trained tagger) are recorded in MLflow. If it does not answer,
-    the training goes on, and 'concord registry register' registers the bundle later.
+    At the end, parameters, scores of every epoch and the bundle (the trained tagger) are recorded in MLflow. If it does
+    not answer then, 'concord registry register' registers the bundle later.
 
     A tagger that finds nothing on dev (F1 0.00) is not registered, and the exit code is 4; its folder stays.
 
@@ -123,7 +123,7 @@ def train(job: Path, *, profile: str, output: Path | None, overrides: tuple[str,
 
     train_job = read_train_job(job, profile=profile, overrides=overrides)
     trained = training.train(train_job, training.TrainOptions(folder=output, **options))
-    return Answer.of(trained, text=trained.text, exit_code=trained.exit_code)
+    return Answer(values=trained, text=trained.text, exit_code=trained.exit_code)
 
 
 @verb(example="concord evaluate entities_multi --data examples/train/dev.conllu")

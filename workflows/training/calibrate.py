@@ -178,7 +178,7 @@ def calibrate_command(job: CalibrateJob) -> Answer:
         cross_validated=figures,
         test=held_out,
     )
-    return Answer.of(result, text=_describe(result))
+    return Answer(values=result, text=_describe(result))
 
 
 def _target(job: CalibrateJob, source: Path) -> Path:

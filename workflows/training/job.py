@@ -20,6 +20,7 @@ from concord.models.bundles.manifest import read_saved
 from concord.models.config import Affects, Config
 from concord.models.errors import ConfigError
 from concord.pipeline.corpora.corpus_format import GoldFormat
+from concord.workflows.bundles import require_new_folder
 from concord.workflows.console import Answer, table
 from concord.workflows.job_files import absolute, apply_overrides, corpus_paths, read_yaml
 from concord.workflows.registry import find_tagger
@@ -242,8 +243,7 @@ def init_command(folder: Path, types: Sequence[str]) -> Answer:
 
 
 def _check(folder: Path, types: Sequence[str]) -> None:
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder}: expected a new or empty folder, got one with files; choose another")
+    require_new_folder(folder, "the corpora")
     if not types or len(set(types)) < len(types):
         raise ConfigError(f"--types: expected different entity types, such as DRUG,DOSE, got {','.join(types)!r}")
     for kind in types:

@@ -1,6 +1,5 @@
 """The command ``concord view``: serve the pages of a collection to a browser on this machine."""
 
-import errno
 import re
 import secrets
 import socket
@@ -128,9 +127,4 @@ def listen(port: int | None, address: str = ADDRESS) -> socket.socket:
             fault = error
         else:
             return listener
-    if isinstance(fault, socket.gaierror) or fault.errno == errno.EADDRNOTAVAIL:
-        raise ConfigError(
-            f"--host: expected an address of this machine to listen on, got {address}; choose one that it has, "
-            f"or {ANY} for all of them"
-        )
-    raise ConfigError(f"--port: cannot listen on {address}:{number}: {fault.strerror}; choose another one")
+    raise ConfigError(f"cannot listen on {address}:{number}: {fault.strerror}; choose another --port or --host")

@@ -359,12 +359,12 @@ def test_a_page_of_another_origin_that_knows_the_token_is_led_on_by_the_server(r
 def test_a_folder_without_a_run_and_a_port_in_use_are_errors(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="found no plan"):
         OpenedCollection(tmp_path, cache=tmp_path / "cache")
-    with listen(0) as listener, pytest.raises(ConfigError, match="choose another one"):
+    with listen(0) as listener, pytest.raises(ConfigError, match="choose another --port or --host"):
         listen(listener.getsockname()[1])
 
 
 @pytest.mark.parametrize("port", [None, 0])
 @pytest.mark.parametrize("address", ["192.0.2.1", "999.0.0.1"])
-def test_an_address_of_another_machine_is_told_from_a_port_in_use(address: str, port: int | None) -> None:
-    with pytest.raises(ConfigError, match=f"^--host: .*{address}.*0.0.0.0"):
+def test_an_address_of_another_machine_is_refused(address: str, port: int | None) -> None:
+    with pytest.raises(ConfigError, match=f"cannot listen on {address}:.*choose another --port or --host"):
         listen(port, address)
