@@ -262,11 +262,11 @@ def _render(viewer: Viewer, query: Query, page: Page, *, status: int = 200) -> R
         colours=type_colours(page.values.get("labels", ())),
         collection=opened.output.name,
         where=str(opened.output),
-        generation=opened.snapshot.collection.manifest.generation,
+        generation=opened.collection.manifest.generation,
         # A saved page asks for nothing: its forms would have no server.
         who=None if query.text("save") else viewer.log.who,
         key=viewer.key,
-        unfinished=opened.snapshot.unfinished,
+        unfinished=opened.unfinished,
         progress=opened.progress,
         fault=opened.fault,
     )

@@ -318,7 +318,7 @@ class CorrectionLog:
             IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
         """
         report, row = read_row(self._opened, index, document)
-        text, collection = self._opened.text(row), self._opened.snapshot.collection
+        text, collection = self._opened.text(row), self._opened.collection
         start, columns = document.sentence_row, ["start_char", "n_tokens", "continues"]
         sentence_rows = collection.read_rows(report, "sentences", columns, start=start, stop=start + row.n_sentences)
         start, columns = document.token_row, ["start_char", "end_char"]
@@ -431,7 +431,7 @@ class CorrectionLog:
         self, index: sqlite3.Connection, state: LogState, doc_id: str, *, seen: int, generation: int
     ) -> CurrentDocument:
         """Return a document that a person has seen; RefusedError if it is another one by now."""
-        if generation != self._opened.snapshot.collection.manifest.generation or seen > len(state.lines):
+        if generation != self._opened.collection.manifest.generation or seen > len(state.lines):
             raise RefusedError("the collection has changed since this page was loaded; load it again")
         try:
             return self.read(index, get_document(index, doc_id), state)
@@ -461,7 +461,7 @@ class CorrectionLog:
             yield self._line_of(document, old, new).model_copy(update={"settles": change.settles})
 
     def _line_of(self, document: CurrentDocument, old: Mark | None, new: Mark | None) -> Correction:
-        row, generation = document.row, self._opened.snapshot.collection.manifest.generation
+        row, generation = document.row, self._opened.collection.manifest.generation
         seen = Seen(doc_id=row.doc_id, tagger=row.tagger, generation=generation)
         return Correction.of(old, new, text=document.text, seen=seen, who=self._name, digest=row.text_sha256)
 

@@ -63,7 +63,7 @@ class ReviewQueue:
         self._opened = opened
         self._quotas = quotas
         self._lock = Lock()
-        self._selected: tuple[str, Future[Sequence[QueueRow]]] | None = None
+        self._selected: tuple[Collection, Future[Sequence[QueueRow]]] | None = None
 
     def rows(self) -> Sequence[QueueRow] | None:
         """Return the sentences by rank; None while they are being selected.
@@ -71,12 +71,11 @@ class ReviewQueue:
         Raises:
             UnavailableError: when they cannot be selected; the next call tries again.
         """
-        snapshot = self._opened.snapshot
+        collection = self._opened.collection
         with self._lock:
-            if self._selected is None or self._selected[0] != snapshot.state:
-                self._selected = snapshot.state, Future()
-                arguments = self._selected[1], snapshot.collection
-                Thread(target=self._select, args=arguments, name="queue", daemon=True).start()
+            if self._selected is None or self._selected[0] is not collection:
+                self._selected = collection, Future()
+                Thread(target=self._select, args=self._selected, name="queue", daemon=True).start()
             selected = self._selected[1]
             if not selected.done():
                 return None
@@ -84,7 +83,7 @@ class ReviewQueue:
                 self._selected = None
         return selected.result()
 
-    def _select(self, selected: Future[Sequence[QueueRow]], collection: Collection) -> None:
+    def _select(self, collection: Collection, selected: Future[Sequence[QueueRow]]) -> None:
         try:
             selected.set_result(_select(collection, self._quotas))
         except ConcordError as error:

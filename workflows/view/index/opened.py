@@ -6,7 +6,7 @@ Documents are read from its tables a page at a time: some sentences with their w
 import sqlite3
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -43,27 +43,8 @@ _LOOK_SECONDS_STORE = 30.0
 _KEPT_TEXTS = 2
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
-    """The collection at one moment.
-
-    Attributes:
-        unfinished: whether no run over it has finished, so that there are only the shards committed so far.
-        shards: the commit records, by ``shard_key``.
-    """
-
-    collection: Collection
-    unfinished: bool
-    shards: Mapping[str, CommitRecord]
-
-    @property
-    def state(self) -> str:
-        """What tells this moment from others."""
-        return f"{self.collection.manifest.generation} {len(self.shards)}"
-
-
 class OpenedCollection:
-    """A collection with its index. ``refresh`` notices a newer state of the folder, which ``snapshot`` then is."""
+    """A collection with its index. ``refresh`` notices a newer state of the folder, which ``collection`` then is."""
 
     def __init__(self, output: OutputPath, *, cache: Path | None = None, fetch: bool = False) -> None:
         """Open a collection and start to index it in the background.
@@ -88,7 +69,12 @@ class OpenedCollection:
         self.progress = Progress(0, 0)
         name = sha256(str(self.output).encode()).hexdigest()[:16]
         self.index = SearchIndex((cache or cache_folder() / "view") / f"{name}.sqlite")
-        self.snapshot = self._look()
+        self.collection = self._look()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether no run over it has finished, so that there are only the shards committed so far."""
+        return self.collection.root == self.folder.generations.pending
 
     def refresh(self) -> None:
         """Look at the folder again if the last look was some seconds ago; keep the last state while it is gone.
@@ -99,7 +85,7 @@ class OpenedCollection:
         if time.monotonic() - self._looked <= patience or not self._looking.acquire(blocking=False):
             return
         try:
-            self.snapshot = self._look()
+            self.collection = self._look()
         except (ConcordError, OSError) as error:
             self.fault = str(error)
         finally:
@@ -120,24 +106,23 @@ class OpenedCollection:
 
     def _read_text(self, row: DocumentRow) -> str | UnavailableError:
         try:
-            return SourceTexts.of(self.snapshot.collection.plan, fetch=self._fetch).read(row)
+            return SourceTexts.of(self.collection.plan, fetch=self._fetch).read(row)
         except ConcordError as error:
             # Returned, so that it is cached: the whole file may have been searched for the text.
             return UnavailableError(str(error))
 
-    def _look(self) -> Snapshot:
+    def _look(self) -> Collection:
         self._looked = time.monotonic()
         current = self.folder.generations.current()
         if current is not None and current.name == self._state:
-            return self.snapshot
+            return self.collection
         collection = self._committed_so_far() if current is None else open_collection(self.folder)
-        shards = {shard_key(report): report for report in collection.manifest.shards}
-        state = f"{len(shards)} shards" if current is None else current.name
+        state = f"{len(collection.manifest.shards)} shards" if current is None else current.name
         if state == self._state:
-            return self.snapshot
+            return self.collection
         self._state = state
         Thread(target=self._update_index, args=[collection], name="index", daemon=True).start()
-        return Snapshot(collection=collection, unfinished=current is None, shards=shards)
+        return collection
 
     def _committed_so_far(self) -> Collection:
         """Return what a first run has committed, as a collection."""
@@ -163,46 +148,31 @@ _SHOWN = ("start_char", "end_char", "text", "draft_ner", "ner", "uncertainty", "
 _DRAWN = ("upos", "head", "deprel")
 
 
-@dataclass(frozen=True, slots=True)
-class RawText:
-    """The raw text of a document; None where the input no longer has it, and why."""
-
-    content: str | None
-    missing: str = ""
-
-    @classmethod
-    def of(cls, opened: OpenedCollection, row: DocumentRow) -> "RawText":
-        """Read the text of a document."""
-        try:
-            return cls(opened.text(row))
-        except UnavailableError as error:
-            return cls(None, str(error))
-
-    def slice(self, start: int, end: int) -> str:
-        """Return a slice of the text; a space stands for one that is not there."""
-        if self.content is None:
-            return " " if start < end else ""
-        return self.content[start:end]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentPage:
     """A page of a document.
 
     Attributes:
-        text: of the whole document.
+        text: of the whole document; None where the input no longer has it, and why it is ``missing``.
         page, pages: 0-based number of the page, and how many there are.
         before: where the sentence before its first one ends.
         entities: of this page, in order.
     """
 
     row: DocumentRow
-    text: RawText
+    text: str | None
+    missing: str
     page: int
     pages: int
     before: int
     sentences: Sequence[SentenceRow]
     entities: Sequence[IndexedEntity]
+
+    def slice(self, start: int, end: int) -> str:
+        """Return a slice of the text; a space stands for one that is not there."""
+        if self.text is None:
+            return " " if start < end else ""
+        return self.text[start:end]
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -231,7 +201,7 @@ def read_page(
     Raises:
         IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
     """
-    collection = opened.snapshot.collection
+    collection = opened.collection
     report, row = read_row(opened, index, document)
     start = document.sentence_row
     table = collection.read_rows(report, "sentences", SENTENCE_COLUMNS, start=start, stop=start + row.n_sentences)
@@ -256,9 +226,15 @@ def read_page(
     rows = [SentenceRow(**values) for values in table.slice(first, stop - first).to_pylist()]
     before = int(table["end_char"][first - 1].as_py()) if first else 0
     rest = "FROM entities WHERE document = ? AND end > ? AND start < ? ORDER BY number"
+    text, missing = None, ""
+    try:
+        text = opened.text(row)
+    except UnavailableError as error:
+        missing = str(error)
     return DocumentPage(
         row=row,
-        text=RawText.of(opened, row),
+        text=text,
+        missing=missing,
         page=page,
         pages=pages,
         before=before,
@@ -270,7 +246,7 @@ def read_page(
 def read_document(opened: OpenedCollection, index: sqlite3.Connection, document: IndexedDocument) -> CollectedDocument:
     """Read a whole document with all columns; raises what ``read_page`` raises."""
     report, row = read_row(opened, index, document)
-    collection = opened.snapshot.collection
+    collection = opened.collection
 
     def rows(table: str, names: Sequence[str], start: int, count: int) -> Iterator[tuple[Any, ...]]:
         columns = collection.read_rows(report, table, names, start=start, stop=start + count)
@@ -290,11 +266,11 @@ def read_row(
     Raises:
         IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
     """
-    snapshot = opened.snapshot
+    collection = opened.collection
     [key] = index.execute("SELECT key FROM shards WHERE slot = ?", (document.id >> SLOT_BITS,)).fetchone()
-    report = snapshot.shards.get(key)
+    report = next((report for report in collection.manifest.shards if shard_key(report) == key), None)
     if report is None:
         raise IntegrityError(f"{opened.output}: another generation has just become current; load the page again")
     place = document.id & ((1 << SLOT_BITS) - 1)
-    table = snapshot.collection.read_rows(report, "documents", DocumentRow._fields, start=place, stop=place + 1)
+    table = collection.read_rows(report, "documents", DocumentRow._fields, start=place, stop=place + 1)
     return report, DocumentRow(**table.to_pylist()[0])

@@ -314,7 +314,7 @@ def _reasons(viewer: Viewer, index: sqlite3.Connection, state: LogState, lines: 
 def differences(viewer: Viewer, query: Query) -> Page:
     """List how far people agree, and the differences that are not settled."""
     state = viewer.log.state()
-    sentences = list(shared_sentences(viewer.opened.snapshot.collection, state.lines))
+    sentences = list(shared_sentences(viewer.opened.collection, state.lines))
     rows = list(chain.from_iterable(map(open_differences, sentences)))
     # The last difference of the last page takes the page with it.
     page = min(query.number("page") or 0, max(0, len(rows) - 1) // PAGE_ROWS)

@@ -223,7 +223,7 @@ def sql(viewer: Viewer, query: Query) -> Page:
     limit = query.window(SHOWN_ROWS).limit
     if text.strip():
         try:
-            table = run_query(viewer.opened.snapshot.collection, text, limit=limit + 1)
+            table = run_query(viewer.opened.collection, text, limit=limit + 1)
         except UnavailableError as error:
             unread = str(error)
     rows = list(table.rows)

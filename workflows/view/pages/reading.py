@@ -59,7 +59,7 @@ def _page(
     page = read_page(viewer.opened, index, row, page=number, sentence=sentence, at=offset, trees=tree is not None)
     state, log_fault = _log_state(viewer.log)
     current = None
-    if page.text.content is not None and (who or state.by_document.get(doc_id)):
+    if page.text is not None and (who or state.by_document.get(doc_id)):
         current = viewer.log.read(index, row, state)
         page = with_corrections(page, current)
     names = names_of_document(index, row.id)
@@ -172,7 +172,7 @@ Place = tuple[Line, list[ReadingWord]]
 def attention(viewer: Viewer, query: Query) -> Page:
     """Show what each word of a name reads, for each of its places in a document."""
     name = query.text("name")
-    collection = viewer.opened.snapshot.collection
+    collection = viewer.opened.collection
     with viewer.opened.index.reading() as index:
         document = get_document(index, query.text("id"))
         lines, count = places_of_name(index, name=name, document=document.id) if name else ([], 0)

@@ -83,7 +83,7 @@ def _card_values(viewer: Viewer, query: Query, state: LogState, row: QueueRow) -
         document = get_document(index, sentence.doc_id)
         page = read_page(viewer.opened, index, document, only=(sentence.sent_id - 1, row.last + 1))
         labels = viewer.types(index, state)
-        text = normalize_name(page.text.slice(*page.bounds))
+        text = normalize_name(page.slice(*page.bounds))
         names = {name.name: ", ".join(name.labels) for name in names_of_document(index, document.id, within=text)}
         try:
             current = viewer.log.read(index, document, state)

@@ -274,7 +274,7 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
         loose: list[_Piece] = []
         end = sentence.start_char
         for token in sentence.tokens:
-            gap, text = ("", "") if token.start_char < end else (page.text.slice(end, token.start_char), token.text)
+            gap, text = ("", "") if token.start_char < end else (page.slice(end, token.start_char), token.text)
             end = max(end, token.end_char)
             while current is not None and current.end <= token.start_char:
                 current = next(entities, None)
@@ -289,7 +289,7 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
                 _note_draft(segments[-1], token, current.label)
             _append(segments[-1].words, _Piece(token, gap, text))
         segments += _plain(page, loose, names)
-        space, before = page.text.slice(before, sentence.start_char), sentence.end_char
+        space, before = page.slice(before, sentence.start_char), sentence.end_char
         if _PARAGRAPH.search(space) and paragraphs[-1]:
             paragraphs.append([])
         drawn = draw_tree(sentence.tokens) if sentence.sent_id == tree else None
@@ -379,7 +379,7 @@ def _unlabelled_name(page: DocumentPage, pieces: Sequence[_Piece], start: int, n
     first = pieces[start].token
     if first.text[:1] in names.initials:
         for stop in range(min(start + _LONGEST_NAME, len(pieces)), start, -1):
-            text = normalize_name(page.text.slice(first.start_char, pieces[stop - 1].token.end_char))
+            text = normalize_name(page.slice(first.start_char, pieces[stop - 1].token.end_char))
             if text in names.labels:
                 return text, stop
     asked_start, asked_end = names.asked
