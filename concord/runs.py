@@ -124,7 +124,7 @@ class Run:
         """
         is_document = pc.field("doc_id") == doc_id
         with self._naming_damage():
-            shard = self._shard_of(doc_id)
+            shard = self._shards.get(doc_id)
             if shard is None:
                 dead_letters = self.errors.to_table(filter=is_document)["message"].to_pylist()
                 raise KeyError("; ".join([f"{self.output}: no document {doc_id!r}", *dead_letters]))
@@ -160,22 +160,12 @@ class Run:
             table = self.documents.to_table(columns=["doc_id", "parts"])
         return {doc_id: number for number, doc_id in enumerate(table["doc_id"].to_pylist())}, table["parts"]
 
-    def _shard_of(self, doc_id: str) -> CommitRecord | None:
-        """Return the shard that holds a document, from the ids alone; None if none does.
-
-        A local dataset uses the statistics of the parts; elsewhere one column of each is read, up to the right one.
-        """
+    @cached_property
+    def _shards(self) -> dict[str, CommitRecord]:
+        """The shard of each document, by id."""
         shards = self._collection.manifest.shards
-        if all(isinstance(part, Path) for part in self._collection.parts("documents")):
-            is_document = pc.field("doc_id") == doc_id
-            paths = self.documents.to_table(columns=["__filename"], filter=is_document)["__filename"].to_pylist()
-            with_documents = (shard for shard in shards if paths and "documents" in shard.files)
-            return next((shard for shard in with_documents if paths[0].endswith(shard.files["documents"].path)), None)
-        for shard in shards:
-            ids = self._collection.read_rows(shard, "documents", ["doc_id"])["doc_id"]
-            if pc.index(ids, doc_id).as_py() >= 0:
-                return shard
-        return None
+        ids = ((shard, self._collection.read_rows(shard, "documents", ["doc_id"])["doc_id"]) for shard in shards)
+        return {doc_id: shard for shard, column in ids for doc_id in column.to_pylist()}
 
     def read_text(self, row: Any) -> str:
         """Return the raw text of a row of ``documents``; as ``concord.read_text``, with the settings of the run."""
@@ -204,7 +194,7 @@ class Run:
         """Turn the errors of damaged or missing parts into an IntegrityError that names one."""
         try:
             yield
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, IntegrityError) as error:
             if isinstance(self._collection.root, Path) and not self._collection.root.exists():
                 raise IntegrityError(
                     f"{self.output}: parts of generation {self.generation} are gone; a generation is kept for "

@@ -137,14 +137,6 @@ def has_unknown(documents: Documents) -> bool:
     return any(sentence.known is not None for document in documents for sentence in document)
 
 
-def require_entities(documents: Documents, paths: Iterable[str], scheme: LabelScheme) -> set[str]:
-    """Return the entity types of gold corpora to compare taggers on; InputError if they have no entity."""
-    found = label_types(documents, scheme)
-    if not found:
-        raise InputError(f"{', '.join(paths)}: expected a corpus with entities, got none")
-    return found
-
-
 def require_known(documents: Documents, paths: Iterable[str]) -> None:
     """Raise an InputError unless all gold labels of corpora are known, so that a tagger can be scored on them."""
     if has_unknown(documents):
@@ -189,10 +181,13 @@ def read_documents(
         documents += found
     if not labels:
         return documents
-    return [
-        replace(document, sentences=tuple(relabel(document.sentences, labels, scheme=form.read_scheme)))
-        for document in documents
-    ]
+
+    def renamed(sentence: Sentence) -> Sentence:
+        if sentence.labels is None:
+            return sentence
+        return replace(sentence, labels=rename(sentence.labels, labels, scheme=form.read_scheme))
+
+    return [replace(document, sentences=tuple(map(renamed, document.sentences))) for document in documents]
 
 
 def weighted(documents: Documents, weight: float) -> Documents:
@@ -204,16 +199,6 @@ def weighted(documents: Documents, weight: float) -> Documents:
     number = max(round(fraction * len(documents)), 0 if whole else min(1, len(documents)))
     chosen = random.Random(0).sample(range(len(documents)), number)
     return [*(list(documents) * int(whole)), *(documents[index] for index in sorted(chosen))]
-
-
-def relabel(sentences: Iterable[Sentence], labels: Mapping[str, str | None], *, scheme: LabelScheme) -> list[Sentence]:
-    """Rename the entity types, or the token labels, of sentences; None removes the entities of a type."""
-    return [
-        sentence
-        if sentence.labels is None
-        else replace(sentence, labels=rename(sentence.labels, labels, scheme=scheme))
-        for sentence in sentences
-    ]
 
 
 def rename(sequence: Sequence[str], labels: Mapping[str, str | None], *, scheme: LabelScheme) -> tuple[str, ...]:
@@ -298,19 +283,15 @@ class Provenance(Config):
         documents = sorted({*own.documents, *part.documents})
         return self.with_part(SeenDocuments(role=part.role, files=files, documents=documents))
 
-    def joined_with(self, other: "Provenance") -> "Provenance":
-        """Add the teachers of another bundle and all that it has seen, but for its calibration."""
-        merged = self
-        for part in other.parts:
-            merged = merged.merged_with(part) if part.role != "calibration" else merged
-        new = [teacher for teacher in other.teachers if teacher not in self.teachers]
-        return merged.model_copy(update={"teachers": [*self.teachers, *new]})
-
     def taught_by(self, name: str, digest: str, own: "Provenance | None") -> "Provenance":
-        """Add a teacher and what came into it; ``own`` is None where that is not known."""
+        """Add a teacher and what came into it, but for its calibration; ``own`` is None where that is not known."""
         recorded = own is not None and bool(own.parts) and own.is_complete
-        named = self.joined_with(Provenance(parts=[], teachers=[Teacher(name=name, digest=digest, recorded=recorded)]))
-        return named if own is None else named.joined_with(own)
+        own, taught = own or Provenance(parts=[]), self
+        for part in own.parts:
+            taught = taught.merged_with(part) if part.role != "calibration" else taught
+        teachers = [Teacher(name=name, digest=digest, recorded=recorded), *own.teachers]
+        new = [teacher for teacher in teachers if teacher not in self.teachers]
+        return taught.model_copy(update={"teachers": [*self.teachers, *new]})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,6 +28,7 @@ from concord.models.labels import BIO, LabelScheme, Span
 from concord.models.taggers.base import Tagger
 from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.gold_corpus import GoldDocument
+from concord.pipeline.errors import InputError
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.names.language import language_of
 from concord.pipeline.storage.files import file_sha256
@@ -368,7 +369,8 @@ def compare(job: CompareJob) -> Comparison:
     trees = any(tagger.needs_trees for tagger in taggers)
     documents = corpora.read_documents(job.data, labels=job.labels, form=form, trees=trees)
     sentences = [list(document.sentences) for document in documents]
-    found = corpora.require_entities(sentences, job.data, scheme)
+    if not (found := corpora.label_types(sentences, scheme)):
+        raise InputError(f"{', '.join(job.data)}: expected a corpus with entities, got none")
     left_out = {kind for kind, shown in further.items() if shown not in found}
     labels = {**job.labels, **dict.fromkeys(left_out)}
     for tagger in taggers:
