@@ -2,8 +2,9 @@
 
 import re
 import secrets
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode
 
 from starlette.applications import Starlette
@@ -107,7 +108,8 @@ class Guard:
 _POLICY = "default-src 'none'; style-src 'nonce-{0}'; script-src 'nonce-{0}'; form-action 'self'; base-uri 'none'"
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'; sandbox"
 _ADDRESSES = re.compile(r'((?:href|action|name="back" value)=")(/[^"]*)')
-_PAGES: Mapping[str, Callable[[Viewer, Query], Page]] = {
+MakePage: TypeAlias = Callable[[Viewer, sqlite3.Connection, Query], Page]
+_PAGES: Mapping[str, MakePage] = {
     "/": finding.documents,
     "/names": finding.names,
     "/name": finding.name,
@@ -165,12 +167,15 @@ def build_app(
     return Guard(app, token=token, port=port, corrects=who is not None, names=names, base=base)
 
 
-def _page_endpoint(viewer: Viewer, path: str, make: Callable[[Viewer, Query], Page]) -> Any:
+def _page_endpoint(viewer: Viewer, path: str, make: MakePage) -> Any:
     def answer(request: Request) -> Response:
         query = Query(path, dict(request.query_params))
         viewer.opened.refresh()
         try:
-            page = make(viewer, query)
+            with viewer.opened.index.reading() as index:
+                page = make(viewer, index, query)
+                labels = viewer.types(index)
+            page = page._replace(values={"labels": labels, **page.values})
             return _csv(query, page.table) if query.text("csv") and page.table else _render(viewer, query, page)
         except NotFoundError as error:
             status, heading, message = 404, "Not found", str(error)
@@ -237,7 +242,6 @@ def _below(base: str, address: str) -> str:
 
 
 def _csv(query: Query, table: Table) -> Response:
-    # It is all read before the index is closed.
     content = "".join(format_csv(table.columns, table.rows))
     headers = {"Content-Disposition": f'attachment; filename="{_file_name(query)}.csv"'}
     return Response(content.encode("utf-8", "backslashreplace"), media_type="text/csv", headers=headers)

@@ -23,7 +23,7 @@ from concord.pipeline.output.collection import (
     whole_sentences,
 )
 from concord.pipeline.plan import Plan
-from concord.workflows.view.correction_log import CorrectionLog, LogState
+from concord.workflows.view.correction_log import CorrectionLog
 from concord.workflows.view.index.opened import OpenedCollection
 from concord.workflows.view.index.search_index import all_labels
 from concord.workflows.view.page import UnavailableError
@@ -180,6 +180,11 @@ class Viewer:
     key: str
     base: str
 
-    def types(self, index: sqlite3.Connection, state: LogState) -> list[str]:
+    def types(self, index: sqlite3.Connection) -> list[str]:
         """Return the entity types of the tables, sorted, and after them those that people have named since."""
-        return list(dict.fromkeys([*all_labels(index), *state.types]))
+        try:
+            named = self.log.state().types
+        except ConcordError:
+            # The pages of documents say what is wrong with the log.
+            named = ()
+        return list(dict.fromkeys([*all_labels(index), *named]))

@@ -184,7 +184,7 @@ class ChosenWords(NamedTuple):
     label: str
 
 
-def everywhere(viewer: Viewer, query: Query) -> Page:
+def everywhere(viewer: Viewer, index: sqlite3.Connection, query: Query) -> Page:
     """List all places of some words that are not yet what a person wants, to be confirmed.
 
     Places in longer names are listed apart, and chosen one by one.
@@ -194,18 +194,16 @@ def everywhere(viewer: Viewer, query: Query) -> Page:
     places: list[ListedPlace] = []
     within: list[ListedPlace] = []
     unread: list[str] = []
-    with viewer.opened.index.reading() as index:
-        labels = viewer.types(index, state)
-        for row in [get_document(index, doc_id)] if doc_id else documents_with(index, surface):
-            try:
-                document = viewer.log.read(index, row, state)
-            except UnavailableError as error:
-                unread.append(str(error))
-                continue
-            for place in _places(document, row.heading, surface, label or None):
-                (within if place.longer else places).append(place)
-            if len(places) > LISTED:
-                break
+    for row in [get_document(index, doc_id)] if doc_id else documents_with(index, surface):
+        try:
+            document = viewer.log.read(index, row, state)
+        except UnavailableError as error:
+            unread.append(str(error))
+            continue
+        for place in _places(document, row.heading, surface, label or None):
+            (within if place.longer else places).append(place)
+        if len(places) > LISTED:
+            break
     values = {
         "text": surface,
         "label": label,
@@ -215,13 +213,13 @@ def everywhere(viewer: Viewer, query: Query) -> Page:
         "within": within[:LISTED],
         "more_within": max(0, len(within) - LISTED),
         "unread": unread,
-        "labels": list(dict.fromkeys([*labels, *filter(None, [label])])),
+        "labels": list(dict.fromkeys([*viewer.types(index), *filter(None, [label])])),
         "seen": len(state.lines),
     }
     return Page("everywhere.html.j2", values)
 
 
-def corrections(viewer: Viewer, query: Query) -> Page:
+def corrections(viewer: Viewer, index: sqlite3.Connection, query: Query) -> Page:
     """List the log, the newest line first."""
     state = viewer.log.state()
     lines = [line for line in reversed(state.lines) if line.undoes is None]
@@ -229,14 +227,12 @@ def corrections(viewer: Viewer, query: Query) -> Page:
     if doc_id:
         lines = [line for line in lines if line.doc_id == doc_id]
     shown = lines[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
-    with viewer.opened.index.reading() as index:
-        values = {
-            "rows": [(line, line.description, state.counts(line)) for line in shown],
-            "reasons": _reasons(viewer, index, state, shown),
-            "paging": Paging(page, len(lines), PAGE_ROWS),
-            "doc_id": doc_id,
-            "labels": viewer.types(index, state),
-        }
+    values = {
+        "rows": [(line, line.description, state.counts(line)) for line in shown],
+        "reasons": _reasons(viewer, index, state, shown),
+        "paging": Paging(page, len(lines), PAGE_ROWS),
+        "doc_id": doc_id,
+    }
     return Page("corrections.html.j2", values)
 
 
@@ -311,15 +307,13 @@ def _reasons(viewer: Viewer, index: sqlite3.Connection, state: LogState, lines: 
     return reasons
 
 
-def differences(viewer: Viewer, query: Query) -> Page:
+def differences(viewer: Viewer, index: sqlite3.Connection, query: Query) -> Page:
     """List how far people agree, and the differences that are not settled."""
     state = viewer.log.state()
     sentences = list(shared_sentences(viewer.opened.collection, state.lines))
     rows = list(chain.from_iterable(map(open_differences, sentences)))
     # The last difference of the last page takes the page with it.
     page = min(query.number("page") or 0, max(0, len(rows) - 1) // PAGE_ROWS)
-    with viewer.opened.index.reading() as index:
-        labels = viewer.types(index, state)
     values = {
         "agreements": agreements(sentences),
         "rows": [
@@ -327,7 +321,6 @@ def differences(viewer: Viewer, query: Query) -> Page:
             for row in rows[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
         ],
         "paging": Paging(page, len(rows), PAGE_ROWS),
-        "labels": labels,
         "seen": len(state.lines),
     }
     return Page("differences.html.j2", values)

@@ -27,7 +27,7 @@ from concord.workflows.view.index.queries import (
     places_of_name,
     quote,
 )
-from concord.workflows.view.index.search_index import all_labels, select
+from concord.workflows.view.index.search_index import select
 from concord.workflows.view.page import NotFoundError, Page, Query, UnavailableError
 from concord.workflows.view.pages.correcting import correction_values
 from concord.workflows.view.pages.text_layout import STRENGTHS, UNCERTAIN, KnownNames, count_marks, label_name, lay_out
@@ -36,14 +36,13 @@ from concord.workflows.view.viewer import Viewer
 SHOWN_NAMES = 40
 
 
-def document(viewer: Viewer, query: Query) -> Page:
+def document(viewer: Viewer, index: sqlite3.Connection, query: Query) -> Page:
     """Show a page of a document with its corrections; of one that could not be annotated, its dead letters."""
     doc_id = query.text("id")
-    with viewer.opened.index.reading() as index:
-        row = find_document(index, doc_id)
-        dead_letters = select(index, IndexedDeadLetter, "FROM dead_letters WHERE doc_id = ? ORDER BY id", (doc_id,))
-        if row is not None:
-            return _page(viewer, index, row, query, dead_letters)
+    row = find_document(index, doc_id)
+    dead_letters = select(index, IndexedDeadLetter, "FROM dead_letters WHERE doc_id = ? ORDER BY id", (doc_id,))
+    if row is not None:
+        return _page(viewer, index, row, query, dead_letters)
     if not dead_letters:
         raise NotFoundError(f"there is no document {doc_id!r}")
     return Page("dead_document.html.j2", {"doc_id": doc_id, "dead_letters": dead_letters})
@@ -84,7 +83,6 @@ def _page(
         "tree": tree,
         "before": before,
         "after": after,
-        "labels": viewer.types(index, state),
         "uncertain": UNCERTAIN,
         "strengths": STRENGTHS,
         "can_correct": current is not None and who and not query.text("save"),
@@ -169,15 +167,13 @@ class ReadingWord(NamedTuple):
 Place = tuple[Line, list[ReadingWord]]
 
 
-def attention(viewer: Viewer, query: Query) -> Page:
+def attention(viewer: Viewer, index: sqlite3.Connection, query: Query) -> Page:
     """Show what each word of a name reads, for each of its places in a document."""
     name = query.text("name")
     collection = viewer.opened.collection
-    with viewer.opened.index.reading() as index:
-        document = get_document(index, query.text("id"))
-        lines, count = places_of_name(index, name=name, document=document.id) if name else ([], 0)
-        labels = all_labels(index)
-        rows = read_document(viewer.opened, index, document)
+    document = get_document(index, query.text("id"))
+    lines, count = places_of_name(index, name=name, document=document.id) if name else ([], 0)
+    rows = read_document(viewer.opened, index, document)
     obstacle, places = "", list[Place]()
     try:
         maps = viewer.tagger.attention_maps(collection, rows)
@@ -190,7 +186,6 @@ def attention(viewer: Viewer, query: Query) -> Page:
         "obstacle": obstacle,
         "places": places,
         "count": count,
-        "labels": labels,
     }
     return Page("attention.html.j2", values)
 

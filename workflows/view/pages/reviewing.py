@@ -1,5 +1,6 @@
 """The page of the queue: one sentence to review as a card, with the list of all of them."""
 
+import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -47,7 +48,7 @@ class QueueCard(NamedTuple):
     words: Change
 
 
-def review(viewer: Viewer, query: Query) -> Page:
+def review(viewer: Viewer, index: sqlite3.Connection, query: Query) -> Page:
     """Show a sentence of the queue, by default the first that nobody has said anything about, and list the others."""
     queue = viewer.queue.rows()
     if queue is None:
@@ -69,26 +70,26 @@ def review(viewer: Viewer, query: Query) -> Page:
         "total": len(rows),
         "today": state.steps_today(viewer.log.who),
         "fetches": viewer.log.who is not None,
-        **({} if row is None else _card_values(viewer, query, state, row.queued)),
+        **({} if row is None else _card_values(viewer, index, query, state, row.queued)),
         "last": last,
         "last_rank": next((row.sentence.rank for row in queue if last and _is_about(last, row)), 0),
     }
     return Page("review.html.j2", values)
 
 
-def _card_values(viewer: Viewer, query: Query, state: LogState, row: QueueRow) -> Mapping[str, Any]:
+def _card_values(
+    viewer: Viewer, index: sqlite3.Connection, query: Query, state: LogState, row: QueueRow
+) -> Mapping[str, Any]:
     sentence = row.sentence
     current, fault, asked = None, "", ""
-    with viewer.opened.index.reading() as index:
-        document = get_document(index, sentence.doc_id)
-        page = read_page(viewer.opened, index, document, only=(sentence.sent_id - 1, row.last + 1))
-        labels = viewer.types(index, state)
-        text = normalize_name(page.slice(*page.bounds))
-        names = {name.name: ", ".join(name.labels) for name in names_of_document(index, document.id, within=text)}
-        try:
-            current = viewer.log.read(index, document, state)
-        except UnavailableError as error:
-            fault = str(error)
+    document = get_document(index, sentence.doc_id)
+    page = read_page(viewer.opened, index, document, only=(sentence.sent_id - 1, row.last + 1))
+    text = normalize_name(page.slice(*page.bounds))
+    names = {name.name: ", ".join(name.labels) for name in names_of_document(index, document.id, within=text)}
+    try:
+        current = viewer.log.read(index, document, state)
+    except UnavailableError as error:
+        fault = str(error)
     chosen, label, accepts = None, sentence.type, list[Change]()
     if current is not None:
         page = with_corrections(page, current)
@@ -112,7 +113,6 @@ def _card_values(viewer: Viewer, query: Query, state: LogState, row: QueueRow) -
     return {
         "card": card,
         "document": document,
-        "labels": labels,
         "chosen": chosen,
         "name": "",
         "here": partial(query.link, rank=sentence.rank, at=None, save=None),
