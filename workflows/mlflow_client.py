@@ -59,10 +59,10 @@ class Run:
             batch = [Metric(key, float(value), int(1000 * time.time()), step) for key, value in metrics.items()]
             self._client.log_batch(self.run_id, metrics=batch)
 
-    def log_file(self, path: Path) -> None:
-        """Store a file with the run."""
-        with mlflow_errors(f"{path.name} could not be logged"):
-            self._client.log_artifact(self.run_id, str(path))
+    def log_text(self, name: str, text: str) -> None:
+        """Store a text with the run, as a file of this name."""
+        with mlflow_errors(f"{name} could not be logged"):
+            self._client.log_text(self.run_id, text, name)
 
     def set_tag(self, key: str, value: str) -> None:
         """Write a tag, or write it again."""

@@ -13,7 +13,6 @@ import hashlib
 import json
 import socket
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -384,7 +383,8 @@ def promote_command(
     with _open_run("promote", name, version, {SET_TAG: promotion_set}) as run:
         uses = _earlier_uses(run, promotion_set)
         findings = examine(candidate, champion, config, device=device)
-        _log_evidence(run, findings, gate)
+        run.log_text(EVIDENCE_NAME, json.dumps(plain(findings.evidence), sort_keys=True, indent=1) + "\n")
+        run.log_text(gate.name, gate.read_text(encoding="utf-8"))
         attempt = Attempt(
             model=name,
             version=version,
@@ -461,15 +461,6 @@ def _runs(condition: str) -> list[Any]:
             order_by=["attributes.start_time ASC"],
         )  # fmt: skip
     return found
-
-
-def _log_evidence(attempt: Run, findings: Findings, gate: Path) -> None:
-    text = json.dumps(plain(findings.evidence), ensure_ascii=False, sort_keys=True, indent=1) + "\n"
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / EVIDENCE_NAME
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
-        attempt.log_file(path)
-    attempt.log_file(gate)
 
 
 def _move(action: Literal["promote", "rollback"], name: str, came_from: int | None, went_to: int, **more: Any) -> Move:

@@ -18,11 +18,10 @@ pytestmark = pytest.mark.slow
 def test_a_run_holds_parameters_metrics_and_files(store: Path) -> None:
     long = "x" * 10_000
     parameters = {"model.hidden": 8, "long": long}
-    (store / "curves.png").write_bytes(b"png")
     with open_run(experiment="test", name="mine", parameters=parameters, tags={"who": "me"}) as run:
         run.log_metrics({"loss": 2.0, "dev_f1": 50.0}, step=1)
         run.log_metrics({"loss": 1.0, "dev_f1": float("nan")}, step=2)
-        run.log_file(store / "curves.png")
+        run.log_text("report.html", "<p>\u00e9</p>")
     client = MlflowClient(tracking_uri())
     found = client.get_run(run.run_id)
     assert found.info.status == "FINISHED"
@@ -31,7 +30,7 @@ def test_a_run_holds_parameters_metrics_and_files(store: Path) -> None:
     assert found.data.tags["who"] == "me"
     assert [metric.value for metric in client.get_metric_history(run.run_id, "loss")] == [2.0, 1.0]
     artifacts = store / "mlruns" / run.run_id / "artifacts"
-    assert [path.name for path in artifacts.rglob("*.png")] == ["curves.png"]
+    assert [path.read_text() for path in artifacts.rglob("report.html")] == ["<p>\u00e9</p>"]
 
 
 def test_a_run_that_an_error_ends_has_failed(store: Path) -> None:

@@ -1,10 +1,8 @@
 """Annotation runs: ``concord annotate``, its dry run and its record in MLflow."""
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import chain, repeat
-from pathlib import Path
 from typing import Any
 
 from concord.models.config import flatten
@@ -92,11 +90,9 @@ def log_run(report: RunReport, collection: Collection) -> None:
         }
         with open_run(experiment=EXPERIMENT, name=report.output.name, parameters=parameters, tags=tags) as run:
             run.log_metrics(_metrics(report, collection), step=0)
-            with tempfile.TemporaryDirectory() as folder:
-                for name in RECORDED_FILES:
-                    if (path := collection.folder.metadata / name).exists():
-                        (Path(folder) / name).write_bytes(read_bytes(path))
-                        run.log_file(Path(folder) / name)
+            for name in RECORDED_FILES:
+                if (path := collection.folder.metadata / name).exists():
+                    run.log_text(name, read_bytes(path).decode())
     except (OSError, TrackingError) as error:
         warn(f"the run is complete, but MLflow could not record it: {error}")
 

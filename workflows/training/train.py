@@ -131,7 +131,7 @@ def _record(training: "Training", fitted: FitResult, result: TrainResult) -> Tra
                 run.log_metrics(numbers, step=epoch.epoch)
             run.log_metrics(_result_metrics(result), step=result.best.epoch)
             for name in FILES:
-                run.log_file(folder / name)
+                run.log_text(name, (folder / name).read_text(encoding="utf-8"))
             if not result.refused:
                 result = replace(result, version=_register(training, result, run))
     except TrackingError as error:
