@@ -48,15 +48,6 @@ FILES = (ENVIRONMENT_NAME, JOB_NAME, RESULT_NAME)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RegisteredVersion:
-    """The version that a training has registered."""
-
-    registered: str
-    """As models:/NAME/VERSION."""
-    alias: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainResult:
     """A trained tagger and its scores.
 
@@ -65,6 +56,7 @@ class TrainResult:
         epochs: how many were trained.
         refused: whether it is not to be registered because it finds nothing on dev.
         evaluations: the scores on dev and test, for those that there are.
+        registered, alias: the version that it has become, as models:/NAME/VERSION; None if it was not registered.
     """
 
     tagger: str
@@ -77,7 +69,8 @@ class TrainResult:
     seconds: float
     refused: bool
     evaluations: Mapping[str, Evaluation] = field(metadata=INLINE)
-    version: RegisteredVersion | None = field(default=None, metadata=INLINE)
+    registered: str | None = None
+    alias: str | None = None
 
     @property
     def text(self) -> str:
@@ -88,19 +81,18 @@ class TrainResult:
             f"{self.tagger} ({self.profile}): best of {self.epochs} epochs is {best.epoch}{threshold}",
             indented(_score_table(best, self.evaluations.get("test"))),
             f"bundle      {self.bundle}",
-            f"registered  {self.registered}",
+            f"registered  {self._registration}",
         ]
         if best.dev_f1 is not None:
             lines.append(f"try it      concord annotate examples/news --output out/try --model {self.bundle}")
         return "\n".join(lines)
 
     @property
-    def registered(self) -> str:
-        """The registered version, or why there is none."""
+    def _registration(self) -> str:
         if self.refused:
             register = f"concord registry register {self.bundle} --name NAME"
             return f"no, since {self.best.measure} on dev is 0.00; --force registers it all the same, or {register}"
-        return "no" if self.version is None else self.version.registered
+        return self.registered or "no"
 
     @property
     def exit_code(self) -> int:
@@ -133,7 +125,7 @@ def _record(training: "Training", fitted: FitResult, result: TrainResult) -> Tra
             for name in FILES:
                 run.log_text(name, (folder / name).read_text(encoding="utf-8"))
             if not result.refused:
-                result = replace(result, version=_register(training, result, run))
+                result = replace(result, registered=_register(training, result, run), alias=alias)
     except TrackingError as error:
         command = ["concord", "registry", "register", str(result.bundle), "--name", job.register_as]
         command += [] if alias is None else ["--alias", alias]
@@ -144,8 +136,8 @@ def _record(training: "Training", fitted: FitResult, result: TrainResult) -> Tra
     return result
 
 
-def _register(training: "Training", result: TrainResult, run: Run) -> RegisteredVersion:
-    job, alias = training.job, training.options.alias
+def _register(training: "Training", result: TrainResult, run: Run) -> str:
+    job = training.job
     scores = {name: f"{score:.2f}" for name, score in _version_scores(result).items()}
     shown = [f"{name.replace('_f1', ' F1').replace('_', ' ')} {score}" for name, score in scores.items()]
     data = ", ".join(Path(path).name for path in job.data.paths("train"))
@@ -154,11 +146,11 @@ def _register(training: "Training", result: TrainResult, run: Run) -> Registered
         result.bundle,
         name=job.register_as,
         run_id=run.run_id,
-        alias=alias,
+        alias=training.options.alias,
         description=f"{origin}: {', '.join(shown)}",
         tags=scores,
     )
-    return RegisteredVersion(registered=version.reference, alias=alias)
+    return version.reference
 
 
 def _result_metrics(result: TrainResult) -> dict[str, float]:
