@@ -33,6 +33,7 @@ from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.names.language import language_of
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows import corpora
+from concord.workflows.annotation.summary import describe_component
 from concord.workflows.console import INLINE, Answer, counted, table
 from concord.workflows.corpora import Documents, gold_format, read_corpora, read_gold_for, rename, without_labels
 
@@ -461,11 +462,6 @@ def describe_line(line: Line, *, unit: str) -> str:
     return f"B is {line.verdict} by {mean:.1f} {unit} ({low:.1f} to {high:.1f}), {p}; {detectable}."
 
 
-def describe_tagger(tagger: ResolvedTagger) -> str:
-    """Return a tagger's name, version and the first digits of its digest."""
-    return " ".join(filter(None, (tagger.name, tagger.version and f"version {tagger.version}", tagger.digest[:12])))
-
-
 def _further_types(first: Tagger, second: Tagger, *, labels: Mapping[str, str | None]) -> dict[str, str]:
     """Return the entity types that B knows and A lacks, each with its name here; ConfigError if A knows others too."""
     entities = [tagger.vocabulary.scheme.has_entities for tagger in (first, second)]
@@ -529,8 +525,8 @@ def _describe_comparison(job: CompareJob, comparison: Comparison) -> str:
     header = ("", "A", "B", "B - A", "from", "to", "p", "Holm", "detectable", f"{comparison.unit}s differ")
     return "\n".join(
         [
-            f"A  {describe_tagger(job.first)}",
-            f"B  {describe_tagger(job.second)}",
+            f"A  {describe_component(job.first.identity)}",
+            f"B  {describe_component(job.second.identity)}",
             f"on {', '.join(job.data)}: {size}{unit_note}",
             *left_out,
             "",

@@ -6,14 +6,13 @@ Documents are read from its tables a page at a time: some sentences with their w
 import sqlite3
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
-from itertools import islice, repeat, starmap
+from itertools import islice, repeat
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any
 
 import numpy as np
 
@@ -21,10 +20,8 @@ from concord.models.errors import ConcordError
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.collection import (
     SENTENCE_COLUMNS,
-    CollectedDocument,
     Collection,
     DocumentRow,
-    EntityRow,
     SentenceRow,
     TokenRow,
     open_collection,
@@ -145,7 +142,7 @@ class OpenedCollection:
 PAGE_WORDS = 2500
 """Words on a page of a document, to the end of the sentence."""
 _SHOWN = ("start_char", "end_char", "text", "draft_ner", "ner", "uncertainty", "refined")
-_DRAWN = ("upos", "head", "deprel")
+_READ_BY_TAGGERS = ("word", "upos", "head", "deprel")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,7 +193,7 @@ def read_page(
     Args:
         at: an offset in the raw text, whose page is read if no other is asked for.
         only: reads instead the sentences of these numbers, the last one included, as far as there are such.
-        trees: whether to read the columns that only a tree shows; they are null otherwise.
+        trees: whether to read the columns that only a tree and a tagger need; they are null otherwise.
 
     Raises:
         IntegrityError: when the part is gone or damaged, or the index is not up to date yet.
@@ -217,7 +214,7 @@ def read_page(
     page = min(max(page or 0, 0), pages - 1)
     first, stop = bounds[page : page + 2] if only is None else (max(only[0], 0), min(only[1] + 1, row.n_sentences))
     start, end = (document.token_row + int(words[number]) for number in (first, stop))
-    names = (*_SHOWN, *_DRAWN) if trees else _SHOWN
+    names = (*_SHOWN, *_READ_BY_TAGGERS) if trees else _SHOWN
     words_table = collection.read_rows(report, "tokens", names, start=start, stop=end)
     columns = (
         words_table[name].to_pylist() if name in names else repeat(None, end - start) for name in TokenRow._fields
@@ -241,21 +238,6 @@ def read_page(
         sentences=[sentence._replace(tokens=tuple(islice(tokens, sentence.n_tokens))) for sentence in rows],
         entities=select(index, IndexedEntity, rest, (document.id, before, rows[-1].end_char if rows else 0)),
     )
-
-
-def read_document(opened: OpenedCollection, index: sqlite3.Connection, document: IndexedDocument) -> CollectedDocument:
-    """Read a whole document with all columns; raises what ``read_page`` raises."""
-    report, row = read_row(opened, index, document)
-    collection = opened.collection
-
-    def rows(table: str, names: Sequence[str], start: int, count: int) -> Iterator[tuple[Any, ...]]:
-        columns = collection.read_rows(report, table, names, start=start, stop=start + count)
-        return zip(*(columns[name].to_pylist() for name in names), strict=True)
-
-    tokens = map(TokenRow._make, rows("tokens", TokenRow._fields, document.token_row, row.n_tokens))
-    sentences = starmap(SentenceRow, rows("sentences", SENTENCE_COLUMNS, document.sentence_row, row.n_sentences))
-    entities = map(EntityRow._make, rows("entities", EntityRow._fields, document.entity_row, row.n_entities))
-    return CollectedDocument.of(row, sentences, tokens, entities)
 
 
 def read_row(

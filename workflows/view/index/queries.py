@@ -52,7 +52,6 @@ class IndexedDocument(NamedTuple):
     title: str | None
     first_sentence: int
     token_row: int
-    entity_row: int
     sentences: int
     words: int
     entities: int

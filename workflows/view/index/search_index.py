@@ -70,9 +70,8 @@ def document_rows(
         base: number of the first document; the others follow.
         generations: in which each was annotated.
     """
-    places = {name: _starts(documents[name]) for name in ("n_sentences", "n_tokens")}
-    places["n_entities"] = _starts(pc.add(documents["n_entities"], documents["n_candidates"]))
-    sums = (_running_sum(values)[places["n_tokens"]] for values in (tokens["refined"].to_numpy(), is_changed(tokens)))
+    first_words = _starts(documents["n_tokens"])
+    sums = (_running_sum(values)[first_words] for values in (tokens["refined"].to_numpy(), is_changed(tokens)))
     numbers = range(documents.num_rows)
     yield from zip(
         (base + number for number in numbers),
@@ -82,8 +81,8 @@ def document_rows(
         documents["source_uri"].to_pylist(),
         documents["tagger"].to_pylist(),
         generations,
-        (base + places["n_sentences"][:-1]).tolist(),
-        *(places[name][:-1].tolist() for name in ("n_tokens", "n_entities")),
+        (base + _starts(documents["n_sentences"])[:-1]).tolist(),
+        first_words[:-1].tolist(),
         *(documents[name].to_pylist() for name in ("n_sentences", "n_tokens", "n_entities")),
         *(np.diff(sum_before).tolist() for sum_before in sums),
         (None for _ in numbers),
@@ -208,8 +207,8 @@ _SCHEMA = """
 CREATE TABLE shards (slot INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL);
 CREATE TABLE documents (id INTEGER PRIMARY KEY, position INTEGER NOT NULL, doc_id TEXT NOT NULL, title TEXT,
   source TEXT NOT NULL, tagger TEXT NOT NULL, generation INTEGER NOT NULL, first_sentence INTEGER NOT NULL,
-  token_row INTEGER NOT NULL, entity_row INTEGER NOT NULL, sentences INTEGER NOT NULL, words INTEGER NOT NULL,
-  entities INTEGER NOT NULL, refined INTEGER NOT NULL, changed INTEGER NOT NULL, confidence REAL);
+  token_row INTEGER NOT NULL, sentences INTEGER NOT NULL, words INTEGER NOT NULL, entities INTEGER NOT NULL,
+  refined INTEGER NOT NULL, changed INTEGER NOT NULL, confidence REAL);
 CREATE INDEX documents_doc_id ON documents (doc_id);
 CREATE INDEX documents_place ON documents (source, position, doc_id);
 CREATE INDEX documents_first_sentence ON documents (first_sentence) WHERE sentences;
@@ -243,7 +242,7 @@ CREATE VIRTUAL TABLE words USING fts5(forms, lemmas, shown UNINDEXED,
 _COLUMNS = {
     "documents": (
         *("doc_id", "source_uri", "source_position", "tagger", "meta", "language"),
-        *("n_sentences", "n_tokens", "n_entities", "n_candidates"),
+        *("n_sentences", "n_tokens", "n_entities"),
     ),
     "sentences": ("n_tokens",),
     "tokens": ("start_char", "end_char", "text", "lemma", "draft_ner", "ner", "refined"),

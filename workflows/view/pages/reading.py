@@ -13,7 +13,7 @@ from concord.pipeline.documents import part_finder
 from concord.pipeline.output.collection import CollectedDocument, TokenRow
 from concord.pipeline.output.tables import normalize_name
 from concord.workflows.view.correction_log import CorrectionLog, CurrentDocument, LogState, with_corrections
-from concord.workflows.view.index.opened import DocumentPage, read_document, read_page
+from concord.workflows.view.index.opened import DocumentPage, read_page
 from concord.workflows.view.index.queries import (
     IndexedDeadLetter,
     IndexedDocument,
@@ -173,7 +173,8 @@ def attention(viewer: Viewer, index: sqlite3.Connection, query: Query) -> Page:
     collection = viewer.opened.collection
     document = get_document(index, query.text("id"))
     lines, count = places_of_name(index, name=name, document=document.id) if name else ([], 0)
-    rows = read_document(viewer.opened, index, document)
+    page = read_page(viewer.opened, index, document, only=(0, document.sentences), trees=True)
+    rows = CollectedDocument(page.row, tuple(page.sentences), entities=())
     obstacle, places = "", list[Place]()
     try:
         maps = viewer.tagger.attention_maps(collection, rows)
