@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import chain, groupby, takewhile
+from itertools import chain, groupby, islice, takewhile
+from operator import attrgetter
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 from urllib.parse import quote, unquote
-
-import pyarrow as pa
 
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import (
@@ -39,7 +38,8 @@ from concord.pipeline.corrections.fitting import (
     marks_at,
     marks_of_tagger,
 )
-from concord.pipeline.output.collection import DocumentRow
+from concord.pipeline.documents import join_pieces
+from concord.pipeline.output.collection import SENTENCE_COLUMNS, DocumentRow, SentenceRow
 from concord.pipeline.output.tables import normalize_name
 from concord.workflows.view.index.opened import DocumentPage, OpenedCollection, read_row
 from concord.workflows.view.index.queries import IndexedDocument, IndexedEntity, get_document
@@ -163,20 +163,6 @@ def _row(mark: Mark, *, is_corrected: bool) -> IndexedEntity:
         changed=False,
         origin=CORRECTED if is_corrected else "",
     )
-
-
-def _sentences(rows: pa.Table, words: Sequence[Offsets]) -> Iterator[list[Offsets]]:
-    """Yield the offsets of the words of each sentence that has words."""
-    offsets: list[Offsets] = []
-    taken = 0
-    for count, continues in zip(rows["n_tokens"].to_pylist(), rows["continues"].to_pylist(), strict=True):
-        if offsets and not continues:
-            yield offsets
-            offsets = []
-        offsets = [*offsets, *words[taken : taken + count]]
-        taken += count
-    if offsets:
-        yield offsets
 
 
 def _raw_offset(text: str, start: int, shown: int) -> int:
@@ -319,12 +305,14 @@ class CorrectionLog:
         """
         report, row = read_row(self._opened, index, document)
         text, collection = self._opened.text(row), self._opened.collection
-        start, columns = document.sentence_row, ["start_char", "n_tokens", "continues"]
-        sentence_rows = collection.read_rows(report, "sentences", columns, start=start, stop=start + row.n_sentences)
+        start, stop = document.sentence_row, document.sentence_row + row.n_sentences
+        rows = collection.read_rows(report, "sentences", SENTENCE_COLUMNS, start=start, stop=stop)
+        pieces = [SentenceRow(**values) for values in rows.to_pylist()]
         start, columns = document.token_row, ["start_char", "end_char"]
         words = collection.read_rows(report, "tokens", columns, start=start, stop=start + row.n_tokens)
-        offsets = list(zip(*(words[name].to_pylist() for name in columns), strict=True))
-        sentences = list(_sentences(sentence_rows, offsets))
+        offsets = zip(*(words[name].to_pylist() for name in columns), strict=True)
+        counts = (sum(piece.n_tokens for piece in whole) for whole in join_pieces(pieces, attrgetter("continues")))
+        sentences = [list(islice(offsets, count)) for count in counts]
         query = "SELECT start, end, label, origin FROM entities WHERE document = ? ORDER BY number"
         marks = [(_mark(text, *values), origin) for *values, origin in index.execute(query, (document.id,))]
         corrections = state.current.get(row.doc_id, ())
@@ -338,7 +326,7 @@ class CorrectionLog:
             text=text,
             corrections=corrections,
             sentences=sentences,
-            starts=sentence_rows["start_char"].to_pylist(),
+            starts=[piece.start_char for piece in pieces],
             fit=fit,
             marks=corrected_marks(tagged, fit.corrections),
         )
