@@ -8,8 +8,7 @@ F1, precision and recall over all words are the accuracy. Differences are B minu
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -257,20 +256,6 @@ DISTRIBUTIONS = {"concord": "concord-annotate", "torch": "torch", "numpy": "nump
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Procedure:
-    """Parameters of the tests.
-
-    Attributes:
-        alpha: significance level, for all lines of a comparison together.
-    """
-
-    alpha: float = 0.05
-    rounds: int = 10_000
-    resamples: int = 2000
-    seed: int = 1
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
     """One line of a comparison, in percent and percentage points.
 
@@ -306,6 +291,7 @@ class CompareJob:
         first, second: A and B.
         labels: renames entity types, or token labels, of the corpora and of both taggers; None drops an entity type.
         train: training corpora, for lines of seen and unseen names.
+        alpha: significance level, for all lines of the comparison together.
     """
 
     first: ResolvedTagger
@@ -314,7 +300,7 @@ class CompareJob:
     labels: Mapping[str, str | None] = field(default_factory=dict)
     form: GoldFormat = field(default_factory=GoldFormat)
     train: Sequence[str] = ()
-    procedure: Procedure = field(default_factory=Procedure)
+    alpha: float = 0.05
     device: str = "cpu"
 
 
@@ -387,7 +373,7 @@ def compare(job: CompareJob) -> Comparison:
         left_out=sorted({further[kind] for kind in left_out}),
         unit="sentence" if all(document.name is None for document in documents) else "document",
         lines=compare_labels(
-            documents, first, second, procedure=job.procedure, find_groups=group_finder(sentences, known), scheme=scheme
+            documents, first, second, alpha=job.alpha, find_groups=group_finder(sentences, known), scheme=scheme
         ),
     )
 
@@ -395,7 +381,7 @@ def compare(job: CompareJob) -> Comparison:
 def evidence(job: CompareJob, comparison: Comparison) -> Mapping[str, object]:
     """Return the result and what it depends on.
 
-    Digests identify taggers and data; the same taggers, data, procedure and versions give the same values.
+    Digests identify taggers and data; the same taggers, data, level and versions give the same values.
     """
     documents = comparison.documents
     return {
@@ -410,7 +396,7 @@ def evidence(job: CompareJob, comparison: Comparison) -> Mapping[str, object]:
         "units": len(documents),
         "sentences": sum(len(document.sentences) for document in documents),
         "measure": comparison.measure,
-        **asdict(job.procedure),
+        "alpha": job.alpha,
         "lines": comparison.lines,
         "versions": {
             "python": platform.python_version(),
@@ -424,7 +410,7 @@ def compare_labels(
     first: DocumentLabels,
     second: DocumentLabels,
     *,
-    procedure: Procedure,
+    alpha: float,
     find_groups: GroupFinder,
     scheme: LabelScheme = BIO,
 ) -> list[Line]:
@@ -437,10 +423,9 @@ def compare_labels(
     counts = [group_counts_by_document(gold, labels, find_groups, scheme=scheme) for labels in (first, second)]
     zeros = np.zeros((len(documents), 3), dtype=np.int64)
     pairs = {key: (counts[0].get(key, zeros), counts[1].get(key, zeros)) for key in _lines_of(counts, scheme)}
-    test = partial(significance.randomisation_test, rounds=procedure.rounds, seed=procedure.seed)
-    p_values = [test(*pair) for pair in pairs.values()]
+    p_values = [significance.randomisation_test(*pair) for pair in pairs.values()]
     return [
-        _line(*key, *pair, p=p, corrected=corrected, procedure=procedure)
+        _line(*key, *pair, p=p, corrected=corrected, alpha=alpha)
         for (key, pair), p, corrected in zip(pairs.items(), p_values, significance.holm(p_values), strict=True)
     ]
 
@@ -498,11 +483,9 @@ def _lines_of(counts: Sequence[Mapping[Group, UnitCounts]], scheme: LabelScheme)
 
 
 def _line(
-    kind: Kind, name: str, first: UnitCounts, second: UnitCounts, *, p: float, corrected: float, procedure: Procedure
+    kind: Kind, name: str, first: UnitCounts, second: UnitCounts, *, p: float, corrected: float, alpha: float
 ) -> Line:
-    difference = significance.paired_bootstrap(
-        second[None], first[None], resamples=procedure.resamples, seed=procedure.seed, alpha=procedure.alpha
-    )
+    difference = significance.paired_bootstrap(second[None], first[None], alpha=alpha)
     return Line(
         kind=kind,
         name=name,
@@ -511,9 +494,9 @@ def _line(
         difference=difference,
         p=p,
         corrected=corrected,
-        detectable=significance.detectable_difference(first, second, alpha=procedure.alpha),
+        detectable=significance.detectable_difference(first, second, alpha=alpha),
         differing=int((first != second).any(axis=1).sum()),
-        verdict="undecided" if corrected >= procedure.alpha else "better" if difference.mean > 0 else "worse",
+        verdict="undecided" if corrected >= alpha else "better" if difference.mean > 0 else "worse",
     )
 
 
@@ -534,7 +517,7 @@ def _describe_comparison(job: CompareJob, comparison: Comparison) -> str:
             "",
             table([_row(line) for line in comparison.lines], header=header, right=range(1, len(header))),
             "",
-            f"{100 * (1 - job.procedure.alpha):g} % intervals; p from {job.procedure.rounds:,} paired randomisations; "
+            f"{100 * (1 - job.alpha):g} % intervals; p from {significance.ROUNDS:,} paired randomisations; "
             f"Holm: p corrected over {counted(len(comparison.lines), 'line')}",
         ]
     )

@@ -33,7 +33,7 @@ from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import REFUSED, Answer, counted, plain, table
 from concord.workflows.corpora import Documents, Overlap, find_overlap, read_gold_for, read_provenance, without_labels
-from concord.workflows.evaluation import CompareJob, EvaluateJob, Line, Procedure, compare, evidence, score_tagger
+from concord.workflows.evaluation import CompareJob, EvaluateJob, Line, compare, evidence, score_tagger
 from concord.workflows.job_files import corpus_paths, read_yaml
 from concord.workflows.mlflow_client import (
     Run,
@@ -84,9 +84,6 @@ class GateConfig(GoldFormat):
     """Minimum score of a first champion, which cannot be compared, in percent (accuracy for token labels)."""
     unknown_provenance: Literal["refuse", "allow"] = "refuse"
     """Whether a bundle that does not record its training data may pass."""
-    rounds: int = Field(default=10_000, ge=1)
-    """Rounds of the randomisation test."""
-    seed: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -281,7 +278,7 @@ def _compare(champion: ResolvedTagger, candidate: ResolvedTagger, gate: GateConf
         labels=gate.labels,
         form=gate,
         train=gate.train,
-        procedure=Procedure(alpha=gate.alpha, rounds=gate.rounds, seed=gate.seed),
+        alpha=gate.alpha,
         device=device,
     )
     comparison = compare(job)

@@ -15,6 +15,7 @@ UnitCounts = np.ndarray
 """The counts for one seed, shape ``(units, 3)``, int64."""
 ALL_SWAPS = 16
 """With at most this many units that differ, all ways to swap them are enumerated."""
+ROUNDS = 10_000
 _RESAMPLES_AT_ONCE = 250
 _ROUNDS_AT_ONCE = 1000
 # Scores that differ by rounding errors are ties.
@@ -100,7 +101,7 @@ def resampled_differences(
     return np.concatenate(drawn)
 
 
-def randomisation_test(first: UnitCounts, second: UnitCounts, *, rounds: int = 10_000, seed: int = 1) -> float:
+def randomisation_test(first: UnitCounts, second: UnitCounts, *, rounds: int = ROUNDS, seed: int = 1) -> float:
     """Return the two-sided p-value of the difference in F1 between two systems.
 
     If the systems are equal, the two outputs for a unit are interchangeable. Approximate randomisation (Noreen, 1989;

@@ -212,7 +212,7 @@ def test_a_pipeline_is_evaluated_registered_challenged_and_served_but_not_calibr
         assert run("registry", "register", folder, "--name", "wrapped")["digest"] == bundle["digest"]
     assert load_tagger(find_tagger("models:/wrapped/1").folder).entity_types == ("LOC", "PER")
     gate = tmp_path / "gate.yaml"
-    gate.write_text(f"data: [{DEV}]\nmin_f1: 0\nunknown_provenance: allow\nrounds: 100\nthroughput_ratio: 0\n")
+    gate.write_text(f"data: [{DEV}]\nmin_f1: 0\nunknown_provenance: allow\nthroughput_ratio: 0\n")
     assert run("promote", "wrapped", "1", "--gate", gate)["champion"] == 1
     run("promote", "wrapped", "2", "--gate", gate, exit_code=4)
     write_model(tmp_path / "spacy", tmp_path / "served")

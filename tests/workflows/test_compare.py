@@ -27,7 +27,6 @@ from concord.workflows.evaluation import (
     CompareJob,
     Group,
     Line,
-    Procedure,
     compare,
     compare_command,
     compare_labels,
@@ -75,7 +74,6 @@ def job(first: Path, second: Path, **options: Any) -> CompareJob:
         first=find_tagger(str(first)),
         second=find_tagger(str(second)),
         data=[str(GOLD)],
-        procedure=Procedure(rounds=200, resamples=100),
     )
     return replace(plain, **options)
 
@@ -90,8 +88,7 @@ def test_lines_are_overall_by_type_by_novelty_and_by_language() -> None:
         if number % 2 == 0 and span.label == "PER":
             yield "language", "language en"
 
-    procedure = Procedure(rounds=500, resamples=200)
-    lines = compare_labels(documents, first, second, procedure=procedure, find_groups=with_language)
+    lines = compare_labels(documents, first, second, alpha=0.05, find_groups=with_language)
     found = {line.name: line for line in lines}
     assert list(found) == ["all", "LOC", "PER", "seen", "unseen", "language en"]
     assert (found["all"].first, found["all"].second, found["all"].p) == (80, 80, 1)
@@ -123,7 +120,7 @@ def test_tagger_does_not_differ_from_itself(tiny_bundle: Path) -> None:
 
 
 @pytest.mark.slow
-def test_evidence_names_taggers_data_and_procedure(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_evidence_names_taggers_data_and_level(tiny_bundle: Path, tmp_path: Path) -> None:
     other = make_bundle(tmp_path / "b", kinds=("LOC", "ORG", "PER"))
     question = job(tiny_bundle, other, train=[str(GOLD)])
     values = plain(evidence(question, compare(question)))
@@ -131,7 +128,7 @@ def test_evidence_names_taggers_data_and_procedure(tiny_bundle: Path, tmp_path: 
     assert values["first"]["digest"] == tagger_digest(tiny_bundle)
     assert values["second"]["digest"] == tagger_digest(other)
     assert len(values["data"][0]["sha256"]) == 64
-    assert (values["alpha"], values["rounds"], values["seed"], values["units"]) == (0.05, 200, 1, 3)
+    assert (values["alpha"], values["units"]) == (0.05, 3)
     assert {"torch", "numpy", "python", "concord"} <= set(values["versions"])
     assert [line["name"] for line in values["lines"]] == ["all", "LOC", "ORG", "PER", "seen"]
 
@@ -175,7 +172,7 @@ def test_what_cannot_be_compared_is_rejected(
 
 @pytest.mark.slow
 def test_compare_command_prints_a_table(tiny_bundle: Path) -> None:
-    arguments = ["compare", str(tiny_bundle), str(tiny_bundle), "--data", str(GOLD), "--rounds", "50"]
+    arguments = ["compare", str(tiny_bundle), str(tiny_bundle), "--data", str(GOLD)]
     result = concord(*arguments, "--train", str(GOLD))
     assert result.exit_code == 0, result.output
     for text in ("cannot be told apart", "detectable", "\nseen", "Holm"):

@@ -161,10 +161,8 @@ def evaluate(model: str, *, samples: int | None, threshold: float | None, **opti
     show_default=True,
     help="Significance level over all lines together.",
 )
-@click.option("--rounds", type=POSITIVE, default=10_000, show_default=True, help="Number of randomisation rounds.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the randomisation and the bootstrap.")
 @compute_options
-def compare(first: str, second: str, *, alpha: float, rounds: int, seed: int, **options: Any) -> Answer:
+def compare(first: str, second: str, **options: Any) -> Answer:
     """Test whether tagger B is better than tagger A.
 
     A and B are folders, bundled taggers, models:/NAME@ALIAS, spacy:NAME or hf:FOLDER. Both label the corpora, and their
@@ -175,16 +173,10 @@ def compare(first: str, second: str, *, alpha: float, rounds: int, seed: int, **
     Each line also gives the smallest difference that the data could have detected. --labels applies to the corpora and
     to both taggers.
     """
-    from concord.workflows.evaluation import CompareJob, Procedure, compare_command
+    from concord.workflows.evaluation import CompareJob, compare_command
     from concord.workflows.registry import find_tagger
 
-    job = CompareJob(
-        first=find_tagger(first),
-        second=find_tagger(second),
-        procedure=Procedure(alpha=alpha, rounds=rounds, seed=seed),
-        **options,
-    )
-    return compare_command(job)
+    return compare_command(CompareJob(first=find_tagger(first), second=find_tagger(second), **options))
 
 
 @verb(example="concord calibrate runs/mine/bundle --data my/calibration.conllu --test my/test.conllu")
