@@ -1,6 +1,5 @@
 """Plans: which shards a run works on, and what each of them copies or annotates."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -12,13 +11,9 @@ from pydantic import Field, ValidationError
 from concord.models.config import Affects, Config, first_fault
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.corrections.correction import Correction
+from concord.pipeline.documents import Document
 from concord.pipeline.errors import PlanError
 from concord.pipeline.identity import ComponentIdentity, row_settings
-
-_COUNTED_IN_BYTES = {
-    *("jsonl", "csv", "tsv", "mbox", "warc"),
-    *("text", "html", "pdf", "docx", "odt", "rtf", "epub", "tei"),
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +27,7 @@ class Piece:
             the file; files of one document: 0 and the file's size in bytes; parquet, arrow, eml and others: numbers of
             rows or records.
         records: how many records the planner counted in the stretch.
+        size: about how many bytes of input these have.
         duplicates: positions (see Document.source_position) of records whose id another record has.
         retries: position of each record that was a dead letter, and how often it has been tried again, this time
             included.
@@ -45,6 +41,7 @@ class Piece:
     start: int
     end: int
     records: int
+    size: int = 0
     duplicates: tuple[int, ...] = ()
     retries: tuple[tuple[int, int], ...] = ()
     name: str = ""
@@ -57,20 +54,13 @@ class RenamedDocument:
 
     Attributes:
         was: the id of the existing document.
-        doc_id, source_uri, source_position: what its row says from now on; see Document.
-        is_extracted: whether its text was extracted; the following then stay as they are.
-        meta, meta_nulls, encoding, encoding_confidence: as the former.
+        now: what its row says from now on, without the text.
+        is_extracted: whether its text was extracted; of ``now``, only id, file and position are known then.
     """
 
     was: str
-    doc_id: str
-    source_uri: str
-    source_position: int
+    now: Document
     is_extracted: bool = False
-    meta: str | None = None
-    meta_nulls: str | None = None
-    encoding: str | None = None
-    encoding_confidence: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,8 +124,8 @@ class Shard:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes of input it annotates, of formats whose pieces are counted in bytes."""
-        return sum(piece.end - piece.start for piece in self.pieces if piece.format in _COUNTED_IN_BYTES)
+        """About how many bytes of input it annotates."""
+        return sum(piece.size for piece in self.pieces)
 
 
 class Changes(Config):
@@ -181,7 +171,7 @@ class Changes(Config):
         return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no changes"
 
 
-PLAN_VERSION: Final = 3
+PLAN_VERSION: Final = 4
 
 
 class Source(Config):
@@ -204,7 +194,7 @@ class Source(Config):
 class Plan(Config):
     """A frozen run: equal plans give equal bytes on one build and CPU type."""
 
-    plan_version: Literal[3] = PLAN_VERSION
+    plan_version: Literal[4] = PLAN_VERSION
     schema_version: int
     generation: int = 0
     config: AnnotateConfig
@@ -272,13 +262,6 @@ class Plan(Config):
     def row_settings(self) -> dict[str, Any]:
         """Everything that decides the rows of its documents."""
         return row_settings(self.config, self.parser, self.tagger, self.schema_version)
-
-    def work(self) -> Iterator[tuple[Shard, float]]:
-        """Yield each shard with its work in bytes of input; of row formats, a record has the mean size of its file."""
-        sizes = {source.uri: source.size / max(1, source.records) for source in self.sources}
-        for shard in self.shards:
-            rows = (piece.records * sizes[piece.uri] for piece in shard.pieces if piece.format not in _COUNTED_IN_BYTES)
-            yield shard, shard.num_bytes + sum(rows) + shard.records
 
     @property
     def lost_files(self) -> tuple[str, ...]:

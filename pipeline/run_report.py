@@ -112,8 +112,8 @@ class RunTally:
         self._timings = Timings()
         self._records = {shard.index: shard.records for shard in plan.shards}
         done = {report.shard for report in committed}
-        self._work = {shard.index: work for shard, work in plan.work() if shard.index not in done}
-        self._work_total, self._work_done = sum(self._work.values()), 0.0
+        self._work = {shard.index: shard.num_bytes + shard.records for shard in plan.shards if shard.index not in done}
+        self._work_total, self._work_done = sum(self._work.values()), 0
         self._in_flight: dict[int, ShardProgress] = {}
 
     def report_progress(self) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.corrections.correction import Correction
 from concord.pipeline.documents import Document
-from concord.pipeline.plan import Changes, Piece, RowsToCopy, Shard, Source
+from concord.pipeline.plan import Changes, Piece, RowsToCopy, Shard
 from concord.pipeline.planning.input_diff import (
     ExistingOutput,
     ExistingShard,
@@ -23,7 +23,6 @@ from concord.pipeline.planning.input_diff import (
 )
 from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.readers.read_file import content_sha256, is_extracted, read_records, scan_file
-from concord.pipeline.readers.records import ScannedRecord
 
 SMALL = 0.25
 """Shards with less text, in characters, than this share of planning.shard_bytes are small."""
@@ -32,16 +31,14 @@ MERGED_AT = 8
 
 
 class InputScan:
-    """Goes through the records of files, and keeps what it has seen of each file.
+    """Goes through the records of files.
 
     Attributes:
-        counts: records of files, by path.
-        lost: files that cannot be read, or not to their end.
+        found: how many records a file has, and whether the last of them stands for the rest of it, by its path.
     """
 
     def __init__(self, config: ReaderConfig) -> None:
-        self.counts: dict[str, int] = {}
-        self.lost: set[str] = set()
+        self.found: dict[str, tuple[int, bool]] = {}
         self._config = config
 
     def read(
@@ -55,14 +52,13 @@ class InputScan:
         for file in files:
             if limit == 0:
                 return
-            self.counts[file.path] = 0
             records = self._scan(file, limit) if digests is None else self._read(file, limit, digests[file.path])
-            for number, record in enumerate(records, start=1):
-                self.counts[file.path] = number
-                if record.scanned.loses_file:
-                    self.lost.add(file.path)
+            count, is_lost = 0, False
+            for record in records:
+                count, is_lost = count + 1, record.scanned.loses_file
                 yield record
-            limit = None if limit is None else limit - self.counts[file.path]
+            self.found[file.path] = count, is_lost
+            limit = None if limit is None else limit - count
 
     def _scan(self, file: InputFile, limit: int | None) -> Iterator[InputRecord]:
         scanned = scan_file(file.path, format=file.format, name=file.name, config=self._config, fault=file.fault)
@@ -72,40 +68,21 @@ class InputScan:
     def _read(self, file: InputFile, limit: int | None, sha256: str) -> Iterator[InputRecord]:
         if is_extracted(file.format):
             for found in self._scan(file, limit):
-                content = None if found.doc_id is None else self._source_content(file, found.scanned, sha256)
-                yield found._replace(content=content)
+                if found.doc_id is not None:
+                    # None for what cannot be unpacked.
+                    digest = found.scanned.source_sha256 or content_sha256(file.path, sha256, self._config)
+                    content = source_fingerprint(digest, file.format) if digest else None
+                    found = found._replace(content=content)
+                yield found
             return
         records = read_records(
             file.path, format=file.format, name=file.name, config=self._config, limit=limit, fault=file.fault
         )
         for number, (record, outcome) in enumerate(records):
             if isinstance(outcome, Document):
-                described = outcome.meta, outcome.meta_nulls, outcome.encoding, outcome.encoding_confidence
-                yield InputRecord(file, number, record, outcome.doc_id, fingerprint(outcome.text), *described)
+                yield InputRecord(file, number, record, outcome.doc_id, fingerprint(outcome.text), outcome)
             else:
                 yield InputRecord(file, number, record, outcome.doc_id)
-
-    def _source_content(self, file: InputFile, record: ScannedRecord, sha256: str) -> bytes | None:
-        """Return the fingerprint of the bytes that a text is extracted from; None if they cannot be unpacked."""
-        digest = record.source_sha256 or content_sha256(file.path, sha256, self._config)
-        return source_fingerprint(digest, file.format) if digest else None
-
-    def reuse(self, sources: Iterable[Source]) -> None:
-        """Note files that need not be read, as an earlier plan has found them."""
-        for source in sources:
-            self.counts[source.uri] = source.records
-            self.lost |= {source.uri} if source.is_lost else set()
-
-    def source(self, file: InputFile, sha256: str) -> Source:
-        """Return a file as the plan names it."""
-        return Source(
-            uri=file.path,
-            format=file.format,
-            size=file.state.size,
-            sha256=sha256,
-            records=self.counts[file.path],
-            is_lost=file.path in self.lost,
-        )
 
 
 class NextGeneration(NamedTuple):
@@ -158,7 +135,8 @@ def next_generation(
     shards += [Shard(index=group[0].shard, carries=tuple(group)) for group in groups]
     renamed = list(chain.from_iterable(diff.renamed.values()))
     if name_documents:
-        names["moved"] = [new.doc_id if new.was == new.doc_id else f"{new.was} -> {new.doc_id}" for new in renamed]
+        ids = ((document.was, document.now.doc_id) for document in renamed)
+        names["moved"] = [new if old == new else f"{old} -> {new}" for old, new in ids]
         names["removed"] = sorted(diff.removed)
     reused = map(existing.documents.__getitem__, diff.reused)
     return NextGeneration(
@@ -179,7 +157,7 @@ def next_generation(
 
 def _reused_corrections(existing: ExistingOutput, diff: InputDiff) -> dict[str, str]:
     """Return the digests of the corrections in the rows that are reused, by the id that they then have."""
-    names = {document.was: document.doc_id for renamed in diff.renamed.values() for document in renamed}
+    names = {document.was: document.now.doc_id for renamed in diff.renamed.values() for document in renamed}
     digests = ((doc_id, existing.documents[doc_id].corrections) for doc_id in diff.reused)
     return {names.get(doc_id, doc_id): digest for doc_id, digest in digests if digest is not None}
 
@@ -259,6 +237,7 @@ def _piece(stretch: Sequence[InputRecord]) -> Piece:
         start=first.scanned.position,
         end=last.scanned.end,
         records=len(stretch),
+        size=sum(record.scanned.size for record in stretch),
         duplicates=tuple(record.scanned.position for record in stretch if record.is_duplicate),
         retries=tuple((record.scanned.position, record.attempts) for record in stretch if record.attempts),
         name=first.file.name,

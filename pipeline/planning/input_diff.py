@@ -9,12 +9,13 @@ The position of a record within its file is not compared: a line that moved is u
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.documents import Document
 from concord.pipeline.identity import find_differences
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.collection import read_dead_letters
@@ -48,6 +49,7 @@ class ExistingShard:
     """A committed shard, compared with what this run would write.
 
     Attributes:
+        plan: the plan that it was last a part of.
         is_current: whether it would write the rows just the same; documents of other shards are tagged again.
         has_parses: whether it would compute the parses just the same.
         other_texts: whether raw texts are stored that it would not store, or the other way round.
@@ -55,12 +57,18 @@ class ExistingShard:
         characters: how much text it holds, in code points.
     """
 
-    ref: ShardRef
+    report: CommitRecord
+    plan: Plan
     is_current: bool = True
     has_parses: bool = True
     other_texts: bool = False
     ids: list[str] = field(default_factory=list)
     characters: int = 0
+
+    @property
+    def ref(self) -> ShardRef:
+        """The reference by which plans name it."""
+        return ShardRef(shard=self.report.shard, generation=self.report.generation)
 
 
 class ExistingDocument(NamedTuple):
@@ -110,7 +118,7 @@ class ExistingOutput:
 
     Attributes:
         documents: by id. Where two shards hold one id, the row of the later generation.
-        files: the input files as they were annotated, by path.
+        files: the input files of which each record is one of them, as they were annotated, by path.
         corrections: by id, the digest of the corrections that the rows of documents should have.
         reasons: why rows are not current, in plain words.
     """
@@ -122,23 +130,16 @@ class ExistingOutput:
     corrections: Mapping[str, str] = field(default_factory=dict)
     reasons: Sequence[str] = ()
 
-    def complete_files(self, digests: Mapping[str, str]) -> set[str]:
-        """Return the files that are as they were, and of which each record is one document or dead letter.
+    def unchanged_files(self, digests: Mapping[str, str]) -> set[str]:
+        """Return the files that are as they were, given the SHA-256 in hex of the files of the input by path."""
+        return {uri for uri, file in self.files.items() if digests.get(uri) == file.sha256}
 
-        Args:
-            digests: SHA-256 in hex of the files of the input, by path.
-        """
-        records = Counter(document.source_uri for document in self.documents.values())
-        records.update(dead_letter.source_uri for dead_letter in self.dead_letters)
-        return {uri for uri in self._unchanged_files(digests) if self.files[uri].records == records[uri]}
-
-    def reusable_files(self, digests: Mapping[str, str]) -> set[str]:
-        """Return the complete files all of whose records stay in current shards, so that none need be read.
+    def reusable_files(self, unchanged: Set[str]) -> Set[str]:
+        """Return the unchanged files all of whose records stay in current shards, so that none need be read.
 
         A file with a record that was denied its id is not among them when the file that has the id is gone or changed:
         the id may now be free.
         """
-        unchanged = self._unchanged_files(digests)
         outdated = {
             document.source_uri
             for doc_id, document in self.documents.items()
@@ -151,10 +152,7 @@ class ExistingOutput:
             owner = failed.get(dead_letter.doc_id) if document is None else document.source_uri
             if dead_letter.lacks_id and owner not in unchanged:
                 outdated.add(dead_letter.source_uri)
-        return self.complete_files(digests) - outdated
-
-    def _unchanged_files(self, digests: Mapping[str, str]) -> set[str]:
-        return {uri for uri, file in self.files.items() if digests.get(uri) == file.sha256}
+        return unchanged - outdated
 
 
 def read_existing(
@@ -168,59 +166,51 @@ def read_existing(
         corrections: see ``ExistingOutput``.
     """
     folder, config = job.folder, job.config
-    committed: dict[ShardRef, tuple[ExistingShard, CommitRecord, _Generation]] = {}
+    committed: dict[ShardRef, ExistingShard] = {}
     reasons: list[str] = []
-    for plan in (plan for plan in (base, unfinished) if plan is not None):
+    plans = [plan for plan in (base, unfinished) if plan is not None]
+    for plan in plans:
         finished = folder.finished_shards(plan)
         for rows in (rows for shard in plan.shards if shard.index in finished for rows in shard.carries):
             committed.pop(ShardRef(shard=rows.shard, generation=rows.generation), None)
         differences = find_differences(plan.row_settings, job.row_settings)
         reasons += differences
-        sources = {source.uri: source for source in plan.sources}
-        generation = _Generation(plan, sources, outdated=_outdated_formats(plan, config))
+        has_parses = not any(line.startswith(("parser:", "parser.")) for line in differences)
         for report in finished.values():
-            shard = ExistingShard(
-                ref=ShardRef(shard=report.shard, generation=report.generation),
-                is_current=not differences,
-                has_parses=not any(line.startswith(("parser:", "parser.")) for line in differences),
-            )
-            committed[shard.ref] = shard, report, generation
-    if any(generation.outdated for _, _, generation in committed.values()):
-        reasons.append("texts are extracted with other settings of the reader, or by other releases of libraries")
+            shard = ExistingShard(report=report, plan=plan, is_current=not differences, has_parses=has_parses)
+            committed[shard.ref] = shard
     documents: dict[str, ExistingDocument] = {}
     dead_letters: list[ExistingDeadLetter] = []
     # Of a shard that was rewritten by a run whose plan is lost, only the later state counts.
-    newest = {shard.ref.shard: shard for shard, _, _ in committed.values() if shard.is_current}
-    for shard, report, generation in committed.values():
-        shard.is_current = newest.get(shard.ref.shard) is shard
-        stores_others = generation.plan.config.output.keep_text != config.output.keep_text
-        for doc_id, document in _read_documents(folder, shard, report, generation):
-            documents[doc_id] = document
-            shard.ids.append(doc_id)
+    newest = {shard.report.shard: shard for shard in committed.values() if shard.is_current}
+    for plan in plans:
+        sources, outdated = {source.uri: source for source in plan.sources}, _outdated_formats(plan, config)
+        if outdated:
+            reasons.append("texts are extracted with other settings of the reader, or by other releases of libraries")
+        for shard in (shard for shard in committed.values() if shard.plan is plan):
+            shard.is_current = newest.get(shard.report.shard) is shard
+            documents.update(_read_documents(folder, shard, sources, outdated))
             # Extracted texts are stored in any case.
-            shard.other_texts |= stores_others and not document.is_extracted
-        for letter in read_dead_letters(folder, [report]):
-            lacks_id = letter.error == DUPLICATE_ID
-            is_chosen = not lacks_id and config.planning.retry in ("all", letter.stage)
-            stays, attempts = shard.is_current and not is_chosen, is_chosen * (letter.attempts + 1)
-            place = letter.source_uri, letter.position
-            dead_letters.append(ExistingDeadLetter(shard, letter.doc_id, *place, stays, lacks_id, attempts))
+            shard.other_texts = plan.config.output.keep_text != config.output.keep_text and not all(
+                documents[doc_id].is_extracted for doc_id in shard.ids
+            )
+            for letter in read_dead_letters(folder, [shard.report]):
+                lacks_id = letter.error == DUPLICATE_ID
+                is_chosen = not lacks_id and config.planning.retry in ("all", letter.stage)
+                stays, attempts = shard.is_current and not is_chosen, is_chosen * (letter.attempts + 1)
+                place = letter.source_uri, letter.position
+                dead_letters.append(ExistingDeadLetter(shard, letter.doc_id, *place, stays, lacks_id, attempts))
+    records = Counter(document.source_uri for document in documents.values())
+    records.update(dead_letter.source_uri for dead_letter in dead_letters)
+    known = _known_files(base, unfinished, config)
     return ExistingOutput(
-        shards=[shard for shard, _, _ in committed.values()],
+        shards=list(committed.values()),
         documents=documents,
         dead_letters=dead_letters,
-        files=_known_files(base, unfinished, config),
+        files={uri: source for uri, source in known.items() if source.records == records[uri]},
         corrections=corrections,
         reasons=reasons,
     )
-
-
-class _Generation(NamedTuple):
-    """A plan, its files by their paths, and the formats from which another run would extract other texts."""
-
-    plan: Plan
-    sources: Mapping[str, Source]
-    outdated: Collection[str]
 
 
 def _outdated_formats(plan: Plan, config: AnnotateConfig) -> set[str]:
@@ -237,19 +227,24 @@ def _outdated_formats(plan: Plan, config: AnnotateConfig) -> set[str]:
 
 
 def _read_documents(
-    folder: OutputFolder, shard: ExistingShard, report: CommitRecord, generation: _Generation
+    folder: OutputFolder, shard: ExistingShard, sources: Mapping[str, Source], outdated: Collection[str]
 ) -> Iterator[tuple[str, ExistingDocument]]:
-    """Yield the documents of a shard by their ids, and note its characters."""
-    plan, sources, outdated = generation
+    """Yield the documents of a shard by their ids, and note these and its characters.
+
+    Args:
+        sources: the files of its plan, by path.
+        outdated: the formats from which this run would extract other texts.
+    """
     # Documents share the strings of their file's path and encoding.
     encodings: dict[str | None, str | None] = {}
-    for batch in iter_batches(folder.part(report, "documents"), _DOCUMENT_COLUMNS):
+    for batch in iter_batches(folder.part(shard.report, "documents"), _DOCUMENT_COLUMNS):
         columns = (batch.column(name).to_pylist() for name in _DOCUMENT_COLUMNS)
         for doc_id, digest, path, meta, encoding, extracted_from, length in zip(*columns, strict=True):
             uri, format = (sources[path].uri, sources[path].format) if path in sources else (path, "")
             content = bytes.fromhex(digest)[:FINGERPRINT_BYTES]
             if extracted_from is not None:
                 content = source_fingerprint(extracted_from, format)
+            shard.ids.append(doc_id)
             shard.characters += length
             yield (
                 doc_id,
@@ -261,7 +256,7 @@ def _read_documents(
                     encodings.setdefault(encoding, encoding),
                     is_extracted=extracted_from is not None,
                     is_current=shard.is_current and not (extracted_from and format in outdated),
-                    corrections=plan.corrected.get(doc_id),
+                    corrections=shard.plan.corrected.get(doc_id),
                 ),
             )
 
@@ -269,13 +264,13 @@ def _read_documents(
 def _known_files(base: Plan | None, unfinished: Plan | None, config: AnnotateConfig) -> dict[str, Source]:
     """Return the input files of which a finished generation holds every record, and a later one found no other content.
 
-    Another limit takes more or fewer records of some file, and with other settings of the reader, or by another reader
-    or release of a library, the same file may have other records or texts.
+    How many records a limit leaves to a file depends on all files before it, and with other settings of the reader, or
+    by another reader or release of a library, the same file may have other records or texts.
     """
     plans = [plan for plan in (base, unfinished) if plan is not None]
     reader = config.reader.deciding_values()
     is_read_alike = all(plan.config.reader.deciding_values() == reader for plan in plans)
-    if base is None or base.config.limit != config.limit or not is_read_alike:
+    if base is None or {base.config.limit, config.limit} != {None} or not is_read_alike:
         return {}
     later = {source.uri: source.sha256 for source in plans[-1].sources}
     libraries = libraries_of(base.libraries)
@@ -295,7 +290,7 @@ class InputRecord(NamedTuple):
         number: of the record in its file, from 0.
         doc_id: always there for a record that can be read.
         content: as in ``ExistingDocument``; None for a record that cannot be read.
-        meta, meta_nulls, encoding, encoding_confidence: None where the text is extracted, when it is annotated.
+        document: with its text, until it is known whether it is annotated; None where texts are extracted.
         reason: ``again`` for an unchanged document that another tagger, parser or configuration made; else as the
             fields of Changes.
         is_duplicate: whether its id belongs to another record.
@@ -308,10 +303,7 @@ class InputRecord(NamedTuple):
     scanned: ScannedRecord
     doc_id: str | None
     content: bytes | None = None
-    meta: str | None = None
-    meta_nulls: str | None = None
-    encoding: str | None = None
-    encoding_confidence: float | None = None
+    document: Document | None = None
     reason: Literal["new", "retried", "changed", "corrected", "again"] = "new"
     is_duplicate: bool = False
     attempts: int = 0
@@ -333,22 +325,21 @@ class InputRecord(NamedTuple):
 
     def has_row_of(self, document: ExistingDocument) -> bool:
         """Tell whether what an existing row says besides the text is true of this record."""
-        is_described = (document.meta, document.encoding) == (fingerprint(self.meta), self.encoding)
-        return document.source_uri == self.file.path and (document.is_extracted or is_described)
+        if document.is_extracted or self.document is None:
+            return document.source_uri == self.file.path
+        now = self.document
+        described = document.source_uri, document.meta, document.encoding
+        return described == (self.file.path, fingerprint(now.meta), now.encoding)
 
     def renamed_from(self, old_id: str, document: ExistingDocument) -> RenamedDocument:
         """Return that an existing document, of the same text, is now this one."""
-        return RenamedDocument(
-            was=old_id,
-            doc_id=self.doc_id or "",
-            source_uri=self.file.path,
-            source_position=self.scanned.position,
-            is_extracted=document.is_extracted,
-            meta=self.meta,
-            meta_nulls=self.meta_nulls,
-            encoding=self.encoding,
-            encoding_confidence=self.encoding_confidence,
-        )
+        uri, position = self.place
+        now = self.document or Document(doc_id=self.doc_id or "", text="", source_uri=uri, source_position=position)
+        return RenamedDocument(was=old_id, now=replace(now, text=""), is_extracted=document.is_extracted)
+
+    def without_text(self) -> Self:
+        """Return the record without the text of its document, which would take memory."""
+        return self if self.document is None else self._replace(document=replace(self.document, text=""))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -386,7 +377,7 @@ def diff_input(
     records: Iterable[InputRecord],
     *,
     reused_files: Collection[str],
-    complete_files: Collection[str] = (),
+    unchanged_files: Collection[str] = (),
 ) -> InputDiff:
     """Compare the records of an input with the existing documents, in linear time.
 
@@ -394,13 +385,13 @@ def diff_input(
         records: of all other files, in the order of the input; each is looked at once.
         reused_files: files that are not read: all their documents and dead letters stay. Of two records with one id
             theirs keeps it.
-        complete_files: files in which the dead letters that stay are left out of the input.
+        unchanged_files: files in which the dead letters that stay are left out of the input.
     """
     reused = {doc_id for doc_id, document in existing.documents.items() if document.source_uri in reused_files}
     staying = {
         letter.place: letter
         for letter in existing.dead_letters
-        if letter.stays and (letter.source_uri in complete_files or letter.source_uri in reused_files)
+        if letter.stays and (letter.source_uri in unchanged_files or letter.source_uri in reused_files)
     }
     kept = {place for place, letter in staying.items() if not letter.lacks_id or letter.source_uri in reused_files}
     owners = (letter.doc_id for letter in staying.values() if letter.doc_id is not None and not letter.lacks_id)
@@ -409,7 +400,7 @@ def diff_input(
     for letter in existing.dead_letters:
         if letter.place not in kept:
             # In a file that has changed, places mean nothing.
-            key = letter.position if letter.source_uri in complete_files else letter.doc_id
+            key = letter.position if letter.source_uri in unchanged_files else letter.doc_id
             attempts[letter.source_uri, key].append(letter.attempts)
     renamed: defaultdict[ExistingShard, list[RenamedDocument]] = defaultdict(list)
     to_annotate: list[InputRecord] = []
@@ -427,13 +418,15 @@ def diff_input(
         if document is None:
             before = attempts.get(record.place) or attempts.get((record.file.path, record.doc_id))
             item = record._replace(is_duplicate=is_duplicate)
-            to_annotate.append(item._replace(reason="retried", attempts=before.popleft()) if before else item)
+            item = item._replace(reason="retried", attempts=before.popleft()) if before else item
         elif not record.has_content_of(document) or document.corrections != existing.corrections.get(doc_id):
-            to_annotate.append(_annotated_again(record, document))
+            item = _annotated_again(record, document)
         else:
             reused.add(doc_id)
             if not record.has_row_of(document):
                 renamed[document.shard].append(record.renamed_from(doc_id, document))
+            continue
+        to_annotate.append(item.without_text())
     missing = {doc_id: document for doc_id, document in existing.documents.items() if doc_id not in seen}
     old_ids = _find_by_text(to_annotate, existing, missing)
     for number, old_id in old_ids.items():

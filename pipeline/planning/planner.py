@@ -8,11 +8,12 @@ from concord.pipeline.identity import find_differences
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.schema import SCHEMA_VERSION
-from concord.pipeline.plan import Changes, Plan
+from concord.pipeline.plan import Changes, Plan, Source
 from concord.pipeline.planning.build_plan import InputScan, next_generation
 from concord.pipeline.planning.input_diff import ExistingOutput, InputDiff, annotate_all, diff_input, read_existing
 from concord.pipeline.planning.inputs import (
     FileHashes,
+    InputFile,
     Inputs,
     check_text_field,
     check_unchanged,
@@ -131,11 +132,11 @@ class Planner:
             name_documents=self._name_documents,
         )
         # A limit may end before a file.
-        files = [file for file in files if file.path in scan.counts]
+        files = [file for file in files if file.path in scan.found]
         digests = self.hashes.hash(files)
         check_unchanged(config.input, files)
         self._check_removed(work.changes, existing)
-        sources = tuple(scan.source(file, digests[file.path]) for file in files)
+        sources = tuple(_source(file, digests[file.path], *scan.found[file.path]) for file in files)
         to_read = {piece.uri for shard in work.shards for piece in shard.pieces if is_url(piece.uri)}
         return Plan(
             schema_version=SCHEMA_VERSION,
@@ -163,16 +164,16 @@ class Planner:
 
         Files that are reused come first: of two records with one id, the existing one keeps it.
         """
-        limit, files = self._config.limit, self._inputs.files
+        files = self._inputs.files
         digests = self.hashes.hash(files)
-        # How many records a limit leaves to a file depends on all files before it.
-        reused = existing.reusable_files(digests) if limit is None else set[str]()
-        scan.reuse(existing.files[path] for path in reused)
+        unchanged = existing.unchanged_files(digests)
+        reused = existing.reusable_files(unchanged)
+        scan.found |= {path: (existing.files[path].records, existing.files[path].is_lost) for path in reused}
         return diff_input(
             existing,
-            scan.read([file for file in files if file.path not in reused], limit=limit, digests=digests),
+            scan.read([file for file in files if file.path not in reused], limit=self._config.limit, digests=digests),
             reused_files=reused,
-            complete_files=existing.complete_files(digests) if limit is None else (),
+            unchanged_files=unchanged,
         )
 
     def _manifest(self) -> Manifest | None:
@@ -204,3 +205,10 @@ class Planner:
         if self._config.executor.kind == "ray":
             return threads_of_environment() or 1
         return default_threads()
+
+
+def _source(file: InputFile, sha256: str, records: int, is_lost: bool) -> Source:
+    """Return a file as the plan names it."""
+    return Source(
+        uri=file.path, format=file.format, size=file.state.size, sha256=sha256, records=records, is_lost=is_lost
+    )

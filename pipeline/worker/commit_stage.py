@@ -162,13 +162,13 @@ def _copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
     tables = {name: read_part(folder.part(report, name)) for name in report.files}
     generations = pa.array(report.document_generations(tables["documents"].num_rows), pa.int64())
     tables["documents"] = tables["documents"].append_column(_ANNOTATED_IN, generations)
-    new_ids = {rename.was: rename.doc_id for rename in rows.renames if rename.was != rename.doc_id}
+    new_ids = {rename.was: rename.now.doc_id for rename in rows.renames if rename.was != rename.now.doc_id}
     for name in _OWNED:
         tables[name] = _replace(_drop(tables[name], "doc_id", rows.without), "doc_id", new_ids)
     for column in ("source_uri", "source_position", "meta", "meta_nulls", "encoding", "encoding_confidence"):
         # What an extracted text says of itself is known only when it is extracted.
-        changed = (name for name in rows.renames if column.startswith("source_") or not name.is_extracted)
-        values = {rename.doc_id: getattr(rename, column) for rename in changed}
+        changed = (name.now for name in rows.renames if column.startswith("source_") or not name.is_extracted)
+        values = {document.doc_id: getattr(document, column) for document in changed}
         tables["documents"] = _replace(tables["documents"], column, values)
     if "errors" in tables:
         tables["errors"] = without_lost_pages(tables["errors"])

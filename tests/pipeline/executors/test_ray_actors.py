@@ -243,8 +243,8 @@ def test_workers_above_their_memory_are_replaced_while_shards_are_left(plan: Pla
 
 def test_the_longest_shards_begin_first_and_equal_ones_in_the_order_of_the_plan() -> None:
     def shard(index: int, *sizes: int, format: str = "jsonl") -> Shard:
-        pieces = tuple(Piece(uri="in", format=format, start=7, end=7 + size, records=1) for size in sizes)
+        pieces = tuple(Piece(uri="in", format=format, start=7, end=8, records=1, size=size) for size in sizes)
         return Shard(index=index, pieces=pieces)
 
-    shards = [shard(0, 5), shard(1, 5), shard(2, 90_000, format="parquet"), shard(3, 4, 4), shard(4, 5), shard(5)]
-    assert [found.index for found in longest_first(shards)] == [3, 0, 1, 4, 2, 5]
+    shards = [shard(0, 5), shard(1, 5), shard(2, 6, format="parquet"), shard(3, 4, 4), shard(4, 5), shard(5)]
+    assert [found.index for found in longest_first(shards)] == [3, 2, 0, 1, 4, 5]

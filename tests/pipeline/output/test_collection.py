@@ -12,6 +12,7 @@ from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
+from concord.pipeline.plan import PLAN_VERSION
 
 FinishRun = Callable[..., Path]
 
@@ -63,10 +64,10 @@ def test_collection_of_another_version_is_refused_and_left_as_it_is(tmp_path: Pa
     job = runs.job(runs.write_collection(tmp_path / "in.jsonl"), tmp_path / "out")
     output = runs.folder_of(runs.run_job(job))
     plan = output / "current" / "plan.json"
-    plan.write_bytes(plan.read_bytes().replace(b'"plan_version":3', b'"plan_version":2'))
+    plan.write_bytes(plan.read_bytes().replace(f'"plan_version":{PLAN_VERSION}'.encode(), b'"plan_version":2'))
     before = runs.committed_bytes(output)
     for refused in (lambda: runs.run_job(job), lambda: open_collection(output)):
-        with pytest.raises(PlanError, match=r"expected a plan of version 3.*annotate the input again"):
+        with pytest.raises(PlanError, match=rf"expected a plan of version {PLAN_VERSION}.*annotate the input again"):
             refused()
     assert runs.committed_bytes(output) == before
 

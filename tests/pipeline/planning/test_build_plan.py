@@ -17,7 +17,7 @@ from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig, OutputConfig, PlanningConfig, ReaderConfig
 from concord.pipeline.errors import InputError, PlanError
 from concord.pipeline.identity import ResolvedTagger, find_differences
-from concord.pipeline.plan import Plan
+from concord.pipeline.plan import PLAN_VERSION, Plan
 from concord.pipeline.planning import inputs
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.storage.files import FileState
@@ -261,7 +261,8 @@ def test_plan_survives_json_and_one_of_another_version_is_refused(folder: Path) 
     assert again.to_json() == plan.to_json() == plan_for(folder, planning=PlanningConfig(shard_bytes=1)).to_json()
     assert again.digest == plan.digest
     content = plan.to_json()
-    for broken in (content[:-10], content.replace(b'"plan_version":3', b'"plan_version":2')):
+    earlier = content.replace(f'"plan_version":{PLAN_VERSION}'.encode(), b'"plan_version":2')
+    for broken in (content[:-10], earlier, content.replace(b'"records":', b'"lines":1,"records":', 1)):
         with pytest.raises(PlanError, match="annotate the input again, into a new output folder"):
             Plan.from_json(broken)
 

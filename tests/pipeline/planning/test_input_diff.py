@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from concord.pipeline.plan import RenamedDocument, ShardRef, Source
+from concord.pipeline.documents import Document
+from concord.pipeline.output.manifest import CommitRecord
+from concord.pipeline.plan import Plan, RenamedDocument, Source
 from concord.pipeline.planning.input_diff import (
     ExistingDeadLetter,
     ExistingDocument,
@@ -19,8 +21,14 @@ from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.readers.records import ScannedRecord
 from concord.pipeline.storage.files import FileState
 
-OLD = ExistingShard(ref=ShardRef(shard=0, generation=0), is_current=False)
-NEW = ExistingShard(ref=ShardRef(shard=1, generation=0))
+OLD, NEW = (
+    ExistingShard(
+        report=CommitRecord(shard=shard, generation=0, read=0, annotated=0, unchanged=0, dead_letters=0),
+        plan=Plan.model_construct(),
+        is_current=shard == 1,
+    )
+    for shard in (0, 1)
+)
 FILES = {
     name: InputFile(path=f"/in/{name}", name=name, format="jsonl", state=FileState(0, None)) for name in ("a", "b")
 }
@@ -91,8 +99,8 @@ def test_document_with_the_text_of_a_missing_one_is_renamed() -> None:
     assert reasons(diff) == {"copy": "new"}
     assert diff.renamed == {
         NEW: [
-            RenamedDocument(was="moved", doc_id="moved", source_uri="/in/b", source_position=0, meta=None),
-            RenamedDocument(was="was", doc_id="is", source_uri="/in/b", source_position=10, meta=None),
+            RenamedDocument(was="moved", now=Document(doc_id="moved", text="", source_uri="/in/b", source_position=0)),
+            RenamedDocument(was="was", now=Document(doc_id="is", text="", source_uri="/in/b", source_position=10)),
         ]
     }
     assert (diff.reused, diff.removed) == ({"was", "moved"}, set())
@@ -123,7 +131,7 @@ def test_dead_letters_of_an_unchanged_file_stay_unless_they_are_chosen_or_their_
     letters = [chosen, dead_letter(10, "y"), dead_letter(20, "z", lacks_id=True), dead_letter(30, "w", lacks_id=True)]
     existing = existing_output({"z": ("a", "Three.")}, dead_letters=letters)
     found = records("b", ("y", "Zero.")) + records("a", ("x", "One."), ("y", "Two."), ("z", "Four."), ("w", "Free."))
-    diff = diff_input(existing, [*found, *records("b", ("z", "Three."))], reused_files=(), complete_files={"/in/a"})
+    diff = diff_input(existing, [*found, *records("b", ("z", "Three."))], reused_files=(), unchanged_files={"/in/a"})
     assert [(item.doc_id, item.reason, item.is_duplicate, item.attempts) for item in diff.to_annotate] == [
         ("y", "new", True, 0),
         ("x", "retried", False, 2),
@@ -151,6 +159,8 @@ def test_dead_letter_of_a_changed_file_goes_by_id() -> None:
 def test_file_is_reusable_when_all_its_records_are_held_by_current_shards() -> None:
     documents = {"x": ("a", "One."), "y": ("b", "Two.")}
     digests = {"/in/a": "0" * 64, "/in/b": "0" * 64}
-    assert existing_output(documents).reusable_files(digests) == {"/in/a", "/in/b"}
-    assert existing_output(documents).reusable_files(digests | {"/in/b": "1" * 64}) == {"/in/a"}
-    assert existing_output(documents, outdated=["x"]).reusable_files(digests) == {"/in/b"}
+    existing = existing_output(documents)
+    assert existing.reusable_files(existing.unchanged_files(digests)) == {"/in/a", "/in/b"}
+    assert existing.reusable_files(existing.unchanged_files(digests | {"/in/b": "1" * 64})) == {"/in/a"}
+    outdated = existing_output(documents, outdated=["x"])
+    assert outdated.reusable_files(outdated.unchanged_files(digests)) == {"/in/b"}
