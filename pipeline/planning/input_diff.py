@@ -12,9 +12,10 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import islice
 from typing import Literal, NamedTuple, Self
 
-from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.config import AnnotateConfig, ReaderConfig
 from concord.pipeline.documents import Document
 from concord.pipeline.identity import find_differences
 from concord.pipeline.job import ResolvedJob
@@ -25,7 +26,14 @@ from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.plan import Plan, RenamedDocument, ShardRef, Source
 from concord.pipeline.planning.inputs import InputFile
 from concord.pipeline.readers.base import DUPLICATE_ID
-from concord.pipeline.readers.read_file import format_of, is_extracted, libraries_of
+from concord.pipeline.readers.read_file import (
+    content_sha256,
+    format_of,
+    is_extracted,
+    libraries_of,
+    read_records,
+    scan_file,
+)
 from concord.pipeline.readers.records import ScannedRecord
 
 FINGERPRINT_BYTES = 16
@@ -209,7 +217,7 @@ def read_existing(
         dead_letters=dead_letters,
         files={uri: source for uri, source in known.items() if source.records == records[uri]},
         corrections=corrections,
-        reasons=reasons,
+        reasons=list(dict.fromkeys(reasons)),
     )
 
 
@@ -340,6 +348,61 @@ class InputRecord(NamedTuple):
     def without_text(self) -> Self:
         """Return the record without the text of its document, which would take memory."""
         return self if self.document is None else self._replace(document=replace(self.document, text=""))
+
+
+class InputScan:
+    """Goes through the records of files.
+
+    Attributes:
+        found: how many records a file has, and whether the last of them stands for the rest of it, by its path.
+    """
+
+    def __init__(self, config: ReaderConfig) -> None:
+        self.found: dict[str, tuple[int, bool]] = {}
+        self._config = config
+
+    def read(
+        self, files: Iterable[InputFile], *, limit: int | None, digests: Mapping[str, str] | None = None
+    ) -> Iterator[InputRecord]:
+        """Read the records of files, up to a limit.
+
+        Args:
+            digests: SHA-256 in hex of the files, by path; without, texts are not read, since none is compared.
+        """
+        for file in files:
+            if limit == 0:
+                return
+            records = self._scan(file, limit) if digests is None else self._read(file, limit, digests[file.path])
+            count, is_lost = 0, False
+            for record in records:
+                count, is_lost = count + 1, record.scanned.loses_file
+                yield record
+            self.found[file.path] = count, is_lost
+            limit = None if limit is None else limit - count
+
+    def _scan(self, file: InputFile, limit: int | None) -> Iterator[InputRecord]:
+        scanned = scan_file(file.path, format=file.format, name=file.name, config=self._config, fault=file.fault)
+        for number, record in enumerate(islice(scanned, limit)):
+            yield InputRecord(file, number, record, record.doc_id, None if record.doc_id is None else b"")
+
+    def _read(self, file: InputFile, limit: int | None, file_digest: str) -> Iterator[InputRecord]:
+        if is_extracted(file.format):
+            for found in self._scan(file, limit):
+                if found.doc_id is not None:
+                    # None for what cannot be unpacked.
+                    digest = found.scanned.source_sha256 or content_sha256(file.path, file_digest, self._config)
+                    content = source_fingerprint(digest, file.format) if digest else None
+                    found = found._replace(content=content)
+                yield found
+            return
+        records = read_records(
+            file.path, format=file.format, name=file.name, config=self._config, limit=limit, fault=file.fault
+        )
+        for number, (record, outcome) in enumerate(records):
+            if isinstance(outcome, Document):
+                yield InputRecord(file, number, record, outcome.doc_id, fingerprint(outcome.text), outcome)
+            else:
+                yield InputRecord(file, number, record, outcome.doc_id)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.shard_stats import ALWAYS_COUNTED, collection_counts, total_counts
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Changes
-from concord.pipeline.planning import build_plan
+from concord.pipeline.planning import planner
 from concord.pipeline.run_report import Progress, RunReport
 from concord.workflows.annotation.summary import describe_run
 
@@ -103,7 +103,7 @@ def test_a_correction_leaves_the_dead_letter_and_the_generation_of_the_others(co
 def test_generations_survive_the_merging_of_small_shards(
     config: AnnotateConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build_plan, "MERGED_AT", 2)
+    monkeypatch.setattr(planner, "MERGED_AT", 2)
     runs.run_job(config)
     expected = {f"d{number}": 0 for number in range(6)}
     for number in (4, 2, 4, 1):

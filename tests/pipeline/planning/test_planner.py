@@ -26,7 +26,7 @@ from concord.pipeline.output.manifest import read_commit_record
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Changes
-from concord.pipeline.planning import build_plan
+from concord.pipeline.planning import planner
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 
@@ -273,7 +273,7 @@ def test_dead_letters_are_reused_until_their_file_changes(archive: Path, monkeyp
 
 
 def test_small_shards_are_merged(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_plan, "MERGED_AT", 4)
+    monkeypatch.setattr(planner, "MERGED_AT", 4)
     settings = {"planning": {"shard_bytes": 2000}, "max_removed": 1.0}
     runs.run_job(job(archive, **settings))
     for number in range(6):

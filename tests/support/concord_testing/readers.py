@@ -25,7 +25,7 @@ from concord.models.data.sentence import Sentence
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.generations import FolderGenerations, Generation
 from concord.pipeline.plan import Plan
-from concord.pipeline.planning import build_plan
+from concord.pipeline.planning import planner
 from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.worker.shard_worker import ShardWorker
 from concord_testing import fakes, runs
@@ -245,7 +245,7 @@ class Writer:
         tagger = replace(runs.TAGGER, digest=f"{self._number:064d}")
 
         def run() -> None:
-            with mock.patch.object(build_plan, "MERGED_AT", 3):
+            with mock.patch.object(planner, "MERGED_AT", 3):
                 runs.run_job(config, tagger=tagger, build=partial(_build, self._number))
 
         driver = runs.in_child(run, crash_at=crash_at)
