@@ -1,8 +1,9 @@
 """``concord history`` and ``concord files``: the generations of a collection, what the last has moved, and files."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,25 +29,6 @@ NAMED = 5
 LETTERS, CONFIDENT, OF_WORDS = "dead letters per document", "mean confidence", " per 1,000 words"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListedGeneration:
-    """A generation in the list; what is not known of it is None."""
-
-    generation: int
-    name: str
-    finished: str | None
-    documents: int | None
-    words: int | None
-    dead_letters: int | None
-    seconds: float | None
-    words_per_second: float | None
-    confidence: float | None
-    entities: Mapping[str, int]
-    kept: bool
-    current: bool
-    versions: Sequence[str]
-
-
 def history(output: OutputPath) -> Answer:
     """List the generations, the oldest first; of removed ones what ``stats.json`` has."""
     folder = OutputFolder(output)
@@ -61,16 +43,16 @@ def history(output: OutputPath) -> Answer:
         _describe(generation, versions.get(generation.name, []), is_current=generation.name == current.name)
         for generation in known_generations(folder)
     ]
-    types = sorted({label for row in rows for label in row.entities})
+    types = sorted({label for row in rows for label in row["entities"]})
     titles = (name.replace("_", " ") for name in _COLUMNS)
     header = ("generation", "finished (UTC)", *titles, *map(printable, types), "name")
     lines = [
         (
-            row.generation,
-            (row.finished or "-")[:19].replace("T", " "),
-            *(_rounded(getattr(row, name)) for name in _COLUMNS),
-            *(row.entities.get(label, 0) for label in types),
-            ", ".join([*["removed"] * (not row.kept), *["current"] * row.current, *row.versions]),
+            row["generation"],
+            (row["finished"] or "-")[:19].replace("T", " "),
+            *(_rounded(row[name]) for name in _COLUMNS),
+            *(row["entities"].get(label, 0) for label in types),
+            ", ".join([*["removed"] * (not row["kept"]), *["current"] * row["current"], *row["versions"]]),
         )
         for row in rows
     ]
@@ -205,24 +187,25 @@ def _shares(generation: GenerationStats, types: Iterable[str]) -> dict[str, Shar
     return {name: share for name, share in found.items() if share.of}
 
 
-def _describe(generation: GenerationStats, versions: list[str], *, is_current: bool) -> ListedGeneration:
+def _describe(generation: GenerationStats, versions: list[str], *, is_current: bool) -> dict[str, Any]:
+    """Return a generation as it is listed; what is not known of it is None."""
     counts, confidence = generation.counts, _shares(generation, ()).get(CONFIDENT)
     is_timed = generation.words and generation.seconds
-    return ListedGeneration(
-        generation=generation.number,
-        name=generation.name,
-        finished=None if generation.finished is None else generation.finished.isoformat(),
-        documents=counts.get("documents"),
-        words=counts.get("tokens"),
-        dead_letters=counts.get("dead_letters"),
-        seconds=generation.seconds or None,
-        words_per_second=generation.words / generation.seconds if is_timed else None,
-        confidence=confidence.shown if confidence else None,
-        entities=generation.entities,
-        kept=generation.is_kept,
-        current=is_current,
-        versions=versions,
-    )
+    return {
+        "generation": generation.number,
+        "name": generation.name,
+        "finished": None if generation.finished is None else generation.finished.isoformat(),
+        "documents": counts.get("documents"),
+        "words": counts.get("tokens"),
+        "dead_letters": counts.get("dead_letters"),
+        "seconds": generation.seconds or None,
+        "words_per_second": generation.words / generation.seconds if is_timed else None,
+        "confidence": confidence.shown if confidence else None,
+        "entities": generation.entities,
+        "kept": generation.is_kept,
+        "current": is_current,
+        "versions": versions,
+    }
 
 
 def _rounded(value: float | None) -> float | str | None:

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import shorten
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,7 +23,6 @@ from concord.pipeline.output.run_stats import read_stats
 from concord.pipeline.output.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS
 from concord.pipeline.output.shard_stats import collection_counts
 from concord.pipeline.output.verify import verify as find_faults
-from concord.pipeline.plan import Changes
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.annotation.summary import describe_component, describe_content, equation
@@ -34,34 +34,6 @@ MESSAGE_WIDTH = 100
 LEFT_OUT = 3
 """Exit code when documents are missing from what was written."""
 SHOWN_SENTENCES = 10
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LastChange:
-    """What the run that made the current generation has changed, and when (UTC, ISO 8601; None if unknown)."""
-
-    generation: int
-    finished: str | None
-    annotated: int
-    unchanged: int
-    changes: Changes
-    reasons: Sequence[str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
-    """A column of an output table."""
-
-    name: str
-    type: str
-    nullable: bool
-    description: str
-
-    @classmethod
-    def of(cls, field: pa.Field) -> "Column":
-        """Describe a field of an Arrow schema."""
-        description = (field.metadata or {}).get(b"description", b"").decode()
-        return cls(name=field.name, type=str(field.type), nullable=field.nullable, description=description)
 
 
 def status(output: OutputPath) -> Answer:
@@ -162,9 +134,15 @@ def schema(name: str | None) -> Answer:
     """Describe the columns of one table, or of all."""
     if name is not None and name not in SCHEMAS:
         raise ConfigError(f"schema: expected one of {', '.join(SCHEMAS)}, got {name!r}")
-    tables = {key: list(map(Column.of, schema)) for key, schema in SCHEMAS.items() if name in {None, key}}
+    tables = {key: list(map(_column, schema)) for key, schema in SCHEMAS.items() if name in {None, key}}
     values = {"schema_version": SCHEMA_VERSION, "offset_unit": OFFSET_UNIT, "tables": tables}
     return Answer(values=values, text=_describe_schema(tables))
+
+
+def _column(field: pa.Field) -> dict[str, Any]:
+    """Describe a column of an output table."""
+    description = (field.metadata or {}).get(b"description", b"").decode()
+    return {"name": field.name, "type": str(field.type), "nullable": field.nullable, "description": description}
 
 
 def write_export(
@@ -186,7 +164,7 @@ def write_review(
     return _written(report, destination, to=to, lines=_review_lines(report, destination))
 
 
-def _finished_content(folder: OutputFolder) -> tuple[Mapping[str, int], LastChange] | None:
+def _finished_content(folder: OutputFolder) -> tuple[Mapping[str, int], dict[str, Any]] | None:
     """Return what readers see, whatever a run in progress has committed, and what the last finished run has changed."""
     try:
         generation = folder.generations.current()
@@ -196,29 +174,29 @@ def _finished_content(folder: OutputFolder) -> tuple[Mapping[str, int], LastChan
     except (IntegrityError, PlanError):  # 'concord verify' explains what is broken
         return None
     seconds = generation.finished
-    change = LastChange(
-        generation=manifest.generation,
-        finished=datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else None,
-        annotated=manifest.annotated,
-        unchanged=manifest.unchanged,
-        changes=plan.changes,
-        reasons=plan.reasons,
-    )
+    change = {
+        "generation": manifest.generation,
+        "finished": datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else None,
+        "annotated": manifest.annotated,
+        "unchanged": manifest.unchanged,
+        "changes": plan.changes,
+        "reasons": plan.reasons,
+    }
     return collection_counts(manifest), change
 
 
-def _describe_content(content: Mapping[str, int], change: LastChange) -> list[tuple[str, str]]:
-    when = f", {change.finished}" if change.finished else ""
-    made = f"{change.annotated:,} annotated, {change.unchanged:,} unchanged"
+def _describe_content(content: Mapping[str, int], change: Mapping[str, Any]) -> list[tuple[str, str]]:
+    when = f", {change['finished']}" if change["finished"] else ""
+    made = f"{change['annotated']:,} annotated, {change['unchanged']:,} unchanged"
     repeated, unlabelled = content["repeated_names"], content["unlabelled_names"]
     rows = [
         ("collection", f"{describe_content(content)}; {counted(content['dead_letters'], 'dead letter')}"),
         *([("lost pages", f"{lost:,} of documents that were annotated")] if (lost := content["lost_pages"]) else []),
         *([("repeated names", f"{unlabelled:,} of {repeated:,} occurrences without a label")] if repeated else []),
-        ("last change", f"generation {change.generation}{when}: {made}"),
-        *([("", change.changes.description)] if change.generation else []),
+        ("last change", f"generation {change['generation']}{when}: {made}"),
+        *([("", change["changes"].description)] if change["generation"] else []),
     ]
-    return [*rows, *(("", f"because {reason}") for reason in change.reasons)]
+    return [*rows, *(("", f"because {reason}") for reason in change["reasons"])]
 
 
 def _describe_dead_letters(
@@ -246,10 +224,10 @@ def _describe_dead_letters(
     return "\n\n".join(parts)
 
 
-def _describe_schema(tables: Mapping[str, Sequence[Column]]) -> str:
+def _describe_schema(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     lines = [f"schema version {SCHEMA_VERSION}; offsets are {OFFSET_UNIT}"]
     for name, columns in tables.items():
-        rows = [(column.name, f"{column.type}{'?' * column.nullable}", column.description) for column in columns]
+        rows = [(one["name"], one["type"] + "?" * one["nullable"], one["description"]) for one in columns]
         lines += ["", name, indented(table(rows))]
     return "\n".join([*lines, "", "? may be null"])
 
