@@ -7,7 +7,7 @@ working folders. A URL such as ``s3://bucket/key`` stays unchanged.
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from typing_extensions import override
 from concord.models.config import flatten
 from concord.models.errors import ConfigError
 from concord.models.regular_files import read_regular
-from concord.pipeline.config import ParserConfig
 from concord.pipeline.errors import InputError
 from concord.pipeline.parsing.resolve_parser import SPACY
 from concord.pipeline.storage.files import check_path, check_url, is_url, without_secrets
@@ -143,17 +142,29 @@ def corpus_paths(names: Sequence[str], *, key: str) -> list[str]:
     return paths
 
 
-def absolute_parser(parser: ParserConfig) -> dict[str, ParserConfig]:
-    """Return the parser with absolute paths if the job sets any; a default must not look like a choice."""
-    changes = {}
-    if parser.directory is not None:
-        if is_url(parser.directory):
-            url = without_secrets(parser.directory)
-            raise InputError(f"{url}: expected a local path, got a URL; copy the files to a local folder")
-        changes["directory"] = absolute(parser.directory)
-    if parser.package.startswith(SPACY):
-        changes["package"] = absolute_model(parser.package)
-    return {"parser": parser.model_copy(update=changes)} if changes else {}
+def _absolute_directory(where: str) -> str:
+    if is_url(where):
+        url = without_secrets(where)
+        raise InputError(f"{url}: expected a local path, got a URL; copy the files to a local folder")
+    return absolute(where)
+
+
+_PATHS: Mapping[str, Callable[[str], str]] = {
+    "input": absolute_input,
+    "output.path": absolute_output,
+    "parser.directory": _absolute_directory,
+    "parser.package": lambda name: absolute_model(name) if name.startswith(SPACY) else name,
+    "tagger.model": absolute_model,
+    "tagger.terms": absolute,
+}
+
+
+def make_paths_absolute(job: dict[str, Any]) -> None:
+    """Make the paths absolute that a job sets, before it is read: a default must not look like a choice."""
+    given = flatten(job)
+    for key, make in _PATHS.items():
+        if isinstance(path := given.get(key), str):
+            set_value(job, key, make(path))
 
 
 def cache_folder() -> Path:

@@ -35,7 +35,7 @@ from concord.pipeline.parsing.tokens import WordAnalysis
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows.console import Answer, counted, indented, short_path, table
 from concord.workflows.corpora import require_sentences
-from concord.workflows.job_files import absolute, absolute_parser, apply_overrides
+from concord.workflows.job_files import absolute, apply_overrides, make_paths_absolute
 from concord.workflows.progress import counting
 
 SHOWN_FAULTS = 20
@@ -138,9 +138,9 @@ def read_parse_job(values: Mapping[str, Any], *, overrides: Sequence[str] = ()) 
     """Return the job of parsing a gold corpus; overrides take precedence over values."""
     job = dict(values)
     apply_overrides(job, overrides)
+    make_paths_absolute(job)
     config = ParseConfig.from_mapping(job)
-    paths = {"input": absolute(config.input), "output": absolute(config.output)}
-    return config.model_copy(update={**paths, **absolute_parser(config.parser)})
+    return config.model_copy(update={"output": absolute(config.output)})
 
 
 def parse_command(config: ParseConfig) -> Answer:

@@ -17,7 +17,7 @@ from concord.models.config import flatten
 from concord.models.errors import ConcordError, ConfigError
 from concord.models.training.fit import FitConfig
 from concord.pipeline.config import AnnotateConfig, OutputConfig
-from concord.workflows.annotation.job import job_values, names_model, read_annotate_job
+from concord.workflows.annotation.job import job_values, read_annotate_job
 from concord.workflows.job_files import read_yaml
 from concord.workflows.promotion import read_gate
 from concord.workflows.training.job import TrainJob, read_train_config, read_train_job
@@ -103,7 +103,7 @@ def test_the_example_job_lists_every_key_with_its_default() -> None:
     assert config.model_dump(exclude={"input", "output"}) == AnnotateConfig(
         input="", output=OutputConfig(path="")
     ).model_dump(exclude={"input", "output"})
-    assert not names_model(config)
+    assert "model" not in config.tagger.model_fields_set
 
 
 def test_a_train_job_is_one_profile_with_overrides(
@@ -199,8 +199,13 @@ def test_an_annotate_job_without_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert job.tagger.threshold == 0.01
     assert job.parser.directory == str(tmp_path / "packages")
     assert (job.reader.text_field, job.limit) == ("body", 3)
-    assert names_model(job)
-    assert not names_model(read_annotate_job(None, values={"input": "x", "output": "y"}, overrides=["limit=2"]))
+    assert "model" in job.tagger.model_fields_set
+    assert (
+        "model"
+        not in read_annotate_job(
+            None, values={"input": "x", "output": "y"}, overrides=["limit=2"]
+        ).tagger.model_fields_set
+    )
 
 
 def test_an_output_is_a_path_or_a_section(tmp_path: Path) -> None:

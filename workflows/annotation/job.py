@@ -16,11 +16,7 @@ from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.output_folder import SETTINGS_NAME, OutputFolder
 from concord.workflows.console import info
 from concord.workflows.job_files import (
-    absolute,
-    absolute_input,
-    absolute_model,
-    absolute_output,
-    absolute_parser,
+    make_paths_absolute,
     nested,
     parse_override,
     read_yaml,
@@ -65,10 +61,7 @@ def read_annotate_job(
         overrides: ``key=value`` of ``--set``; they take precedence over everything.
     """
     job = read_yaml(path) if path is not None else {}
-    config = annotate_config(job, values=values, overrides=overrides, where=str(path) if path else "")
-    output = config.output.model_copy(update={"path": absolute_output(config.output.path)})
-    paths = {"input": absolute_input(config.input), "output": output}
-    return config.model_copy(update={**paths, **_absolute_components(config)})
+    return annotate_config(job, values=values, overrides=overrides, where=str(path) if path else "")
 
 
 def resolve_job(config: AnnotateConfig) -> ResolvedJob:
@@ -141,14 +134,15 @@ class TextConfig(Config):
 
 def read_text_config(options: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> TextConfig:
     """Return how to annotate texts in memory; options and settings are those of ``job_values``."""
-    config = TextConfig.from_mapping(nested(job_values(options, settings)))
-    return config.model_copy(update=_absolute_components(config))
+    job = nested(job_values(options, settings))
+    make_paths_absolute(job)
+    return TextConfig.from_mapping(job)
 
 
 def annotate_config(
     job: dict[str, Any], *, values: Mapping[str, Any] | None = None, overrides: Sequence[str] = (), where: str = ""
 ) -> AnnotateConfig:
-    """Validate an annotation job after setting values and overrides in it, as in ``read_annotate_job``.
+    """Validate an annotation job after setting values, overrides and absolute paths, as in ``read_annotate_job``.
 
     An output that is a plain string is a path, and leaves the other keys of its section as they are.
     """
@@ -156,20 +150,5 @@ def annotate_config(
         job["output"] = {"path": path}
     for key, value in [*(values or {}).items(), *map(parse_override, overrides)]:
         set_value(job, "output.path" if key == "output" and isinstance(value, str) else key, value)
+    make_paths_absolute(job)
     return AnnotateConfig.from_mapping(job, where=where)
-
-
-def names_model(config: AnnotateConfig | TextConfig) -> bool:
-    """Return whether the job names its tagger."""
-    return "model" in config.tagger.model_fields_set
-
-
-def _absolute_components(config: AnnotateConfig | TextConfig) -> dict[str, Config]:
-    """Return parser and tagger with absolute paths where the job sets them; a default must not look like a choice."""
-    tagger: dict[str, str] = {}
-    if names_model(config):
-        tagger["model"] = absolute_model(config.tagger.model)
-    if config.tagger.terms is not None:
-        tagger["terms"] = absolute(config.tagger.terms)
-    changed = {"tagger": config.tagger.model_copy(update=tagger)} if tagger else {}
-    return {**absolute_parser(config.parser), **changed}
