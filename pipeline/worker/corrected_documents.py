@@ -2,17 +2,18 @@
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import chain
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from concord.models.data.outputs import Prediction, Source
 from concord.models.labels import OUTSIDE, Span
 from concord.pipeline.corrections.correction import Correction, Mark, group_by_document
 from concord.pipeline.corrections.fitting import Offsets, fit_corrections
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, join_pieces
+from concord.pipeline.worker.stages import cut_prediction, join_predictions
 
 logger = logging.getLogger(__name__)
 
@@ -66,63 +67,38 @@ def _correct_document(annotated: AnnotatedDocument, corrections: Sequence[Correc
     return replace(annotated, predictions=corrected, in_fp32=in_fp32, canonical=canonical)
 
 
-class _Entity(NamedTuple):
-    """An entity by its words, numbered through the document, half-open."""
-
-    start: int
-    end: int
-    label: str
-    confidence: float | None
-    source: Source
-
-
 def _corrected(
     predictions: Sequence[Prediction], words: Sequence[Offsets], corrections: Sequence[Correction]
 ) -> tuple[Prediction, ...]:
     """Return predictions with corrections that fit, given the offsets of all words of the document."""
-    lengths = [len(prediction.labels) for prediction in predictions]
-    firsts = [*accumulate(lengths, initial=0)]
-    labels = [label for prediction in predictions for label in prediction.labels]
-    probabilities = [value for prediction in predictions for value in prediction.probabilities]
-    refined = [value for prediction in predictions for value in prediction.refined]
+    joined = join_predictions(predictions)
+    labels, probabilities, refined = list(joined.labels), list(joined.probabilities), list(joined.refined)
     marked = [_word_range(mark, words) for correction in corrections for mark in correction.marks]
-    entities: list[_Entity] = []
+    entities: list[tuple[Span, float | None, Source]] = []
     replaced = list(marked)
-    for entity in _entities(predictions, firsts):
-        gives_way = any(entity.start < mark.stop and mark.start < entity.end for mark in marked)
-        replaced += [range(entity.start, entity.end)] if gives_way and entity.source != "candidate" else []
-        entities += [] if gives_way else [entity]
-    for place in (place for span in replaced for place in span):
+    for span, confidence, source in joined.entities:
+        if not any(span.start < mark.stop and mark.start < span.end for mark in marked):
+            entities.append((span, confidence, source))
+        elif source != "candidate":
+            replaced.append(range(span.start, span.end))
+    for place in chain.from_iterable(replaced):
         labels[place], probabilities[place], refined[place] = OUTSIDE, 1.0, False
     for mark in (correction.new for correction in corrections if correction.new is not None):
         here = _word_range(mark, words)
-        entities.append(_Entity(here.start, here.stop, mark.type, 1.0, "corrected"))
+        entities.append((Span(here.start, here.stop, mark.type), 1.0, "corrected"))
         for place in here:
             labels[place] = f"{'B' if place == here.start else 'I'}-{mark.type}"
-    entities.sort(key=attrgetter("start"))
-    starts = [entity.start for entity in entities]
-    parts = []
-    for prediction, first, length in zip(predictions, firsts, lengths, strict=False):
-        end = first + length
-        own_entities = entities[bisect_left(starts, first) : bisect_left(starts, end)]
-        parts.append(
-            replace(
-                prediction,
-                labels=tuple(labels[first:end]),
-                probabilities=tuple(probabilities[first:end]),
-                refined=tuple(refined[first:end]),
-                spans=tuple(Span(entity.start - first, entity.end - first, entity.label) for entity in own_entities),
-                confidences=tuple(entity.confidence for entity in own_entities),
-                sources=tuple(entity.source for entity in own_entities),
-            )
-        )
-    return tuple(parts)
-
-
-def _entities(predictions: Sequence[Prediction], firsts: Sequence[int]) -> Iterator[_Entity]:
-    for prediction, first in zip(predictions, firsts, strict=False):
-        for span, confidence, source in prediction.entities:
-            yield _Entity(first + span.start, first + span.end, span.label, confidence, source)
+    entities.sort(key=lambda entity: entity[0].start)
+    corrected = replace(
+        joined,
+        labels=tuple(labels),
+        probabilities=tuple(probabilities),
+        refined=tuple(refined),
+        spans=tuple(span for span, _, _ in entities),
+        confidences=tuple(confidence for _, confidence, _ in entities),
+        sources=tuple(source for _, _, source in entities),
+    )
+    return tuple(cut_prediction(corrected, [len(prediction.labels) for prediction in predictions]))
 
 
 def _word_range(mark: Mark, words: Sequence[Offsets]) -> range:

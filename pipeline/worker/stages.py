@@ -2,14 +2,14 @@
 
 import math
 import sys
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from concord.models.data.outputs import OnBatch, Prediction, PredictOptions, Source, known_numbers
 from concord.models.data.sentence import Sentence, visible
@@ -328,7 +328,7 @@ class TagStage:
             tuple(
                 piece
                 for prediction, pieces, sentence in zip(predictions, document, joined_sentences, strict=True)
-                for piece in _cut(_with_sources(prediction, sentence), [len(piece.words) for piece in pieces])
+                for piece in cut_prediction(_with_sources(prediction, sentence), [len(piece.words) for piece in pieces])
             )
             for document, joined_sentences, predictions in zip(joined, sentences, predicted, strict=True)
         ]
@@ -346,26 +346,46 @@ def _with_sources(prediction: Prediction, sentence: Sentence) -> Prediction:
     return replace(prediction, sources=sources)
 
 
-def _cut(prediction: Prediction, lengths: Sequence[int]) -> Iterator[Prediction]:
-    """Cut a sentence's prediction into its pieces, given their lengths in words; ValueError if it is no valid one."""
+_OF_WORDS = ("labels", "draft_labels", "probabilities", "margins", "uncertainty", "refined")
+
+
+def cut_prediction(prediction: Prediction, lengths: Sequence[int]) -> Iterator[Prediction]:
+    """Cut a prediction into pieces, given their lengths in words; ValueError if it is no valid one.
+
+    An entity belongs to the piece in which it starts.
+    """
     if len(prediction.labels) != sum(lengths):
         raise ValueError(f"labels: expected one for each of {sum(lengths)} words, got {len(prediction.labels)}")
     numbers = chain(prediction.probabilities, prediction.uncertainty, prediction.confidences)
     if not all(map(math.isfinite, known_numbers(numbers))):
         raise ValueError("expected finite probabilities and uncertainties, got others")
-    start = 0
-    for length in lengths:
-        end = start + length
-        entities_here = [entity for entity in prediction.entities if start <= entity[0].start < end]
+    ends = [*accumulate(lengths)]
+    entities: list[list[tuple[Span, float | None, Source]]] = [[] for _ in lengths]
+    for entity in prediction.entities:
+        entities[bisect_right(ends, entity[0].start)].append(entity)
+    for start, end, entities_here in zip([0, *ends], ends, entities, strict=False):
+        of_words: dict[str, Any] = {name: getattr(prediction, name)[start:end] for name in _OF_WORDS}
         yield Prediction(
-            labels=prediction.labels[start:end],
-            draft_labels=prediction.draft_labels[start:end],
-            probabilities=prediction.probabilities[start:end],
-            margins=prediction.margins[start:end],
-            uncertainty=prediction.uncertainty[start:end],
-            refined=prediction.refined[start:end],
+            **of_words,
             spans=tuple(Span(span.start - start, span.end - start, span.label) for span, _, _ in entities_here),
             confidences=tuple(confidence for _, confidence, _ in entities_here),
             sources=tuple(source for _, _, source in entities_here) if prediction.sources else (),
         )
-        start = end
+
+
+def join_predictions(predictions: Sequence[Prediction]) -> Prediction:
+    """Return the predictions of pieces as one, which ``cut_prediction`` cuts again."""
+    of_words: dict[str, Any] = {
+        name: tuple(chain.from_iterable(getattr(prediction, name) for prediction in predictions)) for name in _OF_WORDS
+    }
+    starts = accumulate((len(prediction.labels) for prediction in predictions), initial=0)
+    return Prediction(
+        **of_words,
+        spans=tuple(
+            Span(start + span.start, start + span.end, span.label)
+            for start, prediction in zip(starts, predictions, strict=False)
+            for span in prediction.spans
+        ),
+        confidences=tuple(chain.from_iterable(prediction.confidences for prediction in predictions)),
+        sources=tuple(source for prediction in predictions for _, _, source in prediction.entities),
+    )
