@@ -7,6 +7,7 @@ import socket
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -16,8 +17,9 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from concord.models.errors import ConcordError, ModelError
-from concord.pipeline.errors import StoreError
+from concord.pipeline.errors import BusyError, StoreError
 from concord.pipeline.resources import THREADS_VARIABLE, default_threads, usable_cores
+from concord.pipeline.storage.locks import write_lock
 from concord.pipeline.storage.object_stores import StorePath
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, table
@@ -109,10 +111,10 @@ def _extras() -> Check:
 
 def _places(output: OutputPath) -> Iterator[Check]:
     """Check that the cache can be written, and the place of future runs."""
-    writable = "choose a writable file system that supports hard links"
+    writable = "choose a writable file system that supports hard links and locks"
     yield _try("cache", partial(_folder, cache_folder()), f"{writable}, by CONCORD_CACHE")
     if isinstance(output, StorePath):
-        advice = "choose a store with conditional writes (If-None-Match), or run one driver at a time"
+        advice = "choose a store with conditional writes (If-None-Match and If-Match)"
         yield _try("output", lambda: _store(output), advice)
     else:
         yield _try("output", partial(_folder, output), f"{writable}, by --output")
@@ -123,17 +125,24 @@ def _folder(place: Path) -> str:
     with tempfile.TemporaryDirectory(dir=nearest, prefix=".concord-doctor-") as folder:
         (Path(folder) / "a").touch()
         os.link(Path(folder) / "a", Path(folder) / "b")
+        lock = Path(folder) / "_run" / "lock"
+        with write_lock(lock), suppress(BusyError), write_lock(lock):
+            raise StoreError(f"{nearest} gives a lock to two writers at once")
     return f"{nearest} is writable, {shutil.disk_usage(nearest).free / GIB:.1f} GiB free"
 
 
 def _store(output: StorePath) -> str:
+    """Check that an object is created only where there is none, and replaced only if it has the version given."""
     probe = output / f".concord-doctor-{uuid.uuid4().hex}"
-    probe.write_once(b"")
-    created_again = probe.write_once(b"")
-    probe.unlink(missing_ok=True)
-    if created_again:
-        raise StoreError(f"{output} replaces an object that exists")
-    return f"{output} is writable and creates an object once"
+    try:
+        created = probe.write_if(b"created", None)
+        if probe.write_if(b"created again", None) is not None:
+            raise StoreError(f"{output} creates an object that exists")
+        if probe.write_if(b"replaced", created) is None or probe.write_if(b"replaced again", created) is not None:
+            raise StoreError(f"{output} does not replace exactly the version of an object that is asked for")
+    finally:
+        probe.unlink(missing_ok=True)
+    return f"{output} is writable, creates an object once and replaces the version that is asked for"
 
 
 def _servers() -> Iterator[Check]:

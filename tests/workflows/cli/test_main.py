@@ -1,6 +1,7 @@
 """The command line: answers on stdout, messages on stderr, exit codes, immediate help, and what is imported."""
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -248,6 +249,22 @@ def test_doctor_prints_a_line_per_check(tmp_path: Path, monkeypatch: pytest.Monk
     assert all(check["advice"] for check in checks.values() if check["state"] != "ok")
     assert "not installed: hf (pip install" in checks["extras"]["found"]
     assert "      -> start the cluster" in concord("doctor", "--output", tmp_path).stdout
+
+
+@pytest.mark.parametrize("locks", ["none", "given to all"])
+def test_doctor_refuses_a_file_system_without_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks: str
+) -> None:
+    def flock(*_: object) -> None:
+        if locks == "none":
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    checks = concord_json("doctor", "--output", tmp_path / "out", exit_code=1)["checks"]
+    (check,) = (check for check in checks if check["subject"] == "output")
+    fault = "has no locks" if locks == "none" else "gives a lock to two writers at once"
+    assert (check["state"], fault in check["found"], "locks" in check["advice"]) == ("fail", True, True)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("verb", ["annotate", "train", "evaluate", "compare", "calibrate", "promote"])

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from concord_testing import stores
 
-from concord.pipeline.storage.object_stores import StorePath
+from concord.pipeline.storage.object_stores import StorePath, Version
 from concord.workflows.cli.main import main
 
 pytestmark = pytest.mark.slow
@@ -66,16 +66,27 @@ def test_every_verb_accepts_the_url_of_a_collection(s3_url: str, tiny_bundle: Pa
     assert [found["place"] for found in answer("verify", output, exit_code=1)["findings"]] == [part]
 
 
-def test_doctor_refuses_a_store_that_creates_an_object_twice(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def replace(path: StorePath, content: bytes) -> bool:
-        path.write(content)
-        return True
+@pytest.mark.parametrize(
+    ("ignores", "fault"), [("If-None-Match", "creates an object that exists"), ("If-Match", "not replace exactly")]
+)
+def test_doctor_refuses_a_store_without_conditions(
+    s3_url: str, monkeypatch: pytest.MonkeyPatch, ignores: str, fault: str
+) -> None:
+    write_if = StorePath.write_if
 
-    monkeypatch.setattr(StorePath, "write_once", replace)
+    def write(path: StorePath, content: bytes, version: Version | None) -> Version | None:
+        if (version is None) == (ignores == "If-None-Match"):
+            path.write(content)
+            return path.read().version
+        return write_if(path, content, version)
+
+    assert "creates an object once and replaces" in concord("doctor", "-o", s3_url)
+    monkeypatch.setattr(StorePath, "write_if", write)
     (check,) = (
         check for check in answer("doctor", "-o", s3_url, exit_code=1)["checks"] if check["subject"] == "output"
     )
-    assert (check["state"], "If-None-Match" in check["advice"]) == ("fail", True)
+    assert (check["state"], fault in check["found"], ignores in check["advice"]) == ("fail", True, True)
+    assert stores.contents(s3_url) == {}
     assert "s3://not-there: no such bucket" in concord("doctor", "-o", "s3://not-there/out", exit_code=1)
 
 
