@@ -26,6 +26,7 @@ from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.errors import DeviceError, ShardError
 from concord.pipeline.executors.base import OnReport, StopRequest
 from concord.pipeline.output.manifest import CommitRecord
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.resources import WAIT_POLICY, resident_bytes
 from concord.pipeline.storage.files import is_url
@@ -65,7 +66,7 @@ class SharedStorage:
     def of(cls, plan: Plan, shards: Sequence[Shard]) -> Self:
         """Choose the first and the last input file of the shards; one behind a URL reports its own errors."""
         uris = [piece.uri for shard in (*shards[:1], *shards[-1:]) for piece in shard.pieces if not is_url(piece.uri)]
-        lock = output_path(plan.config.output.path) / "_run" / "lock"
+        lock = OutputFolder(plan.config.output.path).lock_path
         if isinstance(lock, Path):
             with lock.open("rb") as file:  # other machines may not see it before
                 os.fsync(file.fileno())

@@ -64,6 +64,7 @@ class OutputFolder:
         self.metadata = self.output / "_run"
         self.plans = self.metadata / "plans"
         self.manifest_path = self.metadata / "manifest.json"
+        self.lock_path = self.metadata / "lock"
         self.generations: Generations = (
             FolderGenerations(self.output) if isinstance(self.output, Path) else StoreGenerations(self.output)
         )
@@ -93,7 +94,7 @@ class OutputFolder:
             yield
             return
         self._check_folders()
-        with write_lock(self.metadata / "lock") as self._check_lock:
+        with write_lock(self.lock_path) as self._check_lock:
             try:
                 self.generations.check_whole()
                 with store_errors(self.output, state="nothing is lost"):

@@ -116,16 +116,6 @@ def walk_url(url: str) -> Iterator[tuple[str, FileState]]:
             yield str(path), FileState(*state[:2])
 
 
-def open_url(url: str, *, read_bytes: int = READ_BYTES) -> io.BufferedReader:
-    """Open a file for reading, in requests of at least ``read_bytes``.
-
-    Raises:
-        InputError: when it does not exist.
-        StoreError: when it changes while it is read.
-    """
-    return io.BufferedReader(_Ranges(url), read_bytes)
-
-
 class _DriverFile:
     """A file or folder behind the fsspec driver of its store, with those methods of a StorePath that reading needs.
 
@@ -310,12 +300,12 @@ def open_file(path: str, *, read_bytes: int = READ_BYTES) -> BufferedReader:
     Raises:
         OSError, InputError, StoreError: when it cannot be opened; for a URL, reading raises the latter two as well.
     """
-    return open_url(path, read_bytes=read_bytes) if is_url(path) else open_regular(Path(path))
+    return BufferedReader(_Ranges(path), read_bytes) if is_url(path) else open_regular(Path(path))
 
 
 def open_for_arrow(path: str) -> Any:
     """Open a file for Arrow; raises what ``open_file`` raises."""
-    return pa.PythonFile(open_url(path), mode="r") if is_url(path) else pa.OSFile(str(check_regular(Path(path))))
+    return pa.PythonFile(open_file(path), mode="r") if is_url(path) else pa.OSFile(str(check_regular(Path(path))))
 
 
 def file_sha256(file: str | OutputPath) -> str:

@@ -251,7 +251,7 @@ class StorePath:
 
     def read_bytes(self) -> bytes:
         """Read the object."""
-        return self._request("reading", lambda store: bytes(store.get(self.key).bytes()))
+        return self.read().content
 
     def read(self) -> StoredObject:
         """Read the object with its version."""
