@@ -28,7 +28,7 @@ from concord.models.config import Config, first_fault
 from concord.models.errors import ConfigError
 from concord.models.regular_files import LARGEST_JSON, open_descriptor
 from concord.pipeline.errors import InputError
-from concord.pipeline.storage.atomic_writes import crash_point, store_errors, sync_folder
+from concord.pipeline.storage.atomic_writes import crash_point, store_errors, sync
 from concord.pipeline.storage.output_paths import OutputPath
 
 logger = logging.getLogger(__name__)
@@ -387,7 +387,7 @@ def _locked(path: Path) -> Iterator[int]:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if os.fstat(descriptor).st_size == 0:
                 # Made just now, or by a writer that was killed before its entry in the folder was on disk.
-                sync_folder(path.parent)
+                sync(path.parent)
             yield descriptor
         finally:
             os.close(descriptor)

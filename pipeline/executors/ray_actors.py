@@ -29,6 +29,7 @@ from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.resources import WAIT_POLICY, resident_bytes
+from concord.pipeline.storage.atomic_writes import sync
 from concord.pipeline.storage.files import is_url
 from concord.pipeline.storage.output_paths import output_path, read_bytes
 from concord.pipeline.worker.attempts import ShardRunner, forget_attempts
@@ -68,8 +69,7 @@ class SharedStorage:
         uris = [piece.uri for shard in (*shards[:1], *shards[-1:]) for piece in shard.pieces if not is_url(piece.uri)]
         lock = OutputFolder(plan.config.output.path).lock_path
         if isinstance(lock, Path):
-            with lock.open("rb") as file:  # other machines may not see it before
-                os.fsync(file.fileno())
+            sync(lock)  # other machines may not see it before
         return cls(lock=str(lock), holder=read_bytes(lock), inputs=tuple({*uris[:1], *uris[-1:]}))
 
     def fault(self) -> str | None:

@@ -44,7 +44,7 @@ from concord.pipeline.storage.atomic_writes import (
     hard_link,
     move_into_place,
     store_errors,
-    sync_folder,
+    sync,
     write_atomically,
     write_pointer,
 )
@@ -411,7 +411,7 @@ class FolderGenerations(Generations):
         if not (root / PLAN).exists():
             hard_link(plan, root / PLAN)
         for folder in (*(root / name for name in SCHEMAS), root):
-            sync_folder(folder)
+            sync(folder)
         self._write(root / MANIFEST, canonical_json(manifest))
 
 

@@ -87,7 +87,7 @@ def write_once(final: OutputPath, content: bytes, *, staging: Path | None = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         hard_link(staged, final)
-        sync_folder(final.parent)
+        sync(final.parent)
     except FileExistsError:
         return False
     finally:
@@ -118,16 +118,9 @@ def write_compressed(path: Path, pieces: Iterable[str]) -> None:
 
     def fill(stream: BinaryIO) -> None:
         codec = CODECS.get(path.suffix.lower())
-        if codec is None:
-            stream.writelines(piece.encode() for piece in pieces)
-            return
-        # Arrow closes what it writes to, but the stream itself still has to be flushed to disk.
-        with (
-            os.fdopen(os.dup(stream.fileno()), "wb") as copy,
-            pa.CompressedOutputStream(pa.PythonFile(copy, mode="w"), codec) as compressed,
-        ):
+        with pa.CompressedOutputStream(pa.PythonFile(stream, mode="w"), codec) if codec else stream as text:
             for piece in pieces:
-                compressed.write(piece.encode())
+                text.write(piece.encode())
 
     with store_errors(path):
         move_into_place(stage_file(path.parent, fill), path)
@@ -138,15 +131,15 @@ def stage_file(folder: Path, fill: Callable[[BinaryIO], object]) -> Path:
 
     Args:
         folder: created if missing; on the file system of the final path.
+        fill: writes to the file, and may close it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     staged = folder / f"{uuid.uuid4().hex}.staged"
     try:
         with staged.open("xb") as stream:
             fill(stream)
-            stream.flush()
-            crash_point("write")
-            os.fsync(stream.fileno())
+        crash_point("write")
+        sync(staged)
         crash_point("fsync")
     except BaseException:
         staged.unlink(missing_ok=True)
@@ -158,7 +151,7 @@ def move_into_place(staged: Path, final: Path) -> None:
     """Rename a staged file or folder, replacing an existing file or empty folder."""
     final.parent.mkdir(parents=True, exist_ok=True)
     staged.replace(final)
-    sync_folder(final.parent)
+    sync(final.parent)
 
 
 @contextmanager
@@ -174,10 +167,8 @@ def stage_folder(final: Path) -> Iterator[Path]:
     try:
         yield staged
         crash_point("write")
-        for path in staged.iterdir():
-            with path.open("rb") as stream:
-                os.fsync(stream.fileno())
-        sync_folder(staged)
+        for path in (*staged.iterdir(), staged):
+            sync(path)
         crash_point("fsync")
         move_into_place(staged, final)
     except BaseException:
@@ -185,9 +176,9 @@ def stage_folder(final: Path) -> Iterator[Path]:
         raise
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Flush a file, or the entries of a folder, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -239,7 +239,7 @@ def test_a_new_log_is_in_its_folder_even_if_nothing_is_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("concord.pipeline.corrections.correction.sync_folder", synced.append)
+    monkeypatch.setattr("concord.pipeline.corrections.correction.sync", synced.append)
 
     def refuse(log: list[Correction]) -> list[Correction]:
         assert synced == [tmp_path]
