@@ -17,7 +17,7 @@ from concord.pipeline.output.parquet_parts import read_part, write_part
 from concord.pipeline.output.schema import SCHEMAS, Signature, signed_schema
 from concord.pipeline.output.shard_stats import count_margins, count_rows
 from concord.pipeline.output.tables import annotated_tables, error_table, lost_pages, without_lost_pages
-from concord.pipeline.plan import RowsToCopy, Shard
+from concord.pipeline.plan import Plan, RowsToCopy, Shard
 from concord.pipeline.resources import shortage_errors
 from concord.pipeline.worker.source_texts import SourceTexts
 from concord.pipeline.worker.stages import run_batch
@@ -32,35 +32,20 @@ _ANNOTATED_IN = "annotated_in"
 class CommitStage:
     """Commits the outcomes of a shard. Nothing is written unless every record is accounted for."""
 
-    def __init__(
-        self,
-        folder: OutputFolder,
-        *,
-        generation: int,
-        signature: Signature,
-        threshold: float | None,
-        keep_text: bool = False,
-        texts: SourceTexts | None = None,
-    ) -> None:
-        """Prepare to commit shards of one generation.
+    def __init__(self, plan: Plan, folder: OutputFolder, *, signature: Signature, threshold: float | None) -> None:
+        """Prepare to commit the shards of a plan.
 
         Args:
             threshold: nats above which stage two decides, for the counts.
-            keep_text: store the raw texts in the table of documents.
-            texts: for documents whose rows are copied from where they have none.
         """
         self._folder = folder
-        self._generation = generation
+        self._generation = plan.generation
         self._signature = signature
         self._threshold = threshold
-        self._keep_text = keep_text
-        self._texts = texts
+        self._keep_text = plan.config.output.keep_text
+        self._texts = SourceTexts.of(plan)
         # The time limit of a shard begins when its worker is ready.
         load_languages()
-
-    def find_commit(self, shard: Shard) -> CommitRecord | None:
-        """Return the commit record of a shard that is done already, None if it is not."""
-        return self._folder.find_commit(shard.index, generation=self._generation)
 
     def run(self, shard: Shard, outcomes: Sequence[Outcome]) -> CommitRecord:
         """Write and commit a shard; the rows that it copies come before those of its outcomes.
@@ -118,7 +103,7 @@ class CommitStage:
         keep = pc.or_(pc.is_valid(documents["parts"]), self._keep_text)
         differs = pc.not_equal(pc.is_valid(documents["raw_text"]), keep)
         rows = [DocumentRow(**row) for row in documents.select(DocumentRow._fields).filter(differs).to_pylist()]
-        texts = {row.doc_id: self._texts.read(row) if self._texts is not None else None for row in rows}
+        texts = {row.doc_id: self._texts.read(row) if self._keep_text else None for row in rows}
         return tables | {"documents": _replace(documents, "raw_text", texts)}
 
     def _tabulate(self, outcomes: Sequence[Outcome]) -> tuple[dict[str, pa.Table], list[Outcome]]:

@@ -21,7 +21,6 @@ from concord.pipeline.resources import bound_caches, trim_heap
 from concord.pipeline.worker.commit_stage import CommitStage, Outcome
 from concord.pipeline.worker.corrected_documents import correct_documents
 from concord.pipeline.worker.shard_progress import OnShardProgress, ShardProgress, Timings, timed
-from concord.pipeline.worker.source_texts import SourceTexts
 from concord.pipeline.worker.stages import DocumentParser, DocumentTagger, ParseStage, ReadStage, TagStage
 
 if TYPE_CHECKING:
@@ -42,13 +41,13 @@ class ShardWorker:
             terms: the list that the plan names.
         """
         config, folder = plan.config, OutputFolder(plan.config.output.path)
-        self._timings = Timings()
-        self.read_stage = ReadStage(config.reader, folder, etags=plan.etags, libraries=plan.libraries)
+        self._folder, self._generation, self._timings = folder, plan.generation, Timings()
+        self.read_stage = ReadStage(plan, folder)
         self.parse_stage = ParseStage(parser, batch_documents=config.parser.batch_documents)
         self.tag_stage = TagStage(tagger, config.tagger, terms=terms, candidates=config.output.candidates)
         self.commit_stage = CommitStage(
+            plan,
             folder,
-            generation=plan.generation,
             signature=Signature(
                 parser=component_signature(plan.parser),
                 tagger=component_signature(plan.tagger),
@@ -57,8 +56,6 @@ class ShardWorker:
                 else tagger.calibration.summary(candidates=config.output.candidates),
             ),
             threshold=self.tag_stage.threshold,
-            keep_text=config.output.keep_text,
-            texts=SourceTexts.of(plan) if config.output.keep_text else None,
         )
 
     def run(
@@ -79,7 +76,7 @@ class ShardWorker:
             StoreError: when there is no space.
             ShortageError: when there is no memory.
         """
-        committed = self.commit_stage.find_commit(shard)
+        committed = self._folder.find_commit(shard.index, generation=self._generation)
         if committed is not None:
             return committed, Timings()
         seconds: dict[str, Any] = {}

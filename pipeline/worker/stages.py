@@ -3,19 +3,17 @@
 import math
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain
 from operator import attrgetter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from concord.models.data.outputs import OnBatch, Prediction, PredictOptions, Source, known_numbers
 from concord.models.data.sentence import Sentence, visible
 from concord.models.errors import ConcordError
 from concord.models.labels import Span, decode_spans
-from concord.pipeline.config import ReaderConfig
 from concord.pipeline.corrections.correction import text_digest
 from concord.pipeline.documents import (
     AnnotatedDocument,
@@ -29,7 +27,7 @@ from concord.pipeline.documents import (
 from concord.pipeline.errors import DeviceError, InputError, PlanError, ShortageError
 from concord.pipeline.output.collection import SentenceRow, read_shard, tagger_input
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.plan import Shard
+from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.readers.read_file import libraries_of, read_piece
 from concord.pipeline.resources import shortage_errors
 from concord.pipeline.storage.files import file_state
@@ -93,30 +91,17 @@ def _is_of_the_device(error: Exception) -> bool:
 
 
 class ReadStage:
-    """Reads shards, and attaches existing parses to their documents.
+    """Reads the shards of a plan, and attaches the parses that committed ones hold to their documents."""
 
-    Args:
-        folder: where committed shards hold parses.
-        etags: etag or time of each input behind a URL when it was planned.
-        libraries: see Plan.libraries.
-    """
-
-    def __init__(
-        self,
-        config: ReaderConfig,
-        folder: OutputFolder,
-        *,
-        etags: Mapping[str, str],
-        libraries: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        if (here := libraries_of(libraries)) != libraries:
+    def __init__(self, plan: Plan, folder: OutputFolder) -> None:
+        if (here := libraries_of(plan.libraries)) != plan.libraries:
             raise PlanError(
-                f"expected the libraries with which the input was planned, {dict(libraries)}, got {here} on this "
+                f"expected the libraries with which the input was planned, {plan.libraries}, got {here} on this "
                 "worker: their texts may differ; install the same releases on all machines, or run the command again"
             )
-        self._config = config
+        self._config = plan.config.reader
         self._folder = folder
-        self._etags = etags
+        self._etags = plan.etags
 
     def run(self, shard: Shard) -> list[Document | ParsedDocument | DeadLetter]:
         """Read a shard, in input order; documents with a stored parse come parsed.

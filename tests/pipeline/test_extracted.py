@@ -123,7 +123,7 @@ def test_another_release_of_a_library_has_its_files_read_again(archive: Path, mo
 
     monkeypatch.setattr(read_file, "_release", lambda name: "999")
     with pytest.raises(PlanError, match=r"'pdf': 'pypdfium2 999'.* on this worker"):
-        ReadStage(plan.config.reader, OutputFolder(str(first.output)), etags={}, libraries=plan.libraries)
+        ReadStage(plan, OutputFolder(str(first.output)))
     again = annotate(archive)
     assert again.changes.description == "1 to be tagged again"
     assert ["by other releases of libraries" in reason for reason in again.reasons] == [True]

@@ -67,16 +67,12 @@ def write_run(
         Shard(index=index, pieces=(_piece(len(group) + (len(dead_letters) if index == 0 else 0)),))
         for index, group in enumerate(groups)
     ]
-    plan = _plan(output, shards, ParserConfig.from_mapping(dict.fromkeys(left_out, False))).model_copy(update=changes)
+    parser = ParserConfig.from_mapping(dict.fromkeys(left_out, False))
+    plan = _plan(OutputConfig(path=str(output), keep_text=keep_text), shards, parser).model_copy(update=changes)
     folder = OutputFolder(output)
     folder.write_plan(plan)
-    stage = CommitStage(
-        folder,
-        generation=0,
-        signature=Signature(parser="parser-x", tagger="tagger-x"),
-        threshold=THRESHOLD,
-        keep_text=keep_text,
-    )
+    signature = Signature(parser="parser-x", tagger="tagger-x")
+    stage = CommitStage(plan, folder, signature=signature, threshold=THRESHOLD)
     positions = count()
     for shard, group in zip(shards, groups, strict=True):
         annotated = [
@@ -91,13 +87,13 @@ def _piece(records: int) -> Piece:
     return Piece(uri="/data/invented.jsonl", format="jsonl", start=0, end=1000, records=records)
 
 
-def _plan(output: Path, shards: Sequence[Shard], parser: ParserConfig) -> Plan:
+def _plan(output: OutputConfig, shards: Sequence[Shard], parser: ParserConfig) -> Plan:
     return Plan(
         schema_version=SCHEMA_VERSION,
-        config=AnnotateConfig(input="/data/invented.jsonl", output=OutputConfig(path=str(output)), parser=parser),
+        config=AnnotateConfig(input="/data/invented.jsonl", output=output, parser=parser),
         parser=ComponentIdentity(name="parser_en", digest="1" * 64),
         tagger=ComponentIdentity(name="entities_multi", version="3", digest="2" * 64),
-        tagger_folder=str(output.parent / "tagger"),
+        tagger_folder=str(Path(output.path).parent / "tagger"),
         threads=1,
         sources=(),
         shards=tuple(shards),
