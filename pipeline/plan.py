@@ -250,7 +250,7 @@ class Plan(Config):
     def for_workers(self) -> Self:
         """Return the part that workers need, whose size does not depend on the number of shards."""
         # The texts of rows that are copied may have to be read, and are read from these files alone.
-        sources = self.sources if self.config.output.keep_text and not self.is_first else ()
+        sources = self.sources if self.config.output.keep_text and self.generation > 0 else ()
         return self.model_copy(update={"sources": sources, "shards": (), "reused": (), "corrected": {}})
 
     @cached_property
@@ -267,8 +267,3 @@ class Plan(Config):
     def lost_files(self) -> tuple[str, ...]:
         """The paths of files that cannot be read, or not to their end."""
         return tuple(source.uri for source in self.sources if source.is_lost)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether it builds on no earlier generation."""
-        return not self.reused and not any(shard.carries or shard.parses for shard in self.shards)

@@ -45,6 +45,16 @@ MERGED_AT = 8
 """A run that changes a collection merges its small shards when there are so many."""
 
 
+class NextGeneration(NamedTuple):
+    """The shards of a plan, and what goes with them; see the fields of ``Plan``."""
+
+    reused: tuple[RowsToCopy, ...]
+    shards: tuple[Shard, ...]
+    changes: Changes
+    corrected: dict[str, str]
+    named: dict[str, tuple[str, ...]]
+
+
 class Planner:
     """Finds out what a job has to do in its output folder; writes nothing.
 
@@ -95,11 +105,6 @@ class Planner:
         """Return what comes after a finished generation: its own plan if nothing has changed since."""
         existing = self._folder.finished_shards(finished)
         is_complete = len(existing) == len(finished.shards) + len(finished.reused)
-        if not is_complete and finished.is_first:
-            # Parts were lost since: the same plan again gives the same bytes.
-            again = self._plan(finished.generation)
-            if again.digest == finished.digest:
-                return again
         if is_complete and self._gives_same_rows(finished):
             unchanged = sum(report.annotated + report.unchanged for report in existing.values())
             return finished.model_copy(update={"changes": Changes(unchanged=unchanged), "reasons": ()})
@@ -145,13 +150,7 @@ class Planner:
             diff = InputDiff(to_annotate=annotate_all(scan.read(files, limit=config.limit)))
         else:
             diff = self._compare(existing, scan)
-        work = next_generation(
-            existing,
-            diff,
-            self._corrections,
-            shard_bytes=config.planning.shard_bytes,
-            name_documents=self._name_documents,
-        )
+        work = self._next_generation(existing, diff)
         # A limit may end before a file.
         files = [file for file in files if file.path in scan.found]
         digests = self.hashes.hash(files)
@@ -197,6 +196,60 @@ class Planner:
             unchanged_files=unchanged,
         )
 
+    def _next_generation(self, existing: ExistingOutput, diff: InputDiff) -> NextGeneration:
+        """Turn the differences of an input into shards.
+
+        Existing shards keep their numbers, also where they are rewritten; new ones come after all of them.
+        """
+        shard_bytes = self._config.planning.shard_bytes
+        counts: Counter[str] = Counter()
+        names: defaultdict[str, list[str]] = defaultdict(list)
+        corrected = _reused_corrections(existing, diff)
+
+        def noted() -> Iterator[InputRecord]:
+            """Yield what is annotated; the records of a first plan are not kept."""
+            for record in diff.to_annotate:
+                counts[record.reason] += 1
+                counts["parsed"] += record.parse is not None
+                doc_id = record.doc_id or ""
+                if doc_id in existing.corrections and not record.is_duplicate:
+                    corrected[doc_id] = existing.corrections[doc_id]
+                if self._name_documents:
+                    names[record.reason].append(record.shown)
+                yield record
+
+        current = {shard.ref.shard: shard for shard in existing.shards if shard.is_current}
+        first_index = 1 + max(current, default=-1)
+        shards = list(_cut_shards(noted(), self._corrections, shard_bytes=shard_bytes, first_index=first_index))
+        rows_to_copy = list(_rows_to_copy(current, existing, diff))
+        untouched = {rows.shard for rows in rows_to_copy if rows.is_whole and not current[rows.shard].other_texts}
+        # A run that finds nothing to do rewrites nothing, not even small shards.
+        is_changed = bool(shards) or len(untouched) < len(existing.shards)
+        groups = _small_shards(rows_to_copy, current, shard_bytes) if is_changed else []
+        merged = {rows.shard for group in groups for rows in group}
+        groups += [[rows] for rows in rows_to_copy if rows.shard not in merged | untouched]
+        shards += [Shard(index=group[0].shard, carries=tuple(group)) for group in groups]
+        renamed = list(chain.from_iterable(diff.renamed.values()))
+        if self._name_documents:
+            ids = ((document.was, document.now.doc_id) for document in renamed)
+            names["moved"] = [new if old == new else f"{old} -> {new}" for old, new in ids]
+            names["removed"] = sorted(diff.removed)
+        reused = map(existing.documents.__getitem__, diff.reused)
+        return NextGeneration(
+            reused=tuple(rows for rows in rows_to_copy if rows.shard in untouched - merged),
+            shards=tuple(sorted(shards, key=lambda shard: shard.index)),
+            changes=Changes(
+                **counts,
+                moved=len(renamed),
+                removed=len(diff.removed),
+                unchanged=len(diff.reused),
+                compacted=len(merged),
+                texts=sum(not document.is_extracted and document.shard.other_texts for document in reused),
+            ),
+            corrected=corrected,
+            named={kind: tuple(documents) for kind, documents in names.items() if documents},
+        )
+
     def _manifest(self) -> Manifest | None:
         """Read the manifest; a broken one is ignored, since plans and commit records say the same."""
         try:
@@ -226,76 +279,6 @@ class Planner:
         if self._config.executor.kind == "ray":
             return threads_of_environment() or 1
         return default_threads()
-
-
-class NextGeneration(NamedTuple):
-    """The shards of a plan, and what goes with them; see the fields of ``Plan``."""
-
-    reused: tuple[RowsToCopy, ...]
-    shards: tuple[Shard, ...]
-    changes: Changes
-    corrected: dict[str, str]
-    named: dict[str, tuple[str, ...]]
-
-
-Corrections = Mapping[str, Sequence[Correction]]
-"""The corrections that count, by document, in the order of the log."""
-
-
-def next_generation(
-    existing: ExistingOutput, diff: InputDiff, corrections: Corrections, *, shard_bytes: int, name_documents: bool
-) -> NextGeneration:
-    """Turn the differences of an input into shards.
-
-    Existing shards keep their numbers, also where they are rewritten; new ones come after all of them.
-    """
-    counts: Counter[str] = Counter()
-    names: defaultdict[str, list[str]] = defaultdict(list)
-    corrected = _reused_corrections(existing, diff)
-
-    def noted() -> Iterator[InputRecord]:
-        """Yield what is annotated; the records of a first plan are not kept."""
-        for record in diff.to_annotate:
-            counts[record.reason] += 1
-            counts["parsed"] += record.parse is not None
-            doc_id = record.doc_id or ""
-            if doc_id in existing.corrections and not record.is_duplicate:
-                corrected[doc_id] = existing.corrections[doc_id]
-            if name_documents:
-                names[record.reason].append(record.shown)
-            yield record
-
-    current = {shard.ref.shard: shard for shard in existing.shards if shard.is_current}
-    first_index = 1 + max(current, default=-1)
-    shards = list(_cut_shards(noted(), corrections, shard_bytes=shard_bytes, first_index=first_index))
-    rows_to_copy = list(_rows_to_copy(current, existing, diff))
-    untouched = {rows.shard for rows in rows_to_copy if rows.is_whole and not current[rows.shard].other_texts}
-    # A run that finds nothing to do rewrites nothing, not even small shards.
-    is_changed = bool(shards) or len(untouched) < len(existing.shards)
-    groups = _small_shards(rows_to_copy, current, shard_bytes) if is_changed else []
-    merged = {rows.shard for group in groups for rows in group}
-    groups += [[rows] for rows in rows_to_copy if rows.shard not in merged | untouched]
-    shards += [Shard(index=group[0].shard, carries=tuple(group)) for group in groups]
-    renamed = list(chain.from_iterable(diff.renamed.values()))
-    if name_documents:
-        ids = ((document.was, document.now.doc_id) for document in renamed)
-        names["moved"] = [new if old == new else f"{old} -> {new}" for old, new in ids]
-        names["removed"] = sorted(diff.removed)
-    reused = map(existing.documents.__getitem__, diff.reused)
-    return NextGeneration(
-        reused=tuple(rows for rows in rows_to_copy if rows.shard in untouched - merged),
-        shards=tuple(sorted(shards, key=lambda shard: shard.index)),
-        changes=Changes(
-            **counts,
-            moved=len(renamed),
-            removed=len(diff.removed),
-            unchanged=len(diff.reused),
-            compacted=len(merged),
-            texts=sum(not document.is_extracted and document.shard.other_texts for document in reused),
-        ),
-        corrected=corrected,
-        named={kind: tuple(documents) for kind, documents in names.items() if documents},
-    )
 
 
 def _reused_corrections(existing: ExistingOutput, diff: InputDiff) -> dict[str, str]:
@@ -343,7 +326,11 @@ def _small_shards(
 
 
 def _cut_shards(
-    records: Iterable[InputRecord], corrections: Corrections, *, shard_bytes: int, first_index: int
+    records: Iterable[InputRecord],
+    corrections: Mapping[str, Sequence[Correction]],
+    *,
+    shard_bytes: int,
+    first_index: int,
 ) -> Iterator[Shard]:
     """Cut records, in the order of the input, into shards; each is closed as soon as it holds enough bytes."""
     for index, group in enumerate(_groups(records, shard_bytes), first_index):
