@@ -103,19 +103,15 @@ def check_trees(tagger: "ResolvedTagger | Tagger", parser: ParserConfig, signatu
     With ``accept``, another parser is allowed; ``signature`` is that of this one.
     """
     name, trees = tagger.name, tagger.trees
-    if trees is not None and not parser.trees:
+    if trees is not None and not (parser.trees if trees == signature else makes_trees(parser)):
         raise ModelError(
-            f"tagger.model: {name} reads dependency trees, and this run makes none (parser.trees: false); set "
-            "parser.trees=true (--trees), or choose a tagger that reads words alone, such as entities_multi"
+            f"tagger.model: {name} reads dependency trees, and {parser.package} finds none (parser.trees: "
+            f"{str(parser.trees).lower()}); set parser.trees=true (--trees), choose another parser.package, or a "
+            "tagger that reads words alone, such as entities_multi"
         )
     if not accept and trees not in (None, signature):
         raise ModelError(
             f"tagger.model: {name} learned from the trees of {trees!r}, this run parses with {signature!r}; its labels "
             "would suffer. Choose the same parser under 'parser', or parse the training corpora with this one "
             "(concord parse) and train again; --set tagger.accept_parser=true runs it regardless"
-        )
-    if trees not in (None, signature) and not makes_trees(parser):
-        raise ModelError(
-            f"tagger.model: {name} reads dependency trees, and {parser.package} finds none; choose another "
-            "parser.package, or a tagger that reads words alone, such as entities_multi"
         )

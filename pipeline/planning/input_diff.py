@@ -43,8 +43,13 @@ _DOCUMENT_COLUMNS = ("doc_id", "text_sha256", "source_uri", "meta", "encoding", 
 
 
 def fingerprint(text: str | None) -> bytes:
-    """Return the bytes by which texts and metas are compared; empty for None."""
+    """Return the bytes by which texts are compared; empty for None."""
     return b"" if text is None else sha256(text.encode()).digest()[:FINGERPRINT_BYTES]
+
+
+def describe(meta: str | None, encoding: str | None) -> bytes:
+    """Return what is compared of a document whose text is the same."""
+    return fingerprint(f"{encoding} {meta}")
 
 
 def source_fingerprint(digest: str, format: str) -> bytes:
@@ -80,9 +85,11 @@ class ExistingShard:
 
 
 class ExistingDocument(NamedTuple):
-    """The part of a document's row that shows whether it has changed; text and meta as fingerprints.
+    """The part of a document's row that shows whether it has changed.
 
     Attributes:
+        content: the fingerprint of its text, or of the bytes that this is extracted from.
+        described: that of its meta and encoding.
         is_current: whether the rows would be the same if its content is.
         corrections: the digest of the corrections in its rows, if it has any.
     """
@@ -90,8 +97,7 @@ class ExistingDocument(NamedTuple):
     shard: ExistingShard
     content: bytes
     source_uri: str
-    meta: bytes = b""
-    encoding: str | None = None
+    described: bytes
     is_extracted: bool = False
     is_current: bool = True
     corrections: str | None = None
@@ -243,11 +249,10 @@ def _read_documents(
         sources: the files of its plan, by path.
         outdated: the formats from which this run would extract other texts.
     """
-    # Documents share the strings of their file's path and encoding.
-    encodings: dict[str | None, str | None] = {}
     for batch in iter_batches(folder.part(shard.report, "documents"), _DOCUMENT_COLUMNS):
         columns = (batch.column(name).to_pylist() for name in _DOCUMENT_COLUMNS)
         for doc_id, digest, path, meta, encoding, extracted_from, length in zip(*columns, strict=True):
+            # Documents share the string of their file's path.
             uri, format = (sources[path].uri, sources[path].format) if path in sources else (path, "")
             content = bytes.fromhex(digest)[:FINGERPRINT_BYTES]
             if extracted_from is not None:
@@ -260,8 +265,7 @@ def _read_documents(
                     shard,
                     content,
                     uri,
-                    fingerprint(meta),
-                    encodings.setdefault(encoding, encoding),
+                    describe(meta, encoding),
                     is_extracted=extracted_from is not None,
                     is_current=shard.is_current and not (extracted_from and format in outdated),
                     corrections=shard.plan.corrected.get(doc_id),
@@ -291,6 +295,9 @@ def _known_files(base: Plan | None, unfinished: Plan | None, config: AnnotateCon
     }
 
 
+Reason = Literal["new", "retried", "changed", "corrected", "again"]
+
+
 class InputRecord(NamedTuple):
     """A record of the input, and whether and why it is annotated.
 
@@ -312,7 +319,7 @@ class InputRecord(NamedTuple):
     doc_id: str | None
     content: bytes | None = None
     document: Document | None = None
-    reason: Literal["new", "retried", "changed", "corrected", "again"] = "new"
+    reason: Reason = "new"
     is_duplicate: bool = False
     attempts: int = 0
     parse: ShardRef | None = None
@@ -327,17 +334,12 @@ class InputRecord(NamedTuple):
         """Its id, or its place if it cannot be read."""
         return self.scanned.doc_id or f"{self.file.name}:{self.scanned.position}"
 
-    def has_content_of(self, document: ExistingDocument) -> bool:
-        """Tell whether an existing document is current and has the same text."""
-        return document.is_current and self.content == document.content
-
     def has_row_of(self, document: ExistingDocument) -> bool:
         """Tell whether what an existing row says besides the text is true of this record."""
         if document.is_extracted or self.document is None:
             return document.source_uri == self.file.path
-        now = self.document
-        described = document.source_uri, document.meta, document.encoding
-        return described == (self.file.path, fingerprint(now.meta), now.encoding)
+        described = describe(self.document.meta, self.document.encoding)
+        return (document.source_uri, document.described) == (self.file.path, described)
 
     def renamed_from(self, old_id: str, document: ExistingDocument) -> RenamedDocument:
         """Return that an existing document, of the same text, is now this one."""
@@ -482,8 +484,9 @@ def diff_input(
             before = attempts.get(record.place) or attempts.get((record.file.path, record.doc_id))
             item = record._replace(is_duplicate=is_duplicate)
             item = item._replace(reason="retried", attempts=before.popleft()) if before else item
-        elif not record.has_content_of(document) or document.corrections != existing.corrections.get(doc_id):
-            item = _annotated_again(record, document)
+        elif (reason := _reason(record, document, existing.corrections.get(doc_id))) is not None:
+            has_parse = reason != "changed" and document.shard.has_parses
+            item = record._replace(reason=reason, parse=document.shard.ref if has_parse else None)
         else:
             reused.add(doc_id)
             if not record.has_row_of(document):
@@ -505,12 +508,13 @@ def diff_input(
     )
 
 
-def _annotated_again(record: InputRecord, document: ExistingDocument) -> InputRecord:
-    """Return why the record of an existing document is annotated again, and the shard that holds its parse."""
+def _reason(record: InputRecord, document: ExistingDocument, corrections: str | None) -> Reason | None:
+    """Return why the record of an existing document is annotated again; None if its rows are reused."""
     if record.content != document.content:
-        return record._replace(reason="changed")
-    parse = document.shard.ref if document.shard.has_parses else None
-    return record._replace(reason="corrected" if document.is_current else "again", parse=parse)
+        return "changed"
+    if not document.is_current:
+        return "again"
+    return None if corrections == document.corrections else "corrected"
 
 
 def _find_by_text(

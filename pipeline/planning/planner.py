@@ -6,6 +6,7 @@ and covers what is new, changed, or due for another tagger.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import accumulate, chain, groupby
 from typing import NamedTuple
@@ -14,7 +15,6 @@ from concord.pipeline.corrections.correction import Correction, corrections_dige
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.identity import find_differences
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.plan import Changes, Piece, Plan, RowsToCopy, Shard, Source
 from concord.pipeline.planning.input_diff import (
@@ -84,7 +84,9 @@ class Planner:
             InputError: when there is nothing to read, or when none of the first records has a text.
             StoreError, ConfigError, IntegrityError: when input or existing output cannot be read.
         """
-        folder, latest, manifest = self._folder, self._latest, self._manifest()
+        folder, latest, manifest = self._folder, self._latest, None
+        with suppress(IntegrityError):  # of a broken one, plans and commit records say the same
+            manifest = folder.manifest()
         if latest is None:
             return self._plan(0)
         if latest.config.input != self._config.input and not self._config.accept_input:
@@ -249,13 +251,6 @@ class Planner:
             corrected=corrected,
             named={kind: tuple(documents) for kind, documents in names.items() if documents},
         )
-
-    def _manifest(self) -> Manifest | None:
-        """Read the manifest; a broken one is ignored, since plans and commit records say the same."""
-        try:
-            return self._folder.manifest()
-        except IntegrityError:
-            return None
 
     def _check_removed(self, changes: Changes, existing: ExistingOutput) -> None:
         limit, removed, documents = self._config.limit, changes.removed, len(existing.documents)

@@ -186,7 +186,7 @@ def test_annotate_refuses_other_trees_than_those_that_the_tagger_read(
     gold = train_tagger(tmp_path, GOLD, "conllu", "fit.epochs=1")
     assert load_tagger(gold).trees == "gold"
     for tagger, options, message in (
-        (bundle, ("--no-trees", *accepted), "set parser.trees=true (--trees), or choose a tagger"),
+        (bundle, ("--no-trees", *accepted), "finds none (parser.trees: false); set parser.trees=true (--trees)"),
         (bundle, ("--set", f"parser.package={blank}", *accepted), f"reads dependency trees, and {blank} finds none"),
         (gold, (), "learned from the trees of 'gold'"),
     ):

@@ -14,6 +14,7 @@ from concord.pipeline.planning.input_diff import (
     ExistingShard,
     InputDiff,
     InputRecord,
+    describe,
     diff_input,
     fingerprint,
 )
@@ -43,7 +44,11 @@ def existing_output(
     """Return an output with documents by id, each with its file and text; ``outdated`` ones are in another shard."""
     rows = {
         doc_id: ExistingDocument(
-            OLD if doc_id in outdated else NEW, fingerprint(text), f"/in/{file}", is_current=doc_id not in outdated
+            OLD if doc_id in outdated else NEW,
+            fingerprint(text),
+            f"/in/{file}",
+            described=describe(None, None),
+            is_current=doc_id not in outdated,
         )
         for doc_id, (file, text) in documents.items()
     }
