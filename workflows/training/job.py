@@ -114,8 +114,6 @@ class TrainConfig(Config):
     """`small` trains in minutes on two cores, `paper` has the size in the paper."""
     register_as: str | None = None
     """Name in the model registry; if null, that of `start`, or else of the tagger."""
-    experiment: str = "concord"
-    """The MLflow experiment that the run belongs to."""
 
 
 class TrainJob(Config):
@@ -129,7 +127,6 @@ class TrainJob(Config):
     model: dict[str, Any]
     fit: dict[str, Any] = Field(default_factory=dict)
     register_as: Annotated[str, Affects("nothing")]
-    experiment: Annotated[str, Affects("nothing")] = "concord"
 
     @property
     def digest(self) -> str:

@@ -35,7 +35,7 @@ from concord.workflows.corpora import (
     write_provenance,
 )
 from concord.workflows.evaluation import EvaluateJob, Evaluation, score_tagger
-from concord.workflows.mlflow_client import Run, TrackingError, code_tags, describe_environment, open_run
+from concord.workflows.mlflow_client import EXPERIMENT, Run, TrackingError, code_tags, describe_environment, open_run
 from concord.workflows.progress import TrainingProgress
 from concord.workflows.registry import check_name, register
 from concord.workflows.training.job import TrainJob
@@ -112,9 +112,9 @@ def _record(training: "Training", fitted: FitResult, result: TrainResult) -> Tra
     sizes = {"parameters": weights, "threads": torch.get_num_threads()}
     try:
         with open_run(
-            experiment=job.experiment,
+            experiment=EXPERIMENT,
             name=folder.name,
-            parameters=flatten({**job.model_dump(mode="json", exclude={"experiment"}), **sizes}),
+            parameters=flatten({**job.model_dump(mode="json"), **sizes}),
             tags={"concord.kind": "training", "concord.job": job.digest, **hashes, **code_tags()},
         ) as run:
             for epoch in fitted.epochs:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote
 
 from concord.pipeline.corrections.correction import Correction, Mark, check_type
-from concord.pipeline.corrections.fitting import Place, find_places
+from concord.pipeline.corrections.fitting import Place, find_occurrences
 from concord.workflows.corrections import (
     NO_DOCUMENT,
     Difference,
@@ -268,8 +268,8 @@ def choose(document: CurrentDocument, at: str) -> ChosenWords | None:
 
 
 def _places(document: CurrentDocument, title: str, surface: str, label: str | None) -> Iterator[ListedPlace]:
-    for match in find_places(document.row.doc_id, document.text, (), surface):
-        place = document.place(match.start, match.end)
+    for start, end in find_occurrences(document.text, surface):
+        place = document.place(start, end)
         # Without an entity there is nothing to change to no entity.
         if document.holds(place) and (label or place.found) and not document.is_corrected(place, label):
             yield _listed_place(document, title, place, label)
