@@ -186,7 +186,7 @@ def learn(
 ) -> dict[str, float]:
     """Train the tagger further on corrected documents and on those of its own training, and return its scores."""
     words = sum(len(one.words) for document in documents for one in document.sentences if one.known is None)
-    [rehearsed] = earlier.data.train_corpora()
+    [rehearsed] = earlier.data.train
     read = read_corpora([rehearsed.path], labels=earlier.data.labels)
     size = rehearsed.weight * sum(len(one.words) for document in read for one in document)
     share = min(1.0, max(REHEARSED * words, LEAST_REHEARSED) / size)

@@ -17,9 +17,9 @@ def grid_with(**values: object) -> GridConfig:
     return small_grid().model_copy(update={"corpora": corpora})
 
 
-def job_files(grid: GridConfig, place: Path) -> tuple[object, object]:
+def job_files(grid: GridConfig, place: Path) -> list[str]:
     job = job_of(Run(corpus="tiny", profile="small", row=RowConfig(tagger="bilstm_crf"), seed=1), grid, place)
-    return job.data.train, job.data.dev
+    return [*job.data.paths("train"), *job.data.paths("dev")]
 
 
 def test_corpus_with_trees_of_the_parser_is_found_beside_its_locks(
@@ -33,7 +33,7 @@ def test_corpus_with_trees_of_the_parser_is_found_beside_its_locks(
     grid = grid_with(trees="parser")
     place = corpus_folder("tiny", grid, data, tmp_path / "work")
     folder = place / "tiny"
-    assert job_files(grid, place) == ([str(folder / "train.conllu.zst")], str(folder / "dev.conllu.zst"))
+    assert job_files(grid, place) == [str(folder / "train.conllu.zst"), str(folder / "dev.conllu.zst")]
 
 
 def test_dev_set_in_halves_has_every_document_once(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_dev_set_in_halves_has_every_document_once(tmp_path: Path) -> None:
         (one.name, one.sentences) for one in (*whole[::2], *whole[1::2])
     ]
     assert (folder / "train.conll").read_text() == texts[0]
-    assert job_files(grid, place) == ([str(folder / "train.conll")], str(folder / "dev.conll"))
+    assert job_files(grid, place) == [str(folder / "train.conll"), str(folder / "dev.conll")]
     assert corpus_folder("tiny", grid, data, tmp_path / "work") == place
 
     # A run that reads the training set meanwhile goes on reading what it opened.

@@ -114,7 +114,7 @@ def test_a_train_job_is_one_profile_with_overrides(
     assert job.fit == {"epochs": 1, "rate": 0.001}
     assert job.model == {"hidden": 32, "size": {"words": 7}}
     assert job.register_as == "mine"
-    assert job.data.train == [str(tmp_path / "a.conllu"), str(tmp_path / "b.conll.zst")]
+    assert job.data.paths("train") == [str(tmp_path / "a.conllu"), str(tmp_path / "b.conll.zst")]
     assert job.data.test is None
     assert job.data.labels == {"GPE": "LOC", "MISC": None}
 
@@ -264,10 +264,10 @@ def test_corpora_are_one_path_or_many(train_file: Path, tmp_path: Path, monkeypa
     for same in (["data.train=a.conllu"], ["data.train=a.conll?"], ["data.train=[a.conllu]", "data.dev=[b.conllu]"]):
         assert job("data.dev=b.conllu", *same) == one
         assert job("data.dev=b.conllu", *same).digest == one.digest
-    assert one.data.dev == str(tmp_path / "b.conllu")
+    assert one.data.dev == [str(tmp_path / "b.conllu")]
     many = job("data.train=./*.conllu", "data.dev=[a.conll, '*.conllu']", "data.test='[ab].conllu'")
     both = [str(tmp_path / "a.conllu"), str(tmp_path / "b.conllu")]
-    assert many.data.train == both
+    assert many.data.paths("train") == both
     assert many.data.paths("dev") == [str(tmp_path / "a.conll"), *both]
     assert many.data.paths("test") == both
     assert one.data.paths("test") == []
@@ -279,7 +279,7 @@ def test_training_corpora_have_weights(train_file: Path, tmp_path: Path, monkeyp
         (tmp_path / name).touch()
     data = read_train_job(train_file, overrides=["data.train=[c.conll, {path: '*.conllu', weight: 1.5}]"]).data
     assert data.paths("train") == [str(tmp_path / name) for name in ("c.conll", "a.conllu", "b.conllu")]
-    assert [corpus.weight for corpus in data.train_corpora()] == [1, 1.5, 1.5]
+    assert [corpus.weight for corpus in data.train] == [1, 1.5, 1.5]
     with pytest.raises(ConfigError, match=r"data\.train.*weight.*greater than 0"):
         read_train_job(train_file, overrides=["data.train=[{path: c.conll, weight: 0}]"])
 

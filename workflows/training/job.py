@@ -14,7 +14,7 @@ from pathlib import Path
 from string import Template
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from concord.models.bundles.manifest import read_saved
 from concord.models.config import Affects, Config
@@ -25,6 +25,7 @@ from concord.workflows.console import Answer, table
 from concord.workflows.job_files import absolute, apply_overrides, corpus_paths, read_yaml
 from concord.workflows.registry import find_tagger
 
+Part = Literal["train", "dev", "test", "unlabelled"]
 TYPE = re.compile(r"[^\W_][\w-]*")
 _ENDINGS = ("vex", "idor", "una", "atra", "ston", "mel", "bin", "gar", "dix", "olo")
 """Endings of the invented names of each type."""
@@ -44,6 +45,11 @@ class TrainCorpus(Config):
     """Entity types, as they are called after ``labels``, that the corpus does not annotate: its outside words may be of
     these types."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_path(cls, corpus: Any) -> Any:
+        return {"path": corpus} if isinstance(corpus, str) else corpus
+
 
 class DataConfig(GoldFormat):
     """The gold corpora of a training: ``.conllu`` or ``.conll`` files, optionally ``.gz`` or ``.zst``.
@@ -51,12 +57,12 @@ class DataConfig(GoldFormat):
     A tagger learns entities, or with the scheme ``TOKENS`` labels of single words, such as parts of speech.
     """
 
-    train: list[str | TrainCorpus]
+    train: list[TrainCorpus]
     """One path or pattern (such as corpora/*.train.conllu), or a list of them; read in this order."""
-    dev: str | list[str]
-    """Paths or patterns. Alone decides the best epoch and the threshold, by the mean over the files' scores."""
-    test: str | list[str] | None = None
-    """Paths or patterns. Scored once, with the selected model, and only reported."""
+    dev: list[str]
+    """A path or pattern, or a list. They alone decide the best epoch and the threshold, by the mean of their scores."""
+    test: list[str] | None = None
+    """As ``dev``. Scored once, with the selected model, and only reported."""
     labels: dict[str, str | None] = Field(default_factory=dict)
     """Entity type of the corpora -> type to learn; null drops it, and types that are not listed stay. Token labels are
     renamed in the same way."""
@@ -64,27 +70,21 @@ class DataConfig(GoldFormat):
     """Pretrained word vectors (optional): a text file of GloVe, word2vec or fastText."""
     terms: str | None = None
     """A list of terms, one JSON object a line as for spaCy's EntityRuler, that labels `unlabelled`."""
-    unlabelled: str | list[str] | None = None
-    """Paths or patterns of corpora whose labels are not read. Words that match `terms` have its labels in training, and
+    unlabelled: list[str] | None = None
+    """As ``dev``: corpora whose labels are not read. Words that match `terms` have its labels in training, and
     other words any label, except for `outside`."""
     outside: float = Field(default=0.1, ge=0, le=1)
     """Share of the words without a match that count as outside. With 0 only gold corpora teach what no entity is."""
 
-    @field_validator("train", mode="before")
+    @field_validator("train", "dev", "test", "unlabelled", mode="before")
     @classmethod
-    def _list_one_path(cls, train: Any) -> Any:
-        return [train] if isinstance(train, str) else train
+    def _list_one_path(cls, paths: Any) -> Any:
+        return [paths] if isinstance(paths, str) else paths
 
-    def paths(self, part: Literal["train", "dev", "test", "unlabelled"]) -> list[str]:
+    def paths(self, part: Part) -> list[str]:
         """Return the paths of a part; none if there is no such part."""
-        corpora: str | list[str | TrainCorpus] | None = getattr(self, part)
-        if isinstance(corpora, str):
-            return [corpora]
-        return [corpus if isinstance(corpus, str) else corpus.path for corpus in corpora or []]
-
-    def train_corpora(self) -> list[TrainCorpus]:
-        """Return the training corpora with their weights."""
-        return [TrainCorpus(path=corpus) if isinstance(corpus, str) else corpus for corpus in self.train]
+        found: list[str] | None = [corpus.path for corpus in self.train] if part == "train" else getattr(self, part)
+        return found or []
 
 
 class ProfileConfig(Config):
@@ -162,14 +162,14 @@ def read_train_job(path: Path, *, profile: str = "small", overrides: Sequence[st
     data = checked.data
     # Each file that matches a pattern has the weight of the pattern.
     train = [
-        path if isinstance(corpus, str) else corpus.model_copy(update={"path": path})
+        corpus.model_copy(update={"path": path})
         for corpus in data.train
-        for path in corpus_paths([corpus if isinstance(corpus, str) else corpus.path], key="data.train")
+        for path in corpus_paths([corpus.path], key="data.train")
     ]
-    parts: tuple[Literal["dev", "test", "unlabelled"], ...] = ("dev", "test", "unlabelled")
-    found: dict[str, list[str]] = {part: corpus_paths(data.paths(part), key=f"data.{part}") for part in parts}
-    # One corpus is a plain value, however it is given, so that the job and its digest are the same.
-    others = {part: paths if len(paths) > 1 else next(iter(paths), None) for part, paths in found.items()}
+    parts: tuple[Part, ...] = ("dev", "test", "unlabelled")
+    others: dict[str, list[str] | None] = {
+        part: corpus_paths(data.paths(part), key=f"data.{part}") or None for part in parts
+    }
     files = {key: absolute(name) for key in ("vectors", "terms") if (name := getattr(data, key)) is not None}
     return checked.model_copy(update={"data": data.model_copy(update={"train": train, **others, **files})})
 

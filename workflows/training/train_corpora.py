@@ -71,7 +71,7 @@ def read_train_corpora(job: TrainJob, scheme: LabelScheme, start: Tagger | None)
     further, types = types - known, types | known
     files["train"] = [
         weighted(mark_incomplete(documents, corpus.lacks, types=types, scheme=scheme), corpus.weight)
-        for documents, corpus in zip(files["train"], data.train_corpora(), strict=True)
+        for documents, corpus in zip(files["train"], data.train, strict=True)
     ]
     parts: dict[str, Documents] = {part: list(chain.from_iterable(documents)) for part, documents in files.items()}
     open_weak = open_outside(weak, outside=data.outside, types=types, scheme=scheme)
@@ -81,7 +81,7 @@ def read_train_corpora(job: TrainJob, scheme: LabelScheme, start: Tagger | None)
         require_sentences(documents, [path])
     require_known([*parts["dev"], *parts.get("test", ())], [*data.paths("dev"), *data.paths("test")])
     check_dev_types(parts["dev"], data.paths("dev"), types, scheme=scheme)
-    lacking = further.union(*(corpus.lacks for corpus in data.train_corpora())) if start is not None else set()
+    lacking = further.union(*(corpus.lacks for corpus in data.train)) if start is not None else set()
     unscored = lacking - label_types(parts["dev"], scheme)
     return TrainCorpora(parts=parts, dev=files["dev"], types=types, unscored=unscored)
 

@@ -25,7 +25,7 @@ def test_the_files_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(folder)
     job = read_train_job(Path("train.yaml"))
     assert job.register_as == "my-labels"
-    assert job.data.dev == str(folder / "corpora/dev.conllu")
+    assert job.data.dev == [str(folder / "corpora/dev.conllu")]
     assert job.model["encoder"] == {"last_layers": 4}
     for path in [
         *job.data.paths("train"),

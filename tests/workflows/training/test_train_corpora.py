@@ -67,7 +67,7 @@ def test_terms_and_unlabelled_corpora_need_each_other_and_entities(tmp_path: Pat
 
 def test_weak_labels_decide_the_digest(train_file: Path) -> None:
     job = read_train_job(train_file, overrides=["data.terms=terms.jsonl", "data.unlabelled=a.conll"])
-    assert (job.data.terms, job.data.unlabelled) == (str(Path.cwd() / "terms.jsonl"), str(Path.cwd() / "a.conll"))
+    assert (job.data.terms, job.data.unlabelled) == (str(Path.cwd() / "terms.jsonl"), [str(Path.cwd() / "a.conll")])
     assert job.digest != read_train_job(train_file).digest
 
 
