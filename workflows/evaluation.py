@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from concord.pipeline.names.language import language_of
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows import corpora
 from concord.workflows.annotation.summary import describe_component
-from concord.workflows.console import INLINE, Answer, counted, table
+from concord.workflows.console import Answer, counted, plain, table
 from concord.workflows.corpora import Documents, gold_format, read_corpora, read_gold_for, rename, without_labels
 
 WARM_UP_DOCUMENTS = 3
@@ -100,18 +100,6 @@ class Evaluation:
         return self.scores["all"].f1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EvaluationReport:
-    """The scores of a tagger and what they are of; the threshold is in nats."""
-
-    tagger: str
-    digest: str
-    data: Sequence[str]
-    train: Sequence[str]
-    threshold: float | None
-    evaluation: Evaluation = field(metadata=INLINE)
-
-
 def evaluate_command(job: EvaluateJob) -> Answer:
     """Score a tagger.
 
@@ -121,15 +109,16 @@ def evaluate_command(job: EvaluateJob) -> Answer:
         InputError: when a corpus cannot be read, or there is no sentence in them.
     """
     tagger = load_tagger(job.folder, device=job.device)
-    report = EvaluationReport(
-        tagger=tagger.name,
-        digest=tagger_digest(job.folder),
-        data=job.data,
-        train=job.train,
-        threshold=tagger.threshold if job.options.threshold is None else job.options.threshold,
-        evaluation=score_tagger(tagger, read_gold_for(tagger, job.data, labels=job.labels, form=job.form), job),
-    )
-    return Answer(values=report, text=_describe_scores(report))
+    documents = read_gold_for(tagger, job.data, labels=job.labels, form=job.form)
+    evaluation = score_tagger(tagger, documents, job)
+    values = {
+        "tagger": tagger.name,
+        "digest": tagger_digest(job.folder),
+        "data": job.data,
+        "train": job.train,
+        "threshold": tagger.threshold if job.options.threshold is None else job.options.threshold,
+    }
+    return Answer(values=values | plain(evaluation), text=_describe_scores(values, evaluation))
 
 
 def score_tagger(tagger: Tagger, documents: Documents, job: EvaluateJob) -> Evaluation:
@@ -225,8 +214,7 @@ def _scores(
     return found
 
 
-def _describe_scores(report: EvaluationReport) -> str:
-    evaluation = report.evaluation
+def _describe_scores(values: Mapping[str, Any], evaluation: Evaluation) -> str:
     sizes = (counted(evaluation.documents, "document"), counted(evaluation.sentences, "sentence"))
     whole, *parts = evaluation.scores.items()
     frequent = sorted(parts, key=lambda item: -item[1].gold)[:SHOWN_LABELS]
@@ -234,7 +222,7 @@ def _describe_scores(report: EvaluationReport) -> str:
     others = [*evaluation.by_novelty.items(), *evaluation.by_language.items()]
     rows = [(name, part.precision, part.recall, part.f1, part.gold) for name, part in [*shown, *others]]
     lines = [
-        f"{report.tagger} {report.digest[:12]} on {', '.join(report.data)}",
+        f"{values['tagger']} {values['digest'][:12]} on {', '.join(values['data'])}",
         f"{', '.join(sizes)}, {counted(evaluation.words, 'word')}; {evaluation.words_per_second:,.0f} words/s",
         "",
         table(rows, header=("", "precision", "recall", "F1", "gold")),
@@ -243,7 +231,7 @@ def _describe_scores(report: EvaluationReport) -> str:
         lines.append(f"and {len(parts) - SHOWN_LABELS:,} less frequent labels: --json")
     if evaluation.accuracy is not None:
         lines.append(f"accuracy {evaluation.accuracy:.2f} %")
-    if report.threshold is not None:
+    if values["threshold"] is not None:
         decided = f"stage two decided the labels of {counted(evaluation.refined_words, 'word')}"
         lines.append(f"{decided}; stage one alone: {evaluation.draft_score:.2f}")
     return "\n".join(lines)

@@ -64,29 +64,6 @@ class PrepareJob:
     fix: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SplitReport:
-    """What a split holds; ``labels`` counts the entities of each type, or the words of each label if all have one."""
-
-    name: str
-    files: Sequence[Path]
-    label_scheme: CorpusScheme
-    documents: int | None
-    sentences: int
-    words: int
-    labels: Mapping[str, int]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrepareReport:
-    """What is in corpora, what is wrong with them, and the files that were written."""
-
-    splits: Sequence[SplitReport]
-    faults: Sequence[Mapping[str, object]]
-    faults_left: int
-    written: Sequence[Path]
-
-
 def prepare_command(job: PrepareJob) -> Answer:
     """Check corpora and write them in a clean form, unless a fault is left; the exit code is then 1.
 
@@ -105,16 +82,16 @@ def prepare_command(job: PrepareJob) -> Answer:
     if not left:
         for split, path in zip(splits, outputs, strict=False):
             _write(split, path, form)
-    report = PrepareReport(
-        splits=[_describe_split(split, tokens=not form.read_scheme.has_entities) for split in splits],
-        faults=[
-            {"file": str(fault.path), "line": fault.line, "message": fault.message, "repaired": fault.repaired}
+    values = {
+        "splits": [_split_values(split, tokens=not form.read_scheme.has_entities) for split in splits],
+        "faults": [
+            {"file": fault.path, "line": fault.line, "message": fault.message, "repaired": fault.repaired}
             for fault in faults
         ],
-        faults_left=len(left),
-        written=[] if left else outputs,
-    )
-    return Answer(values=report, text=_describe(report, faults, job), exit_code=1 if left else 0)
+        "faults_left": len(left),
+        "written": [] if left else outputs,
+    }
+    return Answer(values=values, text=_describe(values, faults, job), exit_code=1 if left else 0)
 
 
 class ParseConfig(Config):
@@ -303,40 +280,40 @@ def _write(split: _Split, path: Path, form: GoldFormat) -> None:
     write_gold(path, split.documents, form=written_form, label_column=column, header=header)
 
 
-def _describe_split(split: _Split, *, tokens: bool) -> SplitReport:
+def _split_values(split: _Split, *, tokens: bool) -> dict[str, Any]:
+    """Return what a split holds; ``labels`` counts the entities of each type, or the words of each label."""
     labels = [sentence.labels or () for sentence in split.sentences]
     if tokens:
         counts = Counter(label for found in labels for label in found)
     else:
         counts = Counter(span.label for found in labels for span in decode_spans(found, "BIO"))
-    return SplitReport(
-        name=split.name,
-        files=split.files,
-        label_scheme=split.label_scheme,
-        documents=sum(document.name is not None for document in split.documents) or None,
-        sentences=len(labels),
-        words=sum(map(len, labels)),
-        labels=dict(counts.most_common()),
-    )
+    return {
+        "name": split.name,
+        "files": split.files,
+        "label_scheme": split.label_scheme,
+        "documents": sum(document.name is not None for document in split.documents) or None,
+        "sentences": len(labels),
+        "words": sum(map(len, labels)),
+        "labels": dict(counts.most_common()),
+    }
 
 
-def _describe(report: PrepareReport, faults: Sequence[Fault], job: PrepareJob) -> str:
+def _describe(values: Mapping[str, Any], faults: Sequence[Fault], job: PrepareJob) -> str:
     header = ("corpus", "labels in", "documents", "sentences", "words", "labels")
-    rows = [
-        (split.name, split.label_scheme, split.documents, split.sentences, split.words, sum(split.labels.values()))
-        for split in report.splits
-    ]
+    keys = ("name", "label_scheme", "documents", "sentences", "words")
+    rows = [(*(split[key] for key in keys), sum(split["labels"].values())) for split in values["splits"]]
     sizes = table(rows, header=header, right=range(2, len(header)))
-    written = table([("written", str(short_path(path))) for path in report.written])
-    parts = [sizes, _label_table(report.splits), _describe_faults(faults, report.faults_left, job), written]
+    written = table([("written", str(short_path(path))) for path in values["written"]])
+    parts = [sizes, _label_table(values["splits"]), _describe_faults(faults, values["faults_left"], job), written]
     return "\n\n".join(filter(None, parts))
 
 
-def _label_table(splits: Sequence[SplitReport]) -> str:
-    total = sum((Counter(split.labels) for split in splits), Counter[str]())
-    rows = [(label, *(split.labels.get(label, 0) for split in splits)) for label, _ in total.most_common(SHOWN_LABELS)]
+def _label_table(splits: Sequence[Mapping[str, Any]]) -> str:
+    counts = [Counter(split["labels"]) for split in splits]
+    total = sum(counts, Counter[str]())
+    rows = [(label, *(count[label] for count in counts)) for label, _ in total.most_common(SHOWN_LABELS)]
     rest = [f"and {len(total) - SHOWN_LABELS:,} more: --json"] if len(total) > SHOWN_LABELS else []
-    return "\n".join([table(rows, header=("label", *(split.name for split in splits))), *rest])
+    return "\n".join([table(rows, header=("label", *(split["name"] for split in splits))), *rest])
 
 
 def _describe_faults(faults: Sequence[Fault], left: int, job: PrepareJob) -> str:

@@ -16,7 +16,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -334,28 +334,6 @@ class Move(Config):
     reason: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
-    """What an attempt to promote a version has found; it was refused, unless it has a move.
-
-    Attributes:
-        champion: the version that is champion after it.
-        failed: names of the conditions that do not hold.
-        uses: how often the promotion set was used before.
-        evidence: its address in the store.
-    """
-
-    model: str
-    version: int
-    champion: int | None
-    moved: bool = False
-    conditions: Sequence[Condition]
-    failed: Sequence[str]
-    uses: int
-    evidence: str
-    move: Move | None = None
-
-
 def promote_command(
     name: str, version: int, *, gate: Path, forced: bool = False, reason: str | None = None, device: str = "cpu"
 ) -> Answer:
@@ -382,24 +360,26 @@ def promote_command(
         findings = examine(candidate, champion, config, device=device)
         run.log_text(EVIDENCE_NAME, json.dumps(plain(findings.evidence), sort_keys=True, indent=1) + "\n")
         run.log_text(gate.name, gate.read_text(encoding="utf-8"))
-        attempt = Attempt(
-            model=name,
-            version=version,
-            champion=champion,
-            conditions=findings.conditions,
-            failed=findings.failed,
-            uses=uses,
-            evidence=f"runs:/{run.run_id}/{EVIDENCE_NAME}",
-        )
+        failed, evidence_place = ", ".join(findings.failed), f"runs:/{run.run_id}/{EVIDENCE_NAME}"
+        values = {"model": name, "version": version, "conditions": findings.conditions, "failed": findings.failed}
+        values |= {"uses": uses, "evidence": evidence_place}
+        details = _describe_findings(findings, uses=uses, evidence_place=evidence_place)
         # Files that differ from what was registered cannot be loaded, so no reason helps.
-        if findings.failed and (not forced or "digest" in findings.failed):
-            run.set_tag(OUTCOME_TAG, f"refused: {', '.join(findings.failed)}")
-            return Answer(values=attempt, text=_text(_refusal(attempt), attempt), exit_code=REFUSED)
-        move = _move("promote", name, champion, version, forced=bool(findings.failed), reason=reason)
+        if failed and (not forced or "digest" in findings.failed):
+            run.set_tag(OUTCOME_TAG, f"refused: {failed}")
+            place = "the first champion" if champion is None else f"champion in place of version {champion}"
+            return Answer(
+                values=values | {"champion": champion, "moved": False, "move": None},
+                text=f"Refused: version {version} of {name} does not become {place}: {failed}.\n\n{details}",
+                exit_code=REFUSED,
+            )
+        move = _move("promote", name, champion, version, forced=bool(failed), reason=reason)
         _move_champion(run, move)
+    was = "there was none" if champion is None else f"was {champion}"
+    past = f", forced past {failed}" if failed else ""
     return Answer(
-        values=replace(attempt, champion=version, moved=True, move=move),
-        text=_text(_success(move, attempt.failed), attempt),
+        values=values | {"champion": version, "moved": True, "move": move},
+        text=f"Champion of {name}: version {version} ({was}){past}.\n\n{details}",
     )
 
 
@@ -483,25 +463,13 @@ def _move_champion(run: Run, move: Move) -> None:
     run.set_tag(OUTCOME_TAG, "moved")
 
 
-def _refusal(attempt: Attempt) -> str:
-    place = "the first champion" if attempt.champion is None else f"champion in place of version {attempt.champion}"
-    failed = ", ".join(attempt.failed)
-    return f"Refused: version {attempt.version} of {attempt.model} does not become {place}: {failed}."
-
-
-def _success(move: Move, failed: Sequence[str]) -> str:
-    was = "there was none" if move.came_from is None else f"was {move.came_from}"
-    forced = f", forced past {', '.join(failed)}" if move.forced else ""
-    return f"Champion of {move.model}: version {move.went_to} ({was}){forced}."
-
-
-def _text(head: str, attempt: Attempt) -> str:
-    used = f"was used {counted(attempt.uses, 'time')} before" if attempt.uses else "was not used before"
-    lines = [head, "", describe_conditions(attempt.conditions), ""]
-    if "digest" in attempt.failed:
+def _describe_findings(findings: Findings, *, uses: int, evidence_place: str) -> str:
+    used = f"was used {counted(uses, 'time')} before" if uses else "was not used before"
+    lines = [describe_conditions(findings.conditions), ""]
+    if "digest" in findings.failed:
         lines.append("The other conditions cannot be tested without the files.")
     lines.append(f"The promotion set {used}; every use weakens what it proves.")
-    lines.append(f"evidence {attempt.evidence}")
+    lines.append(f"evidence {evidence_place}")
     return "\n".join(lines)
 
 
