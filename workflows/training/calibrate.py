@@ -4,13 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from concord.models.bundles.checkpoint import load_tagger, save_calibration
 from concord.models.bundles.manifest import CONFIG_NAME, tagger_digest
-from concord.models.confidence import Calibration, EntityCalibration, Guarantee, TokenCalibration
+from concord.models.confidence import Calibration, Guarantee
 from concord.models.errors import ConfigError
 from concord.models.evaluation.metrics import brier_score, coverage, expected_calibration_error
 from concord.models.taggers.base import Tagger
@@ -27,7 +27,7 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.corpora.gold_corpus import GoldDocument
 from concord.pipeline.errors import InputError
 from concord.workflows.bundles import copy_bundle, require_new_folder
-from concord.workflows.console import INLINE, Answer, counted, plain, table, warn
+from concord.workflows.console import Answer, counted, plain, table, warn
 from concord.workflows.corpora import (
     Documents,
     Overlap,
@@ -79,50 +79,6 @@ class CalibrateJob:
     device: str = "cpu"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sizes:
-    """How much the corpora hold that a calibration was fitted or measured on; no documents if none are marked."""
-
-    documents: int | None
-    sentences: int
-    words: int
-    found_entities: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeldOut:
-    """Corpora on which a calibration was only measured."""
-
-    data: Sequence[str]
-    sizes: Sizes = field(metadata=INLINE)
-    figures: Figures
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CalibrationResult:
-    """A calibrated tagger.
-
-    Attributes:
-        entities: None if the probabilities of entities are as they were.
-        guarantee: None unless asked for.
-        overlap: of the data with what the tagger has seen; None if that is not known.
-        cross_validated: the figures on documents of the data that were left out of the fit.
-    """
-
-    tagger: str
-    folder: Path
-    digest_before: str
-    digest: str
-    tokens: TokenCalibration
-    entities: EntityCalibration | None
-    guarantee: Guarantee | None
-    data: Sequence[str]
-    sizes: Sizes = field(metadata=INLINE)
-    overlap: Overlap | None
-    cross_validated: Figures
-    test: HeldOut | None
-
-
 def calibrate_command(job: CalibrateJob) -> Answer:
     """Calibrate a tagger and measure the effect.
 
@@ -152,8 +108,8 @@ def calibrate_command(job: CalibrateJob) -> Answer:
     tokens, entities = _choose(job, tagger, observed)
     after = fit_calibration.cross_validate(observed, tokens=tokens, entities=entities)
     fitted = fit_calibration.fit(observed, tokens=tokens, entities=entities)
-    sizes, figures = _sizes(gold, observed), _figures(observed, after, tagger)
-    quality = {**plain(sizes), "overlap": plain(overlap), "cross_validated": figures}
+    figures = _figures(observed, after, tagger)
+    quality = {**_sizes(gold, observed), "overlap": plain(overlap), "cross_validated": figures}
     corpora = {"files": [file.model_dump() for file in part.files], "labels": dict(job.labels)}
     extras = {"guarantee": guarantee, "fitted": {**corpora, **quality}}
     before = tagger_digest(source)
@@ -163,22 +119,20 @@ def calibrate_command(job: CalibrateJob) -> Answer:
         observed = fit_calibration.observe(tagger, test_documents, left_out=left_out)
         after = fit_calibration.apply(fitted, observed)
         test_figures = {**_figures(observed, after, tagger), **_shown(guarantee, observed)}
-        held_out = HeldOut(data=job.test, sizes=_sizes(test_gold, observed), figures=test_figures)
-    result = CalibrationResult(
-        tagger=tagger.name,
-        folder=target.absolute(),
-        digest_before=before,
-        digest=tagger_digest(target),
-        tokens=fitted.tokens,
-        entities=fitted.entities,
-        guarantee=guarantee,
-        data=job.data,
-        sizes=sizes,
-        overlap=overlap,
-        cross_validated=figures,
-        test=held_out,
-    )
-    return Answer(values=result, text=_describe(result))
+        held_out = {"data": job.test, **_sizes(test_gold, observed), "figures": test_figures}
+    values = {
+        "tagger": tagger.name,
+        "folder": target.absolute(),
+        "digest_before": before,
+        "digest": tagger_digest(target),
+        "tokens": fitted.tokens,
+        "entities": fitted.entities,
+        "guarantee": guarantee,
+        "data": job.data,
+        **quality,
+        "test": held_out,
+    }
+    return Answer(values=values, text=_describe(values, fitted, guarantee))
 
 
 def _target(job: CalibrateJob, source: Path) -> Path:
@@ -278,13 +232,14 @@ def _write(source: Path, target: Path, calibration: Calibration, provenance: Pro
     save_calibration(calibration, target)
 
 
-def _sizes(gold: Sequence[GoldDocument], observed: Observed) -> Sizes:
-    return Sizes(
-        documents=sum(document.name is not None for document in gold) or None,
-        sentences=sum(len(document.sentences) for document in gold),
-        words=len(observed.words.right),
-        found_entities=len(observed.entities.right),
-    )
+def _sizes(gold: Sequence[GoldDocument], observed: Observed) -> dict[str, int | None]:
+    """Return how much corpora hold; no documents if none are marked."""
+    return {
+        "documents": sum(document.name is not None for document in gold) or None,
+        "sentences": sum(len(document.sentences) for document in gold),
+        "words": len(observed.words.right),
+        "found_entities": len(observed.entities.right),
+    }
 
 
 def _figures(observed: Observed, after: Calibrated, tagger: Tagger) -> Figures:
@@ -323,23 +278,23 @@ def _errors(probabilities: np.ndarray, right: np.ndarray) -> dict[str, float | N
     }
 
 
-def _describe(result: CalibrationResult) -> str:
-    entities = "as they were" if result.entities is None else f"by {result.entities.method}"
-    methods = f"words by {result.tokens.method}, entities {entities}"
+def _describe(values: Mapping[str, Any], fitted: Calibration, guarantee: Guarantee | None) -> str:
+    entities = "as they were" if fitted.entities is None else f"by {fitted.entities.method}"
+    methods = f"words by {fitted.tokens.method}, entities {entities}"
     lines = [
-        f"{result.tagger} {result.digest_before[:12]} is now {result.digest[:12]}: {methods}",
-        *_describe_figures(result.data, result.sizes, result.cross_validated, "cross-validated on"),
+        f"{values['tagger']} {values['digest_before'][:12]} is now {values['digest'][:12]}: {methods}",
+        *_describe_figures(values, values["cross_validated"], "cross-validated on"),
     ]
-    if result.test is not None:
-        lines += _describe_figures(result.test.data, result.test.sizes, result.test.figures, "held out:")
-    if result.guarantee is not None:
-        least, share = result.guarantee.threshold, _percent(result.guarantee.recall)
+    if values["test"] is not None:
+        lines += _describe_figures(values["test"], values["test"]["figures"], "held out:")
+    if guarantee is not None:
+        least, share = guarantee.threshold, _percent(guarantee.recall)
         lines += ["", f"output.candidates=true adds spans that score {least:g} or more: {share} of names are shown"]
-    lines += ["", f"bundle   {result.folder}"]
+    lines += ["", f"bundle   {values['folder']}"]
     return "\n".join(lines)
 
 
-def _describe_figures(data: Sequence[str], sizes: Sizes, figures: Figures, how: str) -> list[str]:
+def _describe_figures(sizes: Mapping[str, Any], figures: Figures, how: str) -> list[str]:
     rows: list[Sequence[object]] = [
         (f"calibration error of {title}, {name}", *(_percent(figures[kind][state][key]) for state in STATES))
         for kind, title in KINDS.items()
@@ -359,9 +314,9 @@ def _describe_figures(data: Sequence[str], sizes: Sizes, figures: Figures, how: 
         rows.append(("candidates in 1,000 words", "0", f"{shown['candidates_per_1000_words']:.1f}"))
     area = "risk_coverage_area"
     rows.append(("area under risk and coverage", f"{before[area]:.4f}", f"{after[area]:.4f}"))
-    units = [(sizes.documents, "document"), (sizes.sentences, "sentence"), (sizes.words, "word")]
+    units = [(sizes[f"{unit}s"], unit) for unit in ("document", "sentence", "word")]
     size = ", ".join(counted(number, unit) for number, unit in units if number is not None)
-    place = f"{how} {short_names(data)} ({size}, {sizes.found_entities:,} found entities)"
+    place = f"{how} {short_names(sizes['data'])} ({size}, {sizes['found_entities']:,} found entities)"
     return ["", place, table(rows, header=("", *STATES), right={1, 2})]
 
 
