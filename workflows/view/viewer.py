@@ -47,6 +47,7 @@ class QueueRow(NamedTuple):
         start, end: of the sentence, its pieces included, in code points of the raw text.
         last: number of its last piece.
         text: its words.
+        state: what people did: ``done``, ``flagged`` or nothing yet.
     """
 
     sentence: QueuedSentence
@@ -54,6 +55,7 @@ class QueueRow(NamedTuple):
     end: int
     last: int
     text: str
+    state: str = ""
 
 
 class ReviewQueue:

@@ -397,24 +397,7 @@ def labels_of_name(index: sqlite3.Connection, key: str) -> list[NameLabel]:
     return select(index, NameLabel, "FROM name_labels WHERE key = ? ORDER BY entities DESC, label", (key,))
 
 
-class NameProfile(NamedTuple):
-    """What is known of a name.
-
-    Attributes:
-        variants: how it is written, with the number of entities, the most frequent first.
-        same: other names that are written like one of its variants.
-        neighbours: the names in the same sentences, with the number of these.
-        years: its documents over time, by the first field of the metadata that is a date, ``date``.
-    """
-
-    variants: Sequence[Choice]
-    same: Sequence[Choice]
-    neighbours: Sequence[Choice]
-    years: Sequence[Choice]
-    date: str
-
-
-def read_profile(index: sqlite3.Connection, key: str, document_filter: DocumentFilter) -> NameProfile:
+def read_profile(index: sqlite3.Connection, key: str, document_filter: DocumentFilter) -> dict[str, Any]:
     """Return what is known of a name; its documents over time whatever year is chosen."""
     variants = "SELECT name, entities FROM variants WHERE key = ? ORDER BY entities DESC, name"
     same = (
@@ -430,13 +413,16 @@ def read_profile(index: sqlite3.Connection, key: str, document_filter: DocumentF
     date = next((entry.field for entry in meta_fields(index) if entry.dated), "")
     where, values = document_filter.without_meta(date).where()
     table = "documents d JOIN entities e ON e.document = d.id"
-    return NameProfile(
-        variants=select_choices(index, variants, (key,)),
-        same=select_choices(index, same, (key, key)),
-        neighbours=select_choices(index, nearby, (key, key)),
-        years=time_line(index, date, table, f"e.key = ? AND {where}", (key, *values)),
-        date=date,
-    )
+    return {
+        # How it is written, and other names that are written like that.
+        "variants": select_choices(index, variants, (key,)),
+        "same": select_choices(index, same, (key, key)),
+        # The names in the same sentences, with the number of these.
+        "neighbours": select_choices(index, nearby, (key, key)),
+        # Its documents over time, by the first field of the metadata that is a date.
+        "years": time_line(index, date, table, f"e.key = ? AND {where}", (key, *values)),
+        "date": date,
+    }
 
 
 SEARCHED = 5_000

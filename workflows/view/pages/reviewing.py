@@ -1,10 +1,10 @@
 """The page of the queue: one sentence to review as a card, with the list of all of them."""
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import Correction
@@ -15,37 +15,8 @@ from concord.workflows.view.index.queries import get_document, names_of_document
 from concord.workflows.view.index.search_index import PAGE_ROWS
 from concord.workflows.view.page import Page, Query, UnavailableError
 from concord.workflows.view.pages.correcting import choose
-from concord.workflows.view.pages.text_layout import NO_ENTITY, KnownNames, ShownSentence, label_name, lay_out
+from concord.workflows.view.pages.text_layout import NO_ENTITY, KnownNames, label_name, lay_out
 from concord.workflows.view.viewer import QueueRow, Viewer
-
-
-class ListedSentence(NamedTuple):
-    """A sentence of the list, with what people did: ``done``, ``flagged`` or nothing yet."""
-
-    queued: QueueRow
-    state: str
-
-
-class QueueCard(NamedTuple):
-    """A sentence to review.
-
-    Attributes:
-        asked: the words whose label is the least certain.
-        label: of these words as they are, in words.
-        why: the decision that is least certain, and how certain it is.
-        sentences: the sentence, its pieces included, and those before and after it.
-        accepts: the changes that accept it as it is, encoded.
-        entities: how many it has.
-        words: the whole sentence, for a flag.
-    """
-
-    asked: str
-    label: str
-    why: str
-    sentences: Sequence[ShownSentence]
-    accepts: Sequence[str]
-    entities: int
-    words: Change
 
 
 def review(viewer: Viewer, index: sqlite3.Connection, query: Query) -> Page:
@@ -54,8 +25,8 @@ def review(viewer: Viewer, index: sqlite3.Connection, query: Query) -> Page:
     if queue is None:
         return Page("review.html.j2", {"state": "working"})
     state = viewer.log.state()
-    rows = [ListedSentence(row, _state_of(state, row)) for row in queue]
-    open_ranks = [row.queued.sentence.rank for row in rows if not row.state]
+    rows = [row._replace(state=_state_of(state, row)) for row in queue]
+    open_ranks = [row.sentence.rank for row in rows if not row.state]
     rank = query.number("rank") or next(iter(open_ranks), 0)
     row = rows[rank - 1] if 0 < rank <= len(rows) else None
     start = (rank - 1) // PAGE_ROWS * PAGE_ROWS if row else 0
@@ -70,7 +41,7 @@ def review(viewer: Viewer, index: sqlite3.Connection, query: Query) -> Page:
         "total": len(rows),
         "today": state.steps_today(viewer.log.who),
         "fetches": viewer.log.who is not None,
-        **({} if row is None else _card_values(viewer, index, query, state, row.queued)),
+        **({} if row is None else _card_values(viewer, index, query, state, row)),
         "last": last,
         "last_rank": next((row.sentence.rank for row in queue if last and _is_about(last, row)), 0),
     }
@@ -101,15 +72,17 @@ def _card_values(
         chosen = choose(current, query.text("at") or f"{sentence.asked_start}-{sentence.asked_end}")
     words = Change(sentence.doc_id, row.start, row.end, None)
     known = KnownNames(names, asked=(sentence.asked_start, sentence.asked_end))
-    card = QueueCard(
-        asked=asked,
-        label=label_name(label),
-        why=sentence.reason.replace(f"{OUTSIDE} ", f"{NO_ENTITY} ", sentence.reason.startswith(f"{OUTSIDE} ")),
-        sentences=list(chain.from_iterable(lay_out(page, known, tree=None))),
-        accepts=[change.encoded for change in accepts or [words]],
-        entities=len(accepts),
-        words=words,
-    )
+    card = {
+        # The words whose label is the least certain, and this label.
+        "asked": asked,
+        "label": label_name(label),
+        "why": sentence.reason.replace(f"{OUTSIDE} ", f"{NO_ENTITY} ", sentence.reason.startswith(f"{OUTSIDE} ")),
+        "sentences": list(chain.from_iterable(lay_out(page, known, tree=None))),
+        "accepts": [change.encoded for change in accepts or [words]],
+        "entities": len(accepts),
+        # The whole sentence, for a flag.
+        "words": words,
+    }
     return {
         "card": card,
         "document": document,
