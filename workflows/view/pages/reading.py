@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 from concord.models.data.outputs import AttentionMap
 from concord.models.errors import ConcordError
@@ -144,27 +144,8 @@ _SMALLEST = 0.01
 _CONTEXT_WORDS = 5
 
 
-class AttendedWord(NamedTuple):
-    """A word that another one reads in the memory: its weight, sentence, words around it, and labels as shown."""
-
-    weight: float
-    sent_id: int
-    left: str
-    match: str
-    right: str
-    draft: str
-    final: str
-
-
-class ReadingWord(NamedTuple):
-    """A word of a name, whether stage two labelled it, and what it reads, the largest weights first."""
-
-    text: str
-    refined: bool
-    reads: Sequence[AttendedWord]
-
-
-Place = tuple[Line, list[ReadingWord]]
+Place = tuple[Line, list[dict[str, Any]]]
+"""A place of a name, and each of its words with what it reads."""
 
 
 def attention(viewer: Viewer, index: sqlite3.Connection, query: Query) -> Page:
@@ -206,15 +187,24 @@ def _places(
             weights, order = rows[number].topk(min(_SHOWN_WEIGHTS, len(rows[number])))
             pairs = zip(weights.tolist(), order.tolist(), strict=True)
             reads = [_attended_word(tokens, other, weight) for weight, other in pairs if weight >= _SMALLEST]
-            words.append(ReadingWord(tokens[number][0].text, tokens[number][0].refined, reads))
+            token = tokens[number][0]
+            words.append({"text": token.text, "refined": token.refined, "reads": reads})
         yield line, words
 
 
-def _attended_word(tokens: Sequence[tuple[TokenRow, int]], number: int, weight: float) -> AttendedWord:
+def _attended_word(tokens: Sequence[tuple[TokenRow, int]], number: int, weight: float) -> dict[str, Any]:
+    """Return a word that another one reads in the memory: its sentence, words around it, and labels as shown."""
     token, sent_id = tokens[number]
     around = tokens[max(0, number - _CONTEXT_WORDS) : number + 1 + _CONTEXT_WORDS]
     sentence = [word for word, number in around if number == sent_id]
     left = [word.text for word in sentence if word.start_char < token.start_char]
-    labels = label_name(token.draft_ner), label_name(token.ner)
     right = [word.text for word in sentence if word.start_char > token.start_char]
-    return AttendedWord(weight, sent_id, " ".join(left), token.text, " ".join(right), *labels)
+    return {
+        "weight": weight,
+        "sent_id": sent_id,
+        "left": " ".join(left),
+        "match": token.text,
+        "right": " ".join(right),
+        "draft": label_name(token.draft_ner),
+        "final": label_name(token.ner),
+    }
