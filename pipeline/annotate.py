@@ -12,6 +12,7 @@ The same call starts a run, resumes it, or finds it finished. Everything that is
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import yaml
@@ -94,10 +95,12 @@ def dry_run(job: ResolvedJob) -> RunReport:
     Raises:
         PlanError, InputError: as ``annotate`` would.
     """
-    plan = Planner(job, name_documents=True).resolve()
+    planner = Planner(job, name_documents=True)
+    plan = planner.resolve()
     finished = job.folder.finished_shards(plan)
     done_before = sum(shard.index in finished for shard in plan.shards)
-    return RunTally(plan, finished.values()).result(job, done_before=done_before)
+    report = RunTally(plan, finished.values()).result(job, done_before=done_before)
+    return replace(report, named={kind: ids for kind, ids in planner.named.items() if ids})
 
 
 def _write_settings(job: ResolvedJob) -> None:

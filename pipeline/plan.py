@@ -222,9 +222,6 @@ class Plan(Config):
     """Records of the whole input, as the planner counted them."""
     ignored: Annotated[int, Affects("nothing")] = 0
     """Files in the input's folders whose names have no known suffix."""
-    named: Annotated[dict[str, tuple[str, ...]], Affects("nothing")] = Field(default_factory=dict, exclude=True)
-    """The documents that differ, by field of Changes: their ids, ``old -> new`` for renamed ones. Filled only when the
-    planner is asked to, and not part of the JSON."""
     etags: Annotated[dict[str, str], Affects("nothing")] = Field(default_factory=dict)
     """Etag or time of each input file behind a URL when it was planned; the digest covers the content."""
 

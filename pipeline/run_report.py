@@ -203,7 +203,6 @@ class RunTally:
             formats=dict(Counter(source.format for source in plan.sources).most_common()),
             ignored=plan.ignored,
             changes=plan.changes,
-            named=plan.named,
             reasons=plan.reasons,
             seconds=self._seconds(),
             wall_seconds=self.wall_seconds,

@@ -52,7 +52,6 @@ class NextGeneration(NamedTuple):
     shards: tuple[Shard, ...]
     changes: Changes
     corrected: dict[str, str]
-    named: dict[str, tuple[str, ...]]
 
 
 class Planner:
@@ -65,13 +64,15 @@ class Planner:
 
     Attributes:
         hashes: of the input's files; the caller saves them for the next run.
+        named: the documents that differ, by field of Changes: their ids, ``old -> new`` for renamed ones.
     """
 
     def __init__(self, job: ResolvedJob, *, name_documents: bool = False) -> None:
-        """Read the latest plan of the output folder; with ``name_documents`` the plan names those that differ."""
+        """Read the latest plan of the output folder; documents that differ are named only with ``name_documents``."""
         self._job, self._config, self._folder = job, job.config, job.folder
         self._latest = job.folder.plan() if job.folder.latest_generation() is not None else None
         self._name_documents = name_documents
+        self.named: defaultdict[str, list[str]] = defaultdict(list)
         self._corrections = current_corrections(read_log_of(job.folder.output))
         self._corrections_digests = {doc_id: corrections_digest(one) for doc_id, one in self._corrections.items()}
         self.hashes = FileHashes(job.folder.metadata / "files.json", use_cache=not job.config.planning.rehash)
@@ -114,9 +115,7 @@ class Planner:
         reused = {(rows.shard, rows.generation) for rows in following.reused}
         if following.shards or reused != {(report.shard, report.generation) for report in existing.values()}:
             return following
-        return finished.model_copy(
-            update={"changes": following.changes, "named": following.named, "reasons": following.reasons}
-        )
+        return finished.model_copy(update={"changes": following.changes, "reasons": following.reasons})
 
     def _gives_same_rows(self, finished: Plan) -> bool:
         """Tell whether the input need not even be compared with the rows, because nothing that decides them differs."""
@@ -205,7 +204,7 @@ class Planner:
         """
         shard_bytes = self._config.planning.shard_bytes
         counts: Counter[str] = Counter()
-        names: defaultdict[str, list[str]] = defaultdict(list)
+        named = self.named = defaultdict(list)
         corrected = _reused_corrections(existing, diff)
 
         def noted() -> Iterator[InputRecord]:
@@ -217,7 +216,7 @@ class Planner:
                 if doc_id in existing.corrections and not record.is_duplicate:
                     corrected[doc_id] = existing.corrections[doc_id]
                 if self._name_documents:
-                    names[record.reason].append(record.shown)
+                    named[record.reason].append(record.shown)
                 yield record
 
         current = {shard.ref.shard: shard for shard in existing.shards if shard.is_current}
@@ -234,8 +233,8 @@ class Planner:
         renamed = list(chain.from_iterable(diff.renamed.values()))
         if self._name_documents:
             ids = ((document.was, document.now.doc_id) for document in renamed)
-            names["moved"] = [new if old == new else f"{old} -> {new}" for old, new in ids]
-            names["removed"] = sorted(diff.removed)
+            named["moved"] += [new if old == new else f"{old} -> {new}" for old, new in ids]
+            named["removed"] += sorted(diff.removed)
         reused = map(existing.documents.__getitem__, diff.reused)
         return NextGeneration(
             reused=tuple(rows for rows in rows_to_copy if rows.shard in untouched - merged),
@@ -249,7 +248,6 @@ class Planner:
                 texts=sum(not document.is_extracted and document.shard.other_texts for document in reused),
             ),
             corrected=corrected,
-            named={kind: tuple(documents) for kind, documents in names.items() if documents},
         )
 
     def _check_removed(self, changes: Changes, existing: ExistingOutput) -> None:
