@@ -132,13 +132,13 @@ def steps_done(output: Path) -> int:
     """Count the finished steps that are visible in the output folder."""
     run = output / "_run"
     commits = len(list((run / "commits").glob("*/*.json")))
-    return (run / "plans" / "0.json").exists() + commits + (run / "manifest.json").exists()
+    return (run / "plans" / "0.json").exists() + commits + (output / "current").exists()
 
 
 def all_hashes(output: Path) -> dict[str, str]:
     """Return the sha256 of every part, commit record and the manifest; the plan differs, since it names the folder."""
     run = output / "_run"
-    records = [run / "manifest.json", *sorted((run / "commits").glob("*/*.json"))]
+    records = [output / "current" / "manifest.json", *sorted((run / "commits").glob("*/*.json"))]
     return part_hashes(output) | {
         record.relative_to(output).as_posix(): sha256(record.read_bytes()).hexdigest()
         for record in records

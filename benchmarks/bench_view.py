@@ -95,7 +95,7 @@ def read_column(output: Path, table: str, column: str) -> list[Any]:
 
 
 def _shards(output: Path) -> list[Mapping[str, Any]]:
-    shards: list[Mapping[str, Any]] = json.loads((output / "_run" / "manifest.json").read_bytes())["shards"]
+    shards: list[Mapping[str, Any]] = json.loads((output / "current" / "manifest.json").read_bytes())["shards"]
     return shards
 
 

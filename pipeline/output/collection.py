@@ -75,9 +75,7 @@ def open_collection(
         IntegrityError: when the manifest cannot be read.
     """
     folder = output if isinstance(output, OutputFolder) else OutputFolder(output)
-    if folder.generations.current() is None:
-        folder.plan()
-    chosen = folder.generations.find(generation=generation, version=version)
+    chosen = folder.find(generation=generation, version=version)
     return Collection(folder=folder, root=chosen.root, manifest=chosen.manifest(), plan=chosen.plan())
 
 

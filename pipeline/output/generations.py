@@ -7,6 +7,11 @@ the collection.
     OUT/current                 -> generations/000002, replaced in one step: this is what makes a generation current
     OUT/versions/paper-2026     -> ../generations/000001
 
+In an object store (``Generations``) nothing can be replaced for several tables at once: parts are side by side, and
+readers take those that the manifest of a generation names. Objects that contain a name are in the place of links.
+
+    OUT/documents/part-*.parquet, ...   parts of every generation that is kept, and of a run in progress
+
 In a folder a generation also holds the tables (``FolderGenerations``), as hard links. It is built under a hidden name
 and renamed when it is complete; from then on it only changes where it has lost files, which a run of the same plan
 restores. Names that lead to another place are symbolic links. Somebody else may have made them, so that only the name
@@ -14,25 +19,20 @@ of a generation counts.
 
     OUT/generations/000002/{documents,...,errors}/part-*.parquet
     OUT/documents, ...          -> current/documents, ...
-    OUT/_run/manifest.json      -> ../current/manifest.json
     OUT/_run/parts/documents/   parts of a run in progress
-
-In an object store (``StoreGenerations``) nothing can be replaced for several tables at once: parts are side by side,
-and readers take those that the manifest of a generation names. Objects that contain a name are in the place of links.
-
-    OUT/documents/part-*.parquet, ...   parts of every generation that is kept, and of a run in progress
 """
 
 import re
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import cast
+
+from typing_extensions import override
 
 from concord.models.errors import ConfigError
 from concord.pipeline.errors import IntegrityError, PlanError
@@ -48,7 +48,6 @@ from concord.pipeline.storage.atomic_writes import (
     write_atomically,
     write_pointer,
 )
-from concord.pipeline.storage.object_stores import StorePath
 from concord.pipeline.storage.output_paths import (
     OutputPath,
     list_files,
@@ -105,17 +104,15 @@ class Generation:
         return read_plan(self.folder / PLAN)
 
 
-class Generations(ABC):
-    """The finished generations of an output; constructing one reads nothing.
+class Generations:
+    """The finished generations of an output; constructing one reads nothing. Those of a folder are different.
 
     Attributes:
         pending: the folder below which parts of a run in progress are written.
     """
 
-    pending: OutputPath
-
     def __init__(self, output: OutputPath) -> None:
-        self.output = output
+        self.output = self.pending = output
         self._folder, self._current, self._versions = (output / name for name in ("generations", "current", "versions"))
 
     def history(self) -> list[Generation]:
@@ -142,30 +139,46 @@ class Generations(ABC):
             # Superseded and removed since the name was read.
         return self._alone()
 
-    @abstractmethod
     def find_part(self, path: str) -> OutputPath:
         """Return where a committed part is, given its path in the commit record."""
+        return self.output / path
 
-    @abstractmethod
     def part_sizes(self) -> Mapping[str, int]:
         """Return the sizes in bytes of the parts of a run in progress and of the current generation, by their paths."""
+        return sizes_below(self.output)
 
-    @abstractmethod
     def publish(self, manifest: Manifest, plan: OutputPath) -> None:
         """Complete a generation and make it current. It may be done twice; what is finished already stays."""
+        self._complete(self._folder / generation_name(manifest.generation), manifest, plan)
+        crash_point("publish")
+        self.show_newest()
 
-    @abstractmethod
-    def _root(self, folder: OutputPath) -> OutputPath: ...
+    def remove(self, generation: Generation) -> None:
+        """Remove a generation; parts that none names now are left."""
+        for name in (MANIFEST, PLAN):
+            remove(generation.folder / name)
 
-    @abstractmethod
-    def _unnamed(self, manifest: Manifest) -> Iterator[OutputPath]: ...
+    def unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
+        """Yield the parts and leftovers that no generation names; ``manifest`` is that of the current one."""
+        manifests = [manifest, *(generation.manifest() for generation in self.history())]
+        named = {part.path for kept in manifests for part in kept.all_files()}
+        yield from (self.output / path for path in sizes_below(self.output) if path not in named)
 
-    @abstractmethod
-    def _remove(self, generation: Generation) -> None: ...
+    def _root(self, folder: OutputPath) -> OutputPath:
+        """Return the folder below which the parts of a generation are."""
+        return self.output
 
     def _alone(self) -> Generation | None:
         """Return the generation of a folder that has no name for it."""
         return None
+
+    def _complete(self, folder: OutputPath, manifest: Manifest, plan: OutputPath) -> None:
+        self._write(folder / PLAN, read_bytes(plan))
+        self._write(folder / MANIFEST, canonical_json(manifest))
+
+    def _links(self, newest: Generation) -> dict[OutputPath, str]:
+        """Return the names that lead to the newest generation, and where they lead, in the order of their making."""
+        return {self._current: f"generations/{newest.name}"}
 
     def _write(self, path: OutputPath, content: bytes) -> None:
         """Write a file unless it is there already: a generation was finished when its manifest was written."""
@@ -190,18 +203,19 @@ class Generations(ABC):
 
     def show_newest(self) -> None:
         """Make the newest complete generation current, where a run was killed before it did."""
-        generations = self.history()
-        if generations and not self._leads_to(generations[-1]):
-            write_pointer(self._current, f"generations/{generations[-1].name}", staged=self._staged())
-            crash_point("swap")
+        for link, target in self._astray().items():
+            write_pointer(link, target, staged=self._staged())
+            crash_point("swap" if link == self._current else "link")
 
     def shows_newest(self) -> bool:
         """Tell whether the newest generation is current and every name leads to it."""
-        generations = self.history()
-        return bool(generations) and self._leads_to(generations[-1])
+        return bool(self.history()) and not self._astray()
 
-    def _leads_to(self, generation: Generation) -> bool:
-        return _leads(self._current, f"generations/{generation.name}")
+    def _astray(self) -> dict[OutputPath, str]:
+        """Return the names that do not lead to the newest generation, and where they should."""
+        links = self._links(generations[-1]) if (generations := self.history()) else {}
+        found = {link: read_pointer(link) for link in links}
+        return {link: links[link] for link, pointer in found.items() if not pointer or pointer.target != links[link]}
 
     def _checked(self, target: str) -> str:
         """Return the name of the generation that ``current`` leads to; IntegrityError if it leads elsewhere."""
@@ -212,14 +226,6 @@ class Generations(ABC):
                 "same command again"
             )
         return name
-
-    def unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
-        """Yield the parts and leftovers, except those of newer generations, that no generation names.
-
-        Args:
-            manifest: of the current generation.
-        """
-        yield from (path for path in self._unnamed(manifest) if (generation_of(path) or 0) <= manifest.generation)
 
     def versions(self) -> Mapping[str, str]:
         """Return the names that users gave to generations: version -> name of the generation."""
@@ -269,7 +275,12 @@ class Generations(ABC):
         return chosen
 
     def expired(self, *, keep: int, grace_seconds: float) -> list[Generation]:
-        """Return the generations that are no longer to be kept; see ``prune``."""
+        """Return the generations that are no longer to be kept.
+
+        Args:
+            keep: how many of the newest are kept, besides the current one and those with a name.
+            grace_seconds: for which one is kept after its successor is finished.
+        """
         current = self.current()
         generations = [
             current if current is not None and generation.name == current.name else generation
@@ -283,26 +294,6 @@ class Generations(ABC):
             for generation, successor in pairwise(generations)
             if generation.name not in kept and max(generation.finished, successor.finished) <= limit
         ]
-
-    def prune(self, *, keep: int, grace_seconds: float) -> list[Generation]:
-        """Remove the generations that are no longer to be kept, with their parts, and return them.
-
-        Args:
-            keep: how many of the newest are kept, besides the current one and those with a name.
-            grace_seconds: for which one is kept after its successor is finished.
-
-        Raises:
-            PlanError: when no run is finished.
-            StoreError: when the store fails.
-        """
-        manifest = self.find().manifest()
-        with store_errors(self.output, state="not everything that is no longer kept is removed"):
-            expired = self.expired(keep=keep, grace_seconds=grace_seconds)
-            for generation in expired:
-                self._remove(generation)
-            for path in list(self.unnamed(manifest)):
-                remove(path)
-        return expired
 
 
 def sizes_below(root: OutputPath) -> dict[str, int]:
@@ -342,50 +333,27 @@ class FolderGenerations(Generations):
     def __init__(self, output: Path) -> None:
         super().__init__(output)
         self.pending = output / "_run" / "parts"
-        self._links = {output / name: f"current/{name}" for name in SCHEMAS}
-        self._links[output / "_run" / MANIFEST] = f"../current/{MANIFEST}"
 
-    def _root(self, folder: OutputPath) -> OutputPath:
-        return folder
-
-    def _alone(self) -> Generation | None:
-        # The collection was copied by a tool that follows links, or this is the folder of a single generation.
-        for folder in (self._current, self.output):
-            if (manifest := read_manifest(folder / MANIFEST)) is not None:
-                return Generation(name=generation_name(manifest.generation), folder=folder, root=folder)
-        return None
-
-    def _current_root(self) -> Path:
-        pointer = read_pointer(self._current)
-        return self._current if pointer is None else self._folder / self._checked(pointer.target)
-
+    @override
     def find_part(self, path: str) -> OutputPath:
         pending = self.pending / path
         return pending if pending.exists() else self._current_root() / path
 
+    @override
     def part_sizes(self) -> Mapping[str, int]:
         # In this order, for readers: a run that is finished removes a part's name once another leads to it.
         pending = sizes_below(self.pending)
         return sizes_below(self._current_root()) | pending
 
-    def publish(self, manifest: Manifest, plan: OutputPath) -> None:
-        for link, target in self._links.items():
-            if not _leads(link, target):
-                write_pointer(link, target, staged=self._staged())
-                crash_point("link")
-        root, staged = self._folder / generation_name(manifest.generation), cast("Path", self._staged())
-        if root.exists():
-            self._fill(root, manifest, cast("Path", plan))
-        else:
-            self._fill(staged, manifest, cast("Path", plan))
-            move_into_place(staged, root)
-        crash_point("publish")
-        self.show_newest()
+    @override
+    def remove(self, generation: Generation) -> None:
+        # Hidden first, so that nobody reads one that is half removed.
+        staged = cast("Path", self._staged())
+        move_into_place(cast("Path", generation.folder), staged)
+        remove(staged)
 
-    def shows_newest(self) -> bool:
-        return super().shows_newest() and all(_leads(link, target) for link, target in self._links.items())
-
-    def _unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
+    @override
+    def unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
         root = self._current_root()
         named = {part.path for part in manifest.all_files()}
         files = (f"{name}/{file}" for name in SCHEMAS for file in names_in(root / name))
@@ -393,11 +361,35 @@ class FolderGenerations(Generations):
         yield from (self.pending / name / file for name in SCHEMAS for file in names_in(self.pending / name))
         yield from (self._folder / name for name in names_in(self._folder) if name.endswith(_HIDDEN))
 
-    def _remove(self, generation: Generation) -> None:
-        # Hidden first, so that nobody reads one that is half removed.
-        staged = self._staged()
-        move_into_place(cast("Path", generation.folder), cast("Path", staged))
-        remove(staged)
+    @override
+    def _root(self, folder: OutputPath) -> OutputPath:
+        return folder
+
+    @override
+    def _alone(self) -> Generation | None:
+        # The collection was copied by a tool that follows links, or this is the folder of a single generation.
+        for folder in (self._current, self.output):
+            if (manifest := read_manifest(folder / MANIFEST)) is not None:
+                return Generation(name=generation_name(manifest.generation), folder=folder, root=folder)
+        return None
+
+    @override
+    def _complete(self, folder: OutputPath, manifest: Manifest, plan: OutputPath) -> None:
+        folder, plan = cast("Path", folder), cast("Path", plan)
+        if folder.exists():
+            self._fill(folder, manifest, plan)
+        else:
+            staged = cast("Path", self._staged())
+            self._fill(staged, manifest, plan)
+            move_into_place(staged, folder)
+
+    @override
+    def _links(self, newest: Generation) -> dict[OutputPath, str]:
+        return {self.output / name: f"current/{name}" for name in SCHEMAS} | super()._links(newest)
+
+    def _current_root(self) -> Path:
+        pointer = read_pointer(self._current)
+        return self._current if pointer is None else self._folder / self._checked(pointer.target)
 
     def _fill(self, root: Path, manifest: Manifest, plan: Path) -> None:
         """Put into the folder of a generation what it lacks, last its manifest."""
@@ -413,41 +405,3 @@ class FolderGenerations(Generations):
         for folder in (*(root / name for name in SCHEMAS), root):
             sync(folder)
         self._write(root / MANIFEST, canonical_json(manifest))
-
-
-def _leads(link: OutputPath, target: str) -> bool:
-    pointer = read_pointer(link)
-    return pointer is not None and pointer.target == target
-
-
-class StoreGenerations(Generations):
-    """The generations below a URL."""
-
-    def __init__(self, output: StorePath) -> None:
-        super().__init__(output)
-        self.pending = output
-
-    def _root(self, folder: OutputPath) -> OutputPath:
-        return self.output
-
-    def find_part(self, path: str) -> OutputPath:
-        return self.output / path
-
-    def part_sizes(self) -> Mapping[str, int]:
-        return sizes_below(self.output)
-
-    def publish(self, manifest: Manifest, plan: OutputPath) -> None:
-        folder = self._folder / generation_name(manifest.generation)
-        self._write(folder / PLAN, read_bytes(plan))
-        self._write(folder / MANIFEST, canonical_json(manifest))
-        crash_point("publish")
-        self.show_newest()
-
-    def _unnamed(self, manifest: Manifest) -> Iterator[OutputPath]:
-        manifests = [manifest, *(generation.manifest() for generation in self.history())]
-        named = {part.path for kept in manifests for part in kept.all_files()}
-        yield from (self.output / path for path in sizes_below(self.output) if path not in named)
-
-    def _remove(self, generation: Generation) -> None:
-        for name in (MANIFEST, PLAN):
-            remove(generation.folder / name)

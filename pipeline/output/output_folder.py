@@ -9,14 +9,15 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.output.generations import (
     GENERATION_NAME,
     FolderGenerations,
+    Generation,
     Generations,
-    StoreGenerations,
     generation_of,
     read_plan,
 )
@@ -63,10 +64,9 @@ class OutputFolder:
         self.output = (output_path(output) if isinstance(output, str) else output).absolute()
         self.metadata = self.output / "_run"
         self.plans = self.metadata / "plans"
-        self.manifest_path = self.metadata / "manifest.json"
         self.lock_path = self.metadata / "lock"
         self.generations: Generations = (
-            FolderGenerations(self.output) if isinstance(self.output, Path) else StoreGenerations(self.output)
+            FolderGenerations(self.output) if isinstance(self.output, Path) else Generations(self.output)
         )
         self._records: dict[tuple[int, int, str], CommitRecord | None] = {}
         self._check_lock: Check | None = None
@@ -167,6 +167,16 @@ class OutputFolder:
             raise PlanError(self._without_run())
         return read_plan(self.plan_path(chosen))
 
+    def find(self, *, generation: int | None = None, version: str | None = None) -> Generation:
+        """Return one generation, by number or version; the current one if neither is given.
+
+        Raises:
+            PlanError: when there is none; it says what else is there.
+        """
+        if self.generations.current() is None:
+            self.plan()
+        return self.generations.find(generation=generation, version=version)
+
     def _without_run(self) -> str:
         """Describe what is there instead of a run."""
         inside: list[str] = []
@@ -252,9 +262,7 @@ class OutputFolder:
         return reports
 
     def finish(self, plan: Plan, *, keep: int = 1, grace_seconds: float = 3600.0) -> Manifest:
-        """Check the totals, write the names, publish the generation, and remove orphans and expired generations.
-
-        A finished run is left untouched. Which generations are kept is said at ``Generations.prune``.
+        """Check the totals, write the names, publish the generation, and remove what is no longer kept (``prune``).
 
         Raises:
             BusyError: when another process has become the writer.
@@ -271,12 +279,28 @@ class OutputFolder:
             self.check_lock()
             with store_errors(self.output, state=f"generation {plan.generation} is not published"):
                 self.generations.publish(manifest, self.plan_path(plan.generation))
-            self.generations.prune(keep=keep, grace_seconds=grace_seconds)
-            with store_errors(self.output, state="the run is finished, but not everything that it replaces is removed"):
-                for orphan in list(self._orphans_of_run(manifest)):
-                    remove(orphan)
-            crash_point("sweep")
+            self.prune(keep=keep, grace_seconds=grace_seconds)
             return manifest
+
+    def prune(self, *, keep: int, grace_seconds: float) -> list[Generation]:
+        """Remove the orphans, and the generations that are no longer to be kept, which are returned.
+
+        Args:
+            keep, grace_seconds: see ``Generations.expired``.
+
+        Raises:
+            PlanError: when no run is finished.
+            StoreError: when the store fails.
+        """
+        manifest = self.find().manifest()
+        with store_errors(self.output, state="the run is finished, but not everything that it replaces is removed"):
+            expired = self.generations.expired(keep=keep, grace_seconds=grace_seconds)
+            for generation in expired:
+                self.generations.remove(generation)
+            for orphan in list(self.orphans(manifest)):
+                remove(orphan)
+        crash_point("sweep")
+        return expired
 
     def is_finished(self, plan: Plan) -> bool:
         """Tell whether the manifest is that of this plan and its commits, and there are no orphans."""
@@ -295,17 +319,13 @@ class OutputFolder:
 
     def orphans(self, manifest: Manifest) -> Iterator[OutputPath]:
         """Yield the files that no kept generation names, except those of a generation newer than the manifest's."""
-        yield from self.generations.unnamed(manifest)
-        yield from self._orphans_of_run(manifest)
-
-    def _orphans_of_run(self, manifest: Manifest) -> Iterator[OutputPath]:
         named = {self.record_path(shard.shard, generation=shard.generation) for shard in manifest.shards}
         named |= {self.plan_path(manifest.generation)}
         searched = [(self.metadata / "staging", "*"), (self.plans, "*")]
         searched += [(self.metadata / name, "*/*") for name in _BY_GENERATION]
-        for folder, pattern in searched:
-            files = (path for path in list_files(folder, pattern) if path not in named)
-            yield from (path for path in files if (generation_of(path) or 0) <= manifest.generation)
+        files = chain.from_iterable(list_files(folder, pattern) for folder, pattern in searched)
+        unnamed = chain(self.generations.unnamed(manifest), (path for path in files if path not in named))
+        yield from (path for path in unnamed if (generation_of(path) or 0) <= manifest.generation)
 
     def part(self, report: CommitRecord, table: str) -> OutputPath:
         """Return where a committed shard's part of a table is."""

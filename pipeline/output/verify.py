@@ -1,14 +1,15 @@
 """Verifying a finished run: compare everything below the output folder with its manifest."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
-from concord.pipeline.output.generations import sizes_below
+from concord.pipeline.output.generations import Generation, sizes_below
 from concord.pipeline.output.manifest import CommitRecord, Manifest, check_equation, read_commit_record
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMA_VERSION, SHARD_TABLES
 from concord.pipeline.output.shard_stats import LOST_PAGES
+from concord.pipeline.plan import Plan
 from concord.pipeline.storage.files import file_sha256
 from concord.pipeline.storage.output_paths import OutputPath
 
@@ -39,54 +40,43 @@ def verify(output: OutputPath, *, deep: bool = True) -> list[Finding]:
     current = folder.generations.current()
     if current is None:
         folder.plan()
-        return [Finding(place="_run/manifest.json", problem="missing: the run is not finished; run the command again")]
+        return [Finding(place="current", problem="missing: the run is not finished; run the command again")]
     manifest = current.manifest()
     if folder.latest_generation() not in (None, manifest.generation):
         started = f"generation {folder.latest_generation()} was started but is not finished: run the command again"
         return [Finding(place="_run/plans", problem=started)]
-    faults = _faults(folder, current.root, manifest, deep=deep)
-    return [Finding(place=_place(path, folder.output, current.root), problem=problem) for path, problem in faults]
+    faults = _faults(folder, current, manifest, deep=deep)
+    return [Finding(place=str(path).removeprefix(f"{folder.output}/"), problem=problem) for path, problem in faults]
 
 
-def _place(path: OutputPath, output: OutputPath, root: OutputPath) -> str:
-    """Return a path below the output folder; that of a part is the one that leads to it through the folder's links."""
-    return str(path).removeprefix(f"{root}/").removeprefix(f"{output}/")
-
-
-def _faults(folder: OutputFolder, root: OutputPath, manifest: Manifest, *, deep: bool) -> Iterator[_Fault]:
-    if folder.generations.history() and not folder.generations.shows_newest():
-        yield folder.manifest_path, "it, or a table, does not lead to the newest generation; run the command again"
-    yield from _plan_faults(folder, manifest)
+def _faults(folder: OutputFolder, current: Generation, manifest: Manifest, *, deep: bool) -> Iterator[_Fault]:
+    if not folder.generations.shows_newest():
+        yield folder.output / "current", "it, or a table, does not lead to the newest generation; run the command again"
+    try:
+        plan = folder.plan(manifest.generation)
+        yield from ((current.manifest_path, problem) for problem in _differences(manifest, plan))
+    except PlanError as error:
+        yield folder.plan_path(manifest.generation), str(error)
     for report in manifest.shards:
         yield from _record_faults(folder, report)
-    yield from part_faults(root, manifest, deep=deep)
+    yield from part_faults(current.root, manifest, deep=deep)
     orphan = "orphan: left by a run that was killed; no manifest names it, and the next run removes it"
     yield from ((path, orphan) for path in folder.orphans(manifest))
 
 
-def _plan_faults(folder: OutputFolder, manifest: Manifest) -> Iterator[_Fault]:
+def _differences(manifest: Manifest, plan: Plan) -> Iterator[str]:
+    """Yield in what a manifest differs from this release, its plan and its own shards."""
     if manifest.schema_version != SCHEMA_VERSION:
-        problem = f"expected schema version {SCHEMA_VERSION}, got {manifest.schema_version}; annotate the input again"
-        yield folder.manifest_path, problem
-    try:
-        plan = folder.plan(manifest.generation)
-    except PlanError as error:
-        yield folder.plan_path(manifest.generation), str(error)
-        return
-    planned = {shard.index: shard.records for shard in plan.shards}
-    planned |= {rows.shard: rows.records for rows in plan.reused}
-    reported = {report.shard: report.read for report in manifest.shards}
-    if plan.digest != manifest.plan:
-        yield folder.manifest_path, "the manifest was made by another plan"
-    if planned != reported:
-        yield folder.manifest_path, "its shards or their records are not those of the plan"
-    if plan.read != manifest.read or sum(reported.values()) != manifest.read:
-        problem = f"{plan.read} records were planned, but the manifest says that {manifest.read} were read"
-        yield folder.manifest_path, problem
+        yield f"expected schema version {SCHEMA_VERSION}, got {manifest.schema_version}; annotate the input again"
+    planned = {shard.index: shard.records for shard in plan.shards} | {rows.shard: rows.records for rows in plan.reused}
+    if planned != {report.shard: report.read for report in manifest.shards}:
+        yield "its shards or their records are not those of the plan"
+    if replace(Manifest.of(plan, manifest.shards, read=plan.read), names=manifest.names) != manifest:
+        yield "it was made by another plan, or its counts are not those of its shards"
     try:
         check_equation(manifest, where="in total")
     except ReconciliationError as error:
-        yield folder.manifest_path, str(error)
+        yield str(error)
 
 
 def _record_faults(folder: OutputFolder, report: CommitRecord) -> Iterator[_Fault]:

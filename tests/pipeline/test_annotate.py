@@ -50,7 +50,6 @@ def test_run_writes_the_documented_files(source: Path, tmp_path: Path) -> None:
         "attempts",
         "commits",
         "files.json",
-        "manifest.json",
         "parts",
         "plans",
         "report.html",
@@ -112,11 +111,11 @@ def test_what_a_kill_at_the_end_leaves_is_repaired_without_a_worker(source: Path
     config, output = runs.job(source, tmp_path / "out", report=True), tmp_path / "out"
     runs.run_job(config)
     original = runs.committed_bytes(output)
-    for lost in ("manifest.json", "report.html"):
-        (output / "_run" / lost).unlink()
+    for lost in ("current", "tokens", "_run/report.html"):
+        (output / lost).unlink()
         runs.run_job(config, build=fakes.build_no_worker)
-        assert (output / "_run" / lost).exists()
-    (output / "_run" / "manifest.json").write_text("{")
+        assert (output / lost).exists()
+    (output / "current" / "manifest.json").write_text("{")
     (output / "documents" / "part-00000-g0-00000000.parquet").touch()
     runs.run_job(config, build=fakes.build_no_worker)
     assert runs.committed_bytes(output) == original
@@ -170,7 +169,7 @@ def test_run_fails_when_a_stage_drops_a_document(source: Path, tmp_path: Path) -
     with pytest.raises(ReconciliationError) as caught:
         runs.run_job(config, build=fakes.build_worker_that_loses)
     assert caught.value.exit_code == 1
-    assert not OutputFolder(tmp_path / "out").manifest_path.exists()
+    assert not (tmp_path / "out" / "current").exists()
     runs.run_job(config)
     assert verify(tmp_path / "out") == []
 

@@ -212,8 +212,8 @@ def test_diff_rejects_folders_that_cannot_be_compared(sides: tuple[Path, Path], 
     refused = concord("diff", unfinished, sides[1])
     assert (refused.exit_code, "the run is not finished" in refused.stderr) == (2, True)
     older = finished_runs.write_run(tmp_path / "older", BEFORE)
-    manifest = orjson.loads((older / "_run/manifest.json").read_bytes())
-    (older / "_run/manifest.json").write_bytes(orjson.dumps(manifest | {"schema_version": 1}))
+    manifest = orjson.loads((older / "current/manifest.json").read_bytes())
+    (older / "current/manifest.json").write_bytes(orjson.dumps(manifest | {"schema_version": 1}))
     with pytest.raises(PlanError, match=rf"version 1 of the schema.*version {SCHEMA_VERSION}: expected the same"):
         diff(older, sides[1])
     broken = finished_runs.write_run(tmp_path / "broken", BEFORE)

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from concord.models.errors import ConfigError
-from concord.pipeline.errors import PlanError
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part
@@ -32,10 +31,7 @@ LETTERS, CONFIDENT, OF_WORDS = "dead letters per document", "mean confidence", "
 def history(output: OutputPath) -> Answer:
     """List the generations, the oldest first; of removed ones what ``stats.json`` has."""
     folder = OutputFolder(output)
-    current = folder.generations.current()
-    if current is None:
-        folder.plan()
-        raise PlanError(f"{output}: the run is not finished; run the same annotate command again")
+    current = folder.find()
     versions: dict[str, list[str]] = {}
     for version, name in folder.generations.versions().items():
         versions.setdefault(name, []).append(version)
@@ -65,7 +61,7 @@ def prune(output: OutputPath, *, keep: int | None) -> Answer:
     folder = OutputFolder(output)
     settings = folder.plan().config.output
     with folder.writing():
-        removed = folder.generations.prune(keep=keep or settings.keep, grace_seconds=settings.grace_seconds)
+        removed = folder.prune(keep=keep or settings.keep, grace_seconds=settings.grace_seconds)
     names = [generation.name for generation in removed]
     text = f"{output}: removed {counted(len(names), 'generation')}" + (f" ({', '.join(names)})" if names else "")
     return Answer(values={"output": folder.output, "removed": names}, text=text)
@@ -75,7 +71,7 @@ def tag(output: OutputPath, version: str, *, generation: int | None) -> Answer:
     """Give a generation a name, under which it is kept."""
     folder = OutputFolder(output)
     with folder.writing():
-        named = folder.generations.find(generation=generation)
+        named = folder.find(generation=generation)
         folder.generations.tag(named, version)
     values = {"output": folder.output, "version": version, "generation": named.number}
     return Answer(values=values, text=f"{output}: {version} is generation {named.number}")

@@ -51,7 +51,7 @@ def test_open_collection_refuses_a_folder_without_a_finished_run(finish_run: Fin
     with pytest.raises(PlanError, match="found no plan"):
         open_collection(tmp_path)
     output = finish_run(DOCUMENTS)
-    manifest = output / "_run" / "manifest.json"
+    manifest = output / "current" / "manifest.json"
     manifest.write_bytes(b"[]")
     with pytest.raises(IntegrityError, match="not a manifest"):
         open_collection(output)
@@ -112,7 +112,7 @@ def edit_record(output: Path) -> None:
 
 
 def edit_manifest(output: Path) -> None:
-    path = stores.local(OutputFolder(output).manifest_path)
+    path = output / "current" / "manifest.json"
     values = orjson.loads(path.read_bytes())
     values["shards"][0]["annotated"] += 1
     path.write_bytes(orjson.dumps(values))
@@ -140,7 +140,7 @@ def edit_manifest(output: Path) -> None:
 def test_verify_finds_damage(output: Path, damage: Callable[[Path], None], place: str, problem: str) -> None:
     damage(output)
     findings = verify(output)
-    assert any(finding.place.startswith(place) and problem in finding.problem for finding in findings), findings
+    assert any(place in finding.place and problem in finding.problem for finding in findings), findings
 
 
 def test_shallow_verify_finds_a_missing_part_but_not_a_flipped_byte(output: Path) -> None:

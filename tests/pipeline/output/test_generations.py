@@ -86,7 +86,6 @@ def test_one_link_makes_a_generation_current_and_the_one_before_stays_readable(a
     output = run(archive)
     assert (output / "current").readlink() == Path("generations/000000")
     assert {(output / name).readlink() for name in SCHEMAS} == {Path("current", name) for name in SCHEMAS}
-    assert (output / "_run" / "manifest.json").resolve() == (output / "generations/000000/manifest.json").resolve()
     collection, before = concord.open(output), seen(output)
     files = collection.entities.files
     change(archive)
@@ -147,22 +146,22 @@ def names(output: Path) -> list[str]:
 
 def test_generations_are_kept_for_their_grace_by_number_and_by_name(archive: Path) -> None:
     output = run(archive)
-    generations = OutputFolder(output).generations
+    folder = OutputFolder(output)
     for number in range(1, 4):
         change(archive, number)
         run(archive)
         if number == 1:
-            generations.tag(generations.find(), "paper-2026")
+            folder.generations.tag(folder.find(), "paper-2026")
     assert names(output) == ["000000", "000001", "000002", "000003"]
-    assert generations.prune(keep=1, grace_seconds=3600) == []
-    assert [found.name for found in generations.prune(keep=2, grace_seconds=0)] == ["000000"]
+    assert folder.prune(keep=1, grace_seconds=3600) == []
+    assert [found.name for found in folder.prune(keep=2, grace_seconds=0)] == ["000000"]
     (archive / "t0.txt").write_text("Eva slept.")
     run(archive, grace=0)
     assert names(output) == ["000001", "000004"]
     assert open_collection(output, version="paper-2026").manifest.generation == 1
     assert pq.read_table(output / "versions" / "paper-2026" / "documents").num_rows == 8
-    generations.untag("paper-2026")
-    assert [found.name for found in generations.prune(keep=1, grace_seconds=0)] == ["000001"]
+    folder.generations.untag("paper-2026")
+    assert [found.name for found in folder.prune(keep=1, grace_seconds=0)] == ["000001"]
     assert verify(output) == []
 
 

@@ -148,7 +148,7 @@ def test_report_replaces_an_earlier_one_and_leaves_no_staged_file(finish_run: Fi
 
 
 def test_report_refuses_a_run_that_is_unfinished_or_lacks_a_record(finish_run: FinishRun, tmp_path: Path) -> None:
-    path = finish_run(NEWS) / "_run" / "manifest.json"
+    path = finish_run(NEWS) / "current" / "manifest.json"
     manifest = orjson.loads(path.read_bytes())
     path.write_bytes(orjson.dumps(manifest | {"annotated": 2}))
     with pytest.raises(ReconciliationError, match="3 records"):

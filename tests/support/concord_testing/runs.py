@@ -89,7 +89,7 @@ def folder_of(report: RunReport) -> Path:
 
 def committed_bytes(output: Path) -> dict[str, bytes]:
     """Return the content of every file that must have equal bytes: parts, commit records, manifest."""
-    paths = [*output.glob("*/*.parquet"), *output.glob("_run/commits/*/*"), output / "_run" / "manifest.json"]
+    paths = [*output.glob("*/*.parquet"), *output.glob("_run/commits/*/*"), output / "current" / "manifest.json"]
     paths += output.glob("_run/parts/*/*")
     return {str(path.relative_to(output)): path.read_bytes() for path in paths}
 

@@ -83,7 +83,7 @@ def committed(url: str) -> dict[str, bytes]:
     found = contents(url)
     kept = {name for name in found if name.endswith(".parquet") or name.startswith("_run/commits/")}
     manifest = found[f"{found['current'].decode()}/manifest.json"]
-    return {name: found[name] for name in sorted(kept)} | {"_run/manifest.json": manifest}
+    return {name: found[name] for name in sorted(kept)} | {"current/manifest.json": manifest}
 
 
 def states(url: str) -> dict[str, object]:
