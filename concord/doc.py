@@ -1,15 +1,14 @@
 """One annotated document in memory: its text with sentences, tokens and entities, fields as in the output's tables."""
 
 import html
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import starmap
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.collection import (
-    SENTENCE_COLUMNS,
+    ROW_COLUMNS,
     CollectedDocument,
     DocumentRow,
     EntityRow,
@@ -68,10 +67,10 @@ def docs_from_rows(rows: Mapping[str, Iterable[dict[str, Any]]], texts: Mapping[
         rows: of documents, sentences, tokens and entities of the same documents.
         texts: raw text by ``doc_id``.
     """
-    sentences = _typed(SentenceRow, SENTENCE_COLUMNS, rows["sentences"])
-    tokens = _typed(TokenRow, TokenRow._fields, rows["tokens"])
-    entities = _typed(EntityRow, EntityRow._fields, rows["entities"])
-    for row in _typed(DocumentRow, DocumentRow._fields, rows["documents"]):
+    documents, sentences, tokens, entities = (
+        map(itemgetter(*columns), rows[name]) for name, columns in ROW_COLUMNS.items()
+    )
+    for row in map(DocumentRow._make, documents):
         document = CollectedDocument.of(row, sentences, tokens, entities)
         text = texts[row.doc_id]
         yield Doc(
@@ -82,13 +81,6 @@ def docs_from_rows(rows: Mapping[str, Iterable[dict[str, Any]]], texts: Mapping[
             ),
             entities=document.entities,
         )
-
-
-RowT = TypeVar("RowT", bound=NamedTuple)
-
-
-def _typed(kind: type[RowT], columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> Iterator[RowT]:
-    return starmap(kind, map(itemgetter(*columns), rows))
 
 
 def _pieces(doc: Doc) -> Iterator[str]:

@@ -6,11 +6,10 @@ Its rows are read one document at a time, and its dead letters with their number
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, groupby, islice, starmap
-from typing import Any, NamedTuple, Self, TypeVar
+from itertools import accumulate, chain, groupby, islice, starmap
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
-from typing_extensions import override
 
 from concord.models.data.sentence import Sentence
 from concord.pipeline.corrections.correction import Mark
@@ -19,7 +18,7 @@ from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.manifest import CommitRecord, DataFile, Manifest
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import iter_batches, read_rows
-from concord.pipeline.output.schema import ERRORS, SCHEMAS
+from concord.pipeline.output.schema import ERRORS, SCHEMAS, TableName
 from concord.pipeline.output.tables import normalize_name, without_lost_pages
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.storage.output_paths import OutputPath
@@ -163,9 +162,6 @@ class SentenceRow(NamedTuple):
     text: str = ""
 
 
-SENTENCE_COLUMNS = SentenceRow._fields[:5]
-
-
 class EntityRow(NamedTuple):
     """An entity: a row of the table entities, whose columns ``concord schema entities`` describes.
 
@@ -200,6 +196,15 @@ class EntityRow(NamedTuple):
         return normalize_name(self.text)
 
 
+ROW_COLUMNS: Mapping[TableName, tuple[str, ...]] = {
+    "documents": DocumentRow._fields,
+    "sentences": SentenceRow._fields[:5],
+    "tokens": TokenRow._fields,
+    "entities": EntityRow._fields,
+}
+"""The columns of which a document is built, by table."""
+
+
 @dataclass(frozen=True, slots=True)
 class CollectedDocument:
     """A document with its sentences, entities and candidates, in order."""
@@ -213,19 +218,22 @@ class CollectedDocument:
     def of(
         cls,
         row: DocumentRow,
-        sentences: Iterator[SentenceRow],
-        words: Iterator[TokenRow],
-        entities: Iterator[EntityRow],
+        sentences: Iterator[tuple[Any, ...]],
+        words: Iterator[tuple[Any, ...]],
+        entities: Iterator[tuple[Any, ...]],
     ) -> Self:
-        """Build a document of its row and of the next rows of the other tables."""
+        """Build a document of its row and of the next rows of the other tables, with the columns ``ROW_COLUMNS``."""
+        # A row has a value for every field, which _make would check again, in twice the time.
+        tokens = map(partial(tuple.__new__, TokenRow), words)
+        named = map(partial(tuple.__new__, EntityRow), entities)
         return cls(
             row=row,
             sentences=tuple(
-                sentence._replace(tokens=tuple(islice(words, sentence.n_tokens)))
-                for sentence in islice(sentences, row.n_sentences)
+                sentence._replace(tokens=tuple(islice(tokens, sentence.n_tokens)))
+                for sentence in starmap(SentenceRow, islice(sentences, row.n_sentences))
             ),
-            entities=tuple(islice(entities, row.n_entities)),
-            candidates=tuple(islice(entities, row.n_candidates)),
+            entities=tuple(islice(named, row.n_entities)),
+            candidates=tuple(islice(named, row.n_candidates)),
         )
 
 
@@ -304,63 +312,45 @@ def group_words(sentence: SentenceRow) -> list[tuple[TokenRow, ...]]:
 
 def read_shard(parts: Mapping[str, OutputPath], wanted: Callable[[str], bool]) -> Iterator[CollectedDocument]:
     """Read the documents of a shard from its parts, by table; otherwise as ``read_collection``."""
-    sentences = _RowReader(parts["sentences"], SENTENCE_COLUMNS, partial(starmap, SentenceRow))
-    # A batch has a column for every field, which _make would check again, in twice the time.
-    words = _RowReader(parts["tokens"], TokenRow._fields, partial(map, partial(tuple.__new__, TokenRow)))
-    entities = _RowReader(parts["entities"], EntityRow._fields, partial(map, partial(tuple.__new__, EntityRow)))
-    for batch in iter_batches(parts["documents"], DocumentRow._fields):
+    sentences, words, entities = (
+        _RowReader(parts[name], ROW_COLUMNS[name]) for name in ("sentences", "tokens", "entities")
+    )
+    for batch in iter_batches(parts["documents"], ROW_COLUMNS["documents"]):
         for row in map(DocumentRow._make, _rows_of(batch)):
-            if not wanted(row.doc_id):
-                sentences.skip(row.n_sentences)
-                words.skip(row.n_tokens)
-                entities.skip(row.n_entities + row.n_candidates)
-                continue
-            yield CollectedDocument.of(row, sentences, words, entities)
+            # Of a document that is skipped nothing is decoded.
+            rows = (
+                sentences.take(row.n_sentences),
+                words.take(row.n_tokens),
+                entities.take(row.n_entities + row.n_candidates),
+            )
+            if wanted(row.doc_id):
+                yield CollectedDocument.of(row, *rows)
 
 
-RowT = TypeVar("RowT", bound=NamedTuple)
+class _RowReader:
+    """Reads a part's rows from first to last."""
 
-
-class _RowReader(Iterator[RowT]):
-    """Reads a part's rows from first to last, decoding only the batches that are needed."""
-
-    def __init__(
-        self,
-        part: OutputPath,
-        columns: tuple[str, ...],
-        make: Callable[[Iterable[tuple[Any, ...]]], Iterable[RowT]],
-    ) -> None:
+    def __init__(self, part: OutputPath, columns: tuple[str, ...]) -> None:
         self._part = part
-        self._make = make
         self._batches = iter_batches(part, columns)
-        self._batch: Any = ()
-        self._rows: Sequence[RowT] = ()
+        self._batch: pa.RecordBatch | None = None
         self._next = 0
 
-    @override
-    def __next__(self) -> RowT:
-        self._advance()
-        self._rows = self._rows or list(self._make(_rows_of(self._batch)))
-        self._next += 1
-        return self._rows[self._next - 1]
-
-    def skip(self, count: int) -> None:
-        """Skip the next rows."""
+    def take(self, count: int) -> Iterator[tuple[Any, ...]]:
+        """Return the next rows, which are decoded when they are asked for; IntegrityError if there are not so many."""
+        pieces = []
         while count:
-            self._advance()
-            step = min(count, len(self._batch) - self._next)
-            self._next += step
-            count -= step
-
-    def _advance(self) -> None:
-        """Go on to the next batch that has rows, after the last row of one."""
-        while self._next == len(self._batch):
-            self._batch, self._rows, self._next = next(self._batches, None), (), 0
-            if self._batch is None:
-                raise IntegrityError(
-                    f"{self._part}: ends before the last row that the table of documents counts; check the folder with "
-                    "'concord verify'"
-                )
+            if self._batch is None or self._next == len(self._batch):
+                self._batch, self._next = next(self._batches, None), 0
+                if self._batch is None:
+                    raise IntegrityError(
+                        f"{self._part}: ends before the last row that the table of documents counts; check the folder "
+                        "with 'concord verify'"
+                    )
+            pieces.append(self._batch.slice(self._next, count))
+            self._next += len(pieces[-1])
+            count -= len(pieces[-1])
+        return chain.from_iterable(map(_rows_of, pieces))
 
 
 def _rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:

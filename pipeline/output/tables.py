@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,19 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from concord.models.data.outputs import Prediction, Source, known_numbers
+from concord.models.data.outputs import Source, known_numbers
 from concord.models.data.sentence import visible, without_line_breaks
 from concord.models.labels import Span
-from concord.pipeline.documents import PAGE, AnnotatedDocument, DeadLetter, Lost, ParsedWord, Part
+from concord.pipeline.documents import (
+    PAGE,
+    AnnotatedDocument,
+    DeadLetter,
+    Document,
+    Lost,
+    ParsedSentence,
+    ParsedWord,
+    Part,
+)
 from concord.pipeline.names.identities import Mention, identify, name_key
 from concord.pipeline.names.language import ENGLISH, Language, language_of
 from concord.pipeline.names.values import VALUES, value_of
@@ -34,6 +44,19 @@ from concord.pipeline.parsing.stanza_packages import MULTILINGUAL_PACKAGE
 
 _NUMBERED = (PAGE, "chapter")
 _FOR_MANY_LANGUAGES = f"stanza/{MULTILINGUAL_PACKAGE}@"
+_OF_DOCUMENTS = (
+    *("doc_id", "source_uri", "source_position", "meta", "meta_nulls"),
+    *("encoding", "encoding_confidence", "replaced", "source_sha256"),
+)
+"""The columns of documents that hold what was read."""
+_OF_PREDICTIONS = {
+    "draft_ner": "draft_labels",
+    "ner": "labels",
+    "ner_prob": "probabilities",
+    "uncertainty": "uncertainty",
+    "refined": "refined",
+}
+"""The columns of tokens that hold a prediction."""
 
 
 def annotated_tables(
@@ -96,7 +119,7 @@ def without_lost_pages(errors: pa.Table) -> pa.Table:
 def _annotated_columns(
     documents: Iterable[AnnotatedDocument], signature: Signature, *, keep_text: bool, language: bool = True
 ) -> dict[TableName, dict[str, list[Any]]]:
-    flat = [_flatten(document, signature) for document in documents]
+    flat = [_FlatDocument(document, signature.parser) for document in documents]
     columns = _document_columns(flat, signature, keep_text=keep_text)
     if language:
         columns["language"] = [item.language and item.language.code for item in flat]
@@ -132,38 +155,43 @@ def _encodable(value: Any) -> Any:
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-def is_english(language: str | None, parser: str) -> bool:
-    """Return whether the rules of English hold for a text of a language, with a parser of this signature.
-
-    A text whose language is not sure counts as English, unless the parser is for many languages.
-    """
-    return language == ENGLISH or (language is None and not parser.startswith(_FOR_MANY_LANGUAGES))
-
-
 @dataclass(frozen=True)
 class _FlatDocument:
-    """A document with the words and predictions of its sentences concatenated; ``starts`` is each sentence's first."""
+    """A document with the words and predictions of its sentences concatenated."""
 
     annotated: AnnotatedDocument
     parser: str
-    words: list[ParsedWord]
-    starts: list[int]
-    uncertainty: list[float | None]
-    refined: list[bool]
 
     @property
-    def doc_id(self) -> str:
-        return self.annotated.parsed.document.doc_id
+    def document(self) -> Document:
+        return self.annotated.parsed.document
+
+    @property
+    def sentences(self) -> tuple[ParsedSentence, ...]:
+        return self.annotated.parsed.sentences
+
+    @cached_property
+    def words(self) -> list[ParsedWord]:
+        return [word for sentence in self.sentences for word in sentence.words]
+
+    def values(self, name: str) -> list[Any]:
+        """Return an attribute of the predictions of all words."""
+        return [value for prediction in self.annotated.predictions for value in getattr(prediction, name)]
 
     @cached_property
     def language(self) -> Language | None:
         """The language of the text, if it is sure."""
-        return language_of(self.annotated.parsed.document.text)
+        return language_of(self.document.text)
 
     @property
     def is_english(self) -> bool:
-        """Whether the rules of English decide values and identities."""
-        return is_english(self.language and self.language.code, self.parser)
+        """Whether the rules of English decide values and identities.
+
+        A text whose language is not sure counts as English, unless the parser is for many languages.
+        """
+        if self.language is None:
+            return not self.parser.startswith(_FOR_MANY_LANGUAGES)
+        return self.language.code == ENGLISH
 
     @property
     def spans(self) -> list[tuple[int, Span, float | None, Source]]:
@@ -181,61 +209,30 @@ class _FlatDocument:
         return sum(prediction.sources.count("candidate") for prediction in self.annotated.predictions)
 
 
-def _flatten(annotated: AnnotatedDocument, signature: Signature) -> _FlatDocument:
-    words: list[ParsedWord] = []
-    starts: list[int] = []
-    for sentence, prediction in zip(annotated.parsed.sentences, annotated.predictions, strict=True):
-        if len(prediction.labels) != len(sentence.words):
-            raise ValueError(f"labels: expected {len(sentence.words)}, got {len(prediction.labels)}")
-        starts.append(len(words))
-        words.extend(sentence.words)
-    return _FlatDocument(
-        annotated,
-        signature.parser,
-        words,
-        starts,
-        _concatenated(annotated.predictions, "uncertainty"),
-        _concatenated(annotated.predictions, "refined"),
-    )
-
-
-def _concatenated(predictions: Sequence[Prediction], name: str) -> list[Any]:
-    return [value for prediction in predictions for value in getattr(prediction, name)]
-
-
 def _document_columns(flat: Sequence[_FlatDocument], signature: Signature, *, keep_text: bool) -> dict[str, list[Any]]:
-    documents = [item.annotated.parsed.document for item in flat]
+    documents = [item.document for item in flat]
     return {
-        "doc_id": [document.doc_id for document in documents],
-        "source_uri": [document.source_uri for document in documents],
-        "source_position": [document.source_position for document in documents],
+        **{name: [getattr(document, name) for document in documents] for name in _OF_DOCUMENTS},
         "text_sha256": [hashlib.sha256(document.text.encode()).hexdigest() for document in documents],
         "n_chars": [len(document.text) for document in documents],
-        "n_sentences": [len(item.starts) for item in flat],
+        "n_sentences": [len(item.sentences) for item in flat],
         "n_tokens": [len(item.words) for item in flat],
         "n_entities": [len(item.spans) - item.candidates for item in flat],
         "n_candidates": [item.candidates for item in flat],
         "parser": [signature.parser] * len(flat),
         "tagger": [signature.tagger] * len(flat),
         "status": [ANNOTATED] * len(flat),
-        "meta": [document.meta for document in documents],
-        "meta_nulls": [document.meta_nulls for document in documents],
-        "encoding": [document.encoding for document in documents],
-        "encoding_confidence": [document.encoding_confidence for document in documents],
-        "replaced": [document.replaced for document in documents],
         "parts": [None if document.parts is None else [*map(Part._asdict, document.parts)] for document in documents],
         "lost": [[*map(Lost._asdict, document.lost)] or None for document in documents],
-        "source_sha256": [document.source_sha256 for document in documents],
         "raw_text": [document.text if keep_text or document.parts is not None else None for document in documents],
     }
 
 
 def _sentence_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
-    rows = [(item, number) for item in flat for number in range(len(item.starts))]
-    sentences = [item.annotated.parsed.sentences[number] for item, number in rows]
+    sentences = [sentence for item in flat for sentence in item.sentences]
     return {
-        "doc_id": [item.doc_id for item, _ in rows],
-        "sent_id": [number for _, number in rows],
+        "doc_id": [item.document.doc_id for item in flat for _ in item.sentences],
+        "sent_id": [number for item in flat for number in range(len(item.sentences))],
         "start_char": [sentence.words[0].start_char for sentence in sentences],
         "end_char": [sentence.words[-1].end_char for sentence in sentences],
         "n_tokens": [len(sentence.words) for sentence in sentences],
@@ -246,26 +243,25 @@ def _sentence_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
 def _token_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {name: [] for name in TOKENS.names}
     for item in flat:
-        columns["doc_id"].extend([item.doc_id] * len(item.words))
-        for number, sentence in enumerate(item.annotated.parsed.sentences):
+        columns["doc_id"].extend([item.document.doc_id] * len(item.words))
+        for number, sentence in enumerate(item.sentences):
             columns["sent_id"].extend([number] * len(sentence.words))
             columns["token_id"].extend(range(1, len(sentence.words) + 1))
         for name, values in zip(ParsedWord._fields, zip(*item.words, strict=True), strict=False):
             columns[name].extend(values)
-        columns["draft_ner"].extend(_concatenated(item.annotated.predictions, "draft_labels"))
-        columns["ner"].extend(_concatenated(item.annotated.predictions, "labels"))
-        columns["ner_prob"].extend(_concatenated(item.annotated.predictions, "probabilities"))
-        columns["uncertainty"].extend(item.uncertainty)
-        columns["refined"].extend(item.refined)
+        for name, attribute in _OF_PREDICTIONS.items():
+            columns[name].extend(item.values(attribute))
     return columns
 
 
 def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
     rows: list[dict[str, Any]] = []
     for item in flat:
-        first, document_text = len(rows), item.annotated.parsed.document.text
+        first, document_text = len(rows), item.document.text
+        starts = [*accumulate((len(sentence.words) for sentence in item.sentences), initial=0)]
+        uncertainty, refined = item.values("uncertainty"), item.values("refined")
         for entity_id, (sent_id, span, confidence, source) in enumerate(item.spans):
-            within = slice(item.starts[sent_id] + span.start, item.starts[sent_id] + span.end)
+            within = slice(starts[sent_id] + span.start, starts[sent_id] + span.end)
             words = item.words[within]
             if len(words) != span.end - span.start:
                 raise ValueError(f"entity {span}: expected it within the document's {len(item.words)} words")
@@ -274,7 +270,7 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
             name = normalize_name(text)
             rows.append(
                 {
-                    "doc_id": item.doc_id,
+                    "doc_id": item.document.doc_id,
                     "entity_id": entity_id,
                     "sent_id": sent_id,
                     "start_char": start_char,
@@ -288,8 +284,8 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
                     if span.label in VALUES and item.is_english
                     else None,
                     "confidence": confidence,
-                    "uncertainty": max(known_numbers(item.uncertainty[within]), default=None),
-                    "refined": any(item.refined[within]),
+                    "uncertainty": max(known_numbers(uncertainty[within]), default=None),
+                    "refined": any(refined[within]),
                     "source": source,
                 }
             )

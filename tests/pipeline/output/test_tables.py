@@ -217,7 +217,7 @@ def test_an_empty_document_is_one_row_of_documents_only() -> None:
     [
         (word(0, "Hi")._replace(lemma="\ud800"), ("O",), "."),
         (word(0, "Hi")._replace(word=None), ("O",), "."),  # type: ignore[arg-type]
-        (word(0, "Hi"), ("O", "O"), "expected 1, got 2"),
+        (word(0, "Hi"), ("O", "O"), "expected length 1 but got length 2"),
     ],
 )
 def test_annotated_tables_refuse_what_the_schema_does_not_allow(

@@ -19,7 +19,7 @@ import numpy as np
 from concord.models.errors import ConcordError
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.collection import (
-    SENTENCE_COLUMNS,
+    ROW_COLUMNS,
     Collection,
     DocumentRow,
     SentenceRow,
@@ -201,7 +201,9 @@ def read_page(
     collection = opened.collection
     report, row = read_row(opened, index, document)
     start = document.sentence_row
-    table = collection.read_rows(report, "sentences", SENTENCE_COLUMNS, start=start, stop=start + row.n_sentences)
+    table = collection.read_rows(
+        report, "sentences", ROW_COLUMNS["sentences"], start=start, stop=start + row.n_sentences
+    )
     words = np.concatenate([[0], np.cumsum(table["n_tokens"].to_numpy(), dtype=np.int64)])
     # The first sentence of each page, and the end of the last page.
     _, first_sentences = np.unique(words[:-1] // PAGE_WORDS, return_index=True)
