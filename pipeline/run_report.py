@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from concord.pipeline.documents import STAGES
 from concord.pipeline.job import ResolvedJob
-from concord.pipeline.output.manifest import CommitRecord, sum_outcomes
+from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.run_stats import RunStats, known_generations, read_stats, write_stats
 from concord.pipeline.plan import Changes, Plan
@@ -47,7 +47,7 @@ class RunReport:
 
     Attributes:
         read: records of the input.
-        annotated, unchanged, dead_letters: what became of them, see ``Outcome``; documents that an earlier call
+        annotated, unchanged, dead_letters: what became of them, see ``Manifest``; documents that an earlier call
             annotated, one that was interrupted included, are unchanged.
         shards: of this generation's plan; done_before of them were committed before this call.
         formats: files of the input by their format, the most frequent first.
@@ -193,11 +193,14 @@ class RunTally:
         plan, folder, config = self._plan, job.folder, job.config
         html = folder.metadata / "report.html"
         finished = folder.finished_shards(plan).values()
-        outcome = sum_outcomes(finished, is_new=lambda report: report.shard in self._added)
+        documents = sum(report.annotated + report.unchanged for report in finished)
+        annotated = sum(report.annotated for report in finished if report.shard in self._added)
         report = RunReport(
             output=folder.output,
             read=plan.read,
-            **asdict(outcome),
+            annotated=annotated,
+            unchanged=documents - annotated,
+            dead_letters=sum(report.dead_letters for report in finished),
             shards=len(plan.shards),
             done_before=done_before,
             formats=dict(Counter(source.format for source in plan.sources).most_common()),

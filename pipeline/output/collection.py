@@ -17,7 +17,7 @@ from concord.pipeline.documents import DeadLetter, ParsedWord, join_pieces
 from concord.pipeline.errors import IntegrityError
 from concord.pipeline.output.manifest import CommitRecord, DataFile, Manifest
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.parquet_parts import iter_batches, read_rows
+from concord.pipeline.output.parquet_parts import iter_batches, read_part
 from concord.pipeline.output.schema import ERRORS, SCHEMAS, TableName
 from concord.pipeline.output.tables import normalize_name, without_lost_pages
 from concord.pipeline.plan import Plan, Shard
@@ -54,11 +54,11 @@ class Collection:
     def read_rows(
         self, report: CommitRecord, table: str, columns: Sequence[str], *, start: int = 0, stop: int | None = None
     ) -> pa.Table:
-        """Read some rows of a table of a shard; see ``parquet_parts.read_rows``. A shard without a part has no rows."""
+        """Read some rows of a table of a shard; see ``parquet_parts.read_part``. A shard without a part has no rows."""
         part = report.files.get(table)
         if part is None:
             return SCHEMAS[table].empty_table().select(columns)
-        return read_rows(self.path(part), columns, start=start, stop=stop)
+        return read_part(self.path(part), columns, start=start, stop=stop)
 
 
 def open_collection(

@@ -1,7 +1,7 @@
 """The manifest, the commit records it is made of, and their JSON."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Self, TypeVar
 
 import orjson
@@ -81,6 +81,7 @@ class Manifest:
     Attributes:
         plan: digest of the plan.
         annotated, unchanged: documents annotated in the manifest's generation, and in earlier ones.
+        dead_letters: records of the collection that could not be annotated, in this generation or an earlier one.
         shards: the content of every valid commit record, in shard order.
         names: the table of names; None while a first run is not finished.
     """
@@ -101,12 +102,16 @@ class Manifest:
     def of(cls, plan: Plan, shards: Iterable[CommitRecord], *, read: int) -> Self:
         """Return the manifest of a plan's shards, of which ``read`` records were planned."""
         in_order = tuple(sorted(shards, key=lambda report: report.shard))
+        documents = sum(report.annotated + report.unchanged for report in in_order)
+        annotated = sum(report.annotated for report in in_order if report.generation == plan.generation)
         return cls(
             schema_version=plan.schema_version,
             generation=plan.generation,
             plan=plan.digest,
             read=read,
-            **asdict(sum_outcomes(in_order, is_new=lambda report: report.generation == plan.generation)),
+            annotated=annotated,
+            unchanged=documents - annotated,
+            dead_letters=sum(report.dead_letters for report in in_order),
             shards=in_order,
         )
 
@@ -119,32 +124,6 @@ class Manifest:
     def all_files(self) -> list[DataFile]:
         """Return the data files of all tables."""
         return [part for table in SCHEMAS for part in self.files(table)]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """What became of the records of an input, as seen from one run or generation.
-
-    Attributes:
-        annotated: documents that it annotated.
-        unchanged: documents whose rows were there before and stay.
-        dead_letters: records of the collection that could not be annotated, in this run or an earlier one.
-    """
-
-    annotated: int
-    unchanged: int
-    dead_letters: int
-
-
-def sum_outcomes(reports: Iterable[CommitRecord], *, is_new: Callable[[CommitRecord], bool]) -> Outcome:
-    """Add up the outcomes of shards; documents of those that are not new count as unchanged."""
-    annotated = unchanged = dead_letters = 0
-    for report in reports:
-        new = report.annotated if is_new(report) else 0
-        annotated += new
-        unchanged += report.annotated + report.unchanged - new
-        dead_letters += report.dead_letters
-    return Outcome(annotated=annotated, unchanged=unchanged, dead_letters=dead_letters)
 
 
 def check_equation(report: CommitRecord | Manifest, *, where: str) -> None:

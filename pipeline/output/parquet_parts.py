@@ -30,19 +30,13 @@ def iter_batches(part: OutputPath, columns: tuple[str, ...]) -> Iterator[pa.Reco
             yield batch.select(columns)
 
 
-def read_part(part: OutputPath, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a part, or some columns of it, as one table, verifying page checksums.
+def read_part(
+    part: OutputPath, columns: Sequence[str] | None = None, *, start: int = 0, stop: int | None = None
+) -> pa.Table:
+    """Read a part, or some of its columns and rows, as one table, verifying page checksums.
 
-    Raises:
-        IntegrityError: when the file is missing or damaged.
-    """
-    with _open_part(part) as file:
-        table = file.read(columns=columns)
-        return table if columns is None else table.select(columns)
-
-
-def read_rows(part: OutputPath, columns: Sequence[str], *, start: int = 0, stop: int | None = None) -> pa.Table:
-    """Read rows of a part, by number from 0 and half-open, and of it only the row groups that hold them.
+    Args:
+        start, stop: numbers of rows, half-open; only the row groups that hold them are read.
 
     Raises:
         IntegrityError: when the file is missing or damaged.
@@ -56,8 +50,9 @@ def read_rows(part: OutputPath, columns: Sequence[str], *, start: int = 0, stop:
             elif stop is None or bounds < stop:
                 groups.append(number)
             bounds += rows
-        table = file.read_row_groups(groups, columns=list(columns)).select(columns)
-    return table.slice(start - first, None if stop is None else stop - start)
+        table = file.read_row_groups(groups, columns=None if columns is None else list(columns))
+    rows = table if columns is None else table.select(columns)
+    return rows.slice(start - first, None if stop is None else stop - start)
 
 
 def write_part(

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 
-import numpy as np
 import orjson
 import pyarrow as pa
-from numpy.typing import NDArray
+import pyarrow.compute as pc
 
 from concord.models.data.outputs import Prediction
 from concord.models.evaluation.metrics import count_unlabelled, name_labels
 from concord.pipeline.documents import AnnotatedDocument
 from concord.pipeline.names.values import VALUES
 from concord.pipeline.output.manifest import CommitRecord, Manifest
+from concord.pipeline.output.schema import ERRORS
 from concord.pipeline.output.tables import without_candidates, without_lost_pages
 
 GUESSED_ENCODINGS = "guessed_encodings"
@@ -53,7 +53,7 @@ NEAR_TIE = 1e-5
 """Words this close to another label or to the threshold may differ with other batch sizes or processors."""
 
 
-def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> dict[str, float]:
+def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> dict[str, int]:
     """Count the content of a shard's tables.
 
     Args:
@@ -64,47 +64,42 @@ def count_rows(tables: Mapping[str, pa.Table], *, threshold: float | None) -> di
         ``confidence_millionths``; ``candidates``; ``guessed_encodings``; ``replaced``; ``extracted_texts``;
         ``lost_pages``; ``meta_nulls.<field>``; ``dead_letters.<stage>.<error>``.
     """
-    tokens, sentences, entities = tables["tokens"], tables["sentences"], without_candidates(tables["entities"])
-    uncertainty = np.asarray(tokens["uncertainty"].drop_null().to_numpy()).astype(np.float64)
-    refined = _values(tokens, "refined")
-    counts: Counter[str] = Counter(
+    documents, tokens, entities = tables["documents"], tables["tokens"], without_candidates(tables["entities"])
+    errors = tables.get("errors", ERRORS.empty_table())
+    dead_letters = without_lost_pages(errors)
+    refined = tokens.filter(tokens["refined"])
+    counts = {
+        "documents": documents.num_rows,
+        "sentences": tables["sentences"].num_rows,
+        "tokens": tokens.num_rows,
+        "entities": entities.num_rows,
+        "uncertain_tokens": 0 if threshold is None else _sum(pc.greater(tokens["uncertainty"], threshold)),
+        "refined_tokens": refined.num_rows,
+        "changed_tokens": _sum(is_changed(tokens)),
+        "refined_sentences": refined.group_by(["doc_id", "sent_id"]).aggregate([]).num_rows,
+        **_count_repeated_names(tokens),
+    }
+    confidences = entities["confidence"].cast(pa.float64())
+    found: Counter[str] = Counter(
         {
-            "documents": tables["documents"].num_rows,
-            "sentences": sentences.num_rows,
-            "tokens": tokens.num_rows,
-            "entities": entities.num_rows,
-            "uncertain_tokens": int((uncertainty > _limit(threshold)).sum()),
-            "refined_tokens": int(refined.sum()),
-            "changed_tokens": int(is_changed(tokens).sum()),
-            **_count_repeated_names(tokens),
-            "refined_sentences": _sentences_with(refined, _values(sentences, "n_tokens").astype(np.int64)),
+            SCORED: pc.count(confidences).as_py(),
+            CONFIDENCE: _sum(pc.round(pc.multiply(confidences, 1e6))),
+            "candidates": tables["entities"].num_rows - entities.num_rows,
+            GUESSED_ENCODINGS: pc.count(documents["encoding_confidence"]).as_py(),
+            REPLACED: _sum(documents["replaced"]),
+            EXTRACTED: pc.count(documents["parts"]).as_py(),
+            LOST_PAGES: errors.num_rows - dead_letters.num_rows,
         }
     )
-    counts.update(f"{OF_TYPE}{label}" for label in entities["label"].to_pylist())
-    confidence = np.asarray(entities["confidence"].drop_null().to_numpy()).astype(np.float64)
-    if len(confidence):
-        counts[SCORED], counts[CONFIDENCE] = len(confidence), int(np.rint(1e6 * confidence).sum())
-    if candidates := tables["entities"].num_rows - entities.num_rows:
-        counts["candidates"] = candidates
-    guesses = tables["documents"]["encoding_confidence"]
-    if guesses.null_count < len(guesses):
-        counts[GUESSED_ENCODINGS] = len(guesses) - guesses.null_count
-    if replaced := int(_values(tables["documents"], "replaced").sum()):
-        counts[REPLACED] = replaced
-    if extracted := len(guesses) - tables["documents"]["parts"].null_count:
-        counts[EXTRACTED] = extracted
-    for names in tables["documents"]["meta_nulls"].drop_null().to_pylist():
-        counts.update(f"{META_NULLS}{name}" for name in orjson.loads(names))
-    if "errors" in tables:
-        dead_letters = without_lost_pages(tables["errors"])
-        if lost := tables["errors"].num_rows - dead_letters.num_rows:
-            counts[LOST_PAGES] = lost
-        reasons = (dead_letters[name].to_pylist() for name in ("stage", "error"))
-        counts.update(f"dead_letters.{stage}.{error}" for stage, error in zip(*reasons, strict=True))
-    return dict(counts)
+    found.update(f"{OF_TYPE}{label}" for label in entities["label"].to_pylist())
+    for names in documents["meta_nulls"].drop_null().to_pylist():
+        found.update(f"{META_NULLS}{name}" for name in orjson.loads(names))
+    reasons = (dead_letters[name].to_pylist() for name in ("stage", "error"))
+    found.update(f"dead_letters.{stage}.{error}" for stage, error in zip(*reasons, strict=True))
+    return counts | +found
 
 
-def count_margins(documents: Sequence[AnnotatedDocument], *, threshold: float | None) -> dict[str, float]:
+def count_margins(documents: Sequence[AnnotatedDocument], *, threshold: float | None) -> dict[str, int]:
     """Count what the tables do not contain about documents that have just been annotated.
 
     Returns:
@@ -112,8 +107,9 @@ def count_margins(documents: Sequence[AnnotatedDocument], *, threshold: float | 
         ``bf16.changed_tokens`` whose labels differ from those in fp32.
     """
     counts: Counter[str] = Counter(near_ties=0)
+    limit = math.inf if threshold is None else threshold
     for document in documents:
-        counts["near_ties"] += sum(_near_ties(prediction, _limit(threshold)) for prediction in document.predictions)
+        counts["near_ties"] += sum(_near_ties(prediction, limit) for prediction in document.predictions)
         for prediction, reference in zip(document.predictions, document.in_fp32 or (), strict=False):
             counts["bf16.compared_tokens"] += len(prediction.labels)
             counts["bf16.changed_tokens"] += sum(
@@ -122,10 +118,9 @@ def count_margins(documents: Sequence[AnnotatedDocument], *, threshold: float | 
     return dict(counts)
 
 
-def is_changed(tokens: pa.Table) -> NDArray[np.bool_]:
+def is_changed(tokens: pa.Table) -> pa.ChunkedArray:
     """Tell of each word whether stage two changed its label; see also ``TokenRow.changed``."""
-    differs: NDArray[np.bool_] = _values(tokens, "ner") != _values(tokens, "draft_ner")
-    return differs & _values(tokens, "refined").astype(np.bool_)
+    return pc.and_(tokens["refined"], pc.not_equal(tokens["ner"], tokens["draft_ner"]))
 
 
 def total_counts(reports: Iterable[CommitRecord]) -> dict[str, int]:
@@ -169,15 +164,5 @@ def _near_ties(prediction: Prediction, limit: float) -> int:
     )
 
 
-def _limit(threshold: float | None) -> float:
-    return math.inf if threshold is None else threshold
-
-
-def _values(table: pa.Table, name: str) -> NDArray[np.generic]:
-    return np.asarray(table[name].to_numpy())
-
-
-def _sentences_with(marked: NDArray[np.generic], lengths: NDArray[np.int64]) -> int:
-    """Count the sentences with a marked word; every sentence has a word."""
-    owners = np.repeat(np.arange(len(lengths)), lengths)
-    return len(np.unique(owners[marked.astype(np.bool_)]))
+def _sum(values: pa.ChunkedArray) -> int:
+    return int(pc.sum(values).as_py() or 0)

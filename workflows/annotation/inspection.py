@@ -17,7 +17,7 @@ from concord.pipeline.exchange.export import ExportForm, ExportReport, export_co
 from concord.pipeline.exchange.label_studio import labeling_config
 from concord.pipeline.exchange.review_queue import QueuedSentence, QueueForm, Quotas, ReviewReport, write_review_queue
 from concord.pipeline.output.collection import read_dead_letters
-from concord.pipeline.output.manifest import sum_outcomes
+from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.run_stats import read_stats
 from concord.pipeline.output.schema import OFFSET_UNIT, SCHEMA_VERSION, SCHEMAS
@@ -41,11 +41,10 @@ def status(output: OutputPath) -> Answer:
     folder = OutputFolder(output)
     plan = folder.plan()
     done = folder.finished_shards(plan)
-    outcome = sum_outcomes(done.values(), is_new=lambda report: report.generation == plan.generation)
+    so_far = Manifest.of(plan, done.values(), read=sum(report.read for report in done.values()))
     finished = folder.is_finished(plan)
     content, change = _finished_content(folder) or (None, None)
     stats, shards = read_stats(folder), len(plan.shards) + len(plan.reused)
-    read_done = sum(report.read for report in done.values())
     values = {
         "output": folder.output,
         "finished": finished,
@@ -53,8 +52,8 @@ def status(output: OutputPath) -> Answer:
         "shards": shards,
         "shards_done": len(done),
         "read": plan.read,
-        "read_done": read_done,
-        **asdict(outcome),
+        "read_done": so_far.read,
+        **{name: getattr(so_far, name) for name in ("annotated", "unchanged", "dead_letters")},
         "collection": content,
         "last_change": change,
         "parser": plan.parser,
@@ -65,8 +64,8 @@ def status(output: OutputPath) -> Answer:
         ("state", "finished" if finished else "not finished; run the same annotate command to resume it"),
         *(_describe_content(content, change) if content and change else ()),
         ("shards", f"{len(done):,} of {shards:,} committed"),
-        ("records", f"{read_done:,} of {plan.read:,} committed"),
-        *([] if finished else [("so far", equation(outcome, read=read_done))]),
+        ("records", f"{so_far.read:,} of {plan.read:,} committed"),
+        *([] if finished else [("so far", equation(so_far))]),
         ("input", plan.config.input),
         ("tagger", describe_component(plan.tagger)),
         ("parser", describe_component(plan.parser)),

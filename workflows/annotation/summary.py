@@ -11,7 +11,7 @@ from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import STAGES, DeadLetter
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import Collection, read_dead_letters
-from concord.pipeline.output.manifest import Manifest, Outcome
+from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.shard_stats import (
     EXTRACTED,
     GUESSED_ENCODINGS,
@@ -43,10 +43,10 @@ _REMARKS = {
 """What is said of some counts, after the noun that they count."""
 
 
-def equation(outcome: Outcome | RunReport, *, read: int) -> str:
+def equation(outcome: Manifest | RunReport) -> str:
     """Format the equation that holds for every run."""
     return (
-        f"{read:,} read = {outcome.annotated:,} annotated + {outcome.unchanged:,} unchanged "
+        f"{outcome.read:,} read = {outcome.annotated:,} annotated + {outcome.unchanged:,} unchanged "
         f"+ {counted(outcome.dead_letters, 'dead letter')}"
     )
 
@@ -55,7 +55,7 @@ def describe_run(report: RunReport, *, config: AnnotateConfig, collection: Colle
     """Describe what a run did, what it found, and where the results are."""
     plan, manifest = collection.plan, collection.manifest
     parts = [
-        equation(report, read=report.read),
+        equation(report),
         "\n".join(describe_changes(report)) if plan.generation else "",
         _dead_letters(report, config, collection),
         *_remarks(manifest),
