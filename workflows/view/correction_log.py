@@ -39,7 +39,7 @@ from concord.pipeline.corrections.fitting import (
     marks_of_tagger,
 )
 from concord.pipeline.documents import join_pieces
-from concord.pipeline.output.collection import SENTENCE_COLUMNS, DocumentRow, SentenceRow
+from concord.pipeline.output.collection import ROW_COLUMNS, DocumentRow, SentenceRow
 from concord.pipeline.output.tables import normalize_name
 from concord.workflows.view.index.opened import DocumentPage, OpenedCollection, read_row
 from concord.workflows.view.index.queries import IndexedDocument, IndexedEntity, get_document
@@ -306,7 +306,7 @@ class CorrectionLog:
         report, row = read_row(self._opened, index, document)
         text, collection = self._opened.text(row), self._opened.collection
         start, stop = document.sentence_row, document.sentence_row + row.n_sentences
-        rows = collection.read_rows(report, "sentences", SENTENCE_COLUMNS, start=start, stop=stop)
+        rows = collection.read_rows(report, "sentences", ROW_COLUMNS["sentences"], start=start, stop=stop)
         pieces = [SentenceRow(**values) for values in rows.to_pylist()]
         start, columns = document.token_row, ["start_char", "end_char"]
         words = collection.read_rows(report, "tokens", columns, start=start, stop=start + row.n_tokens)
