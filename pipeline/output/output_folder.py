@@ -232,7 +232,7 @@ class OutputFolder:
             report = read_commit_record(self.record_path(shard, generation=generation))
         except IntegrityError:
             return None
-        return report if report is not None and self._has_parts(report) else None
+        return report if report is not None and self._has_all(report.files.values()) else None
 
     def require_commit(self, shard: int, *, generation: int) -> CommitRecord:
         """Return the commit record of a shard whose rows or parses are about to be reused; IntegrityError if gone."""
@@ -255,10 +255,9 @@ class OutputFolder:
         reports: dict[int, CommitRecord] = {}
         for shard, generation in shards:
             state = records[generation].get(f"{shard:05d}.json")
-            with suppress(IntegrityError):
-                report = None if state is None else self._cached_record(shard, generation, version=state.etag)
-                if report is not None and all(sizes.get(part.path) == part.size for part in report.files.values()):
-                    reports[shard] = report
+            report = None if state is None else self._read_once(shard, generation, version=state.etag)
+            if report is not None and all(sizes.get(part.path) == part.size for part in report.files.values()):
+                reports[shard] = report
         return reports
 
     def finish(self, plan: Plan, *, keep: int = 1, grace_seconds: float = 3600.0) -> Manifest:
@@ -312,7 +311,7 @@ class OutputFolder:
             manifest is not None
             and manifest.plan == plan.digest
             and {report.shard: report for report in manifest.shards} == self.finished_shards(plan)
-            and all(map(self._has_part, manifest.files("names")))
+            and self._has_all(manifest.files("names"))
             and self.generations.shows_newest()
             and not any(self.orphans(manifest))
         )
@@ -355,7 +354,7 @@ class OutputFolder:
         previous, parts = None, _filled(manifest.files("entities"))
         with suppress(IntegrityError):  # a broken manifest or table is about to be replaced
             current = self.manifest()
-            if current is not None and current.names is not None and self._has_part(current.names):
+            if current is not None and current.names is not None and self._has_all([current.names]):
                 if _filled(current.files("entities")) == parts:
                     return current.names
                 previous = read_part(self.generations.find_part(current.names.path))
@@ -372,19 +371,19 @@ class OutputFolder:
         crash_point("names")
         return names
 
-    def _cached_record(self, shard: int, generation: int, *, version: str) -> CommitRecord | None:
-        """Read a record, again only if it has changed."""
+    def _read_once(self, shard: int, generation: int, *, version: str) -> CommitRecord | None:
+        """Read a record, again only if it has changed; None if it is broken."""
         key = (shard, generation, version)
         if key not in self._records:
-            self._records[key] = read_commit_record(self.record_path(shard, generation=generation))
+            self._records[key] = None
+            with suppress(IntegrityError):
+                self._records[key] = read_commit_record(self.record_path(shard, generation=generation))
         return self._records[key]
 
-    def _has_parts(self, report: CommitRecord) -> bool:
-        return all(map(self._has_part, report.files.values()))
-
-    def _has_part(self, part: DataFile) -> bool:
+    def _has_all(self, parts: Iterable[DataFile]) -> bool:
+        """Tell whether parts exist and have the right size."""
         try:
-            return self.generations.find_part(part.path).stat().st_size == part.size
+            return all(self.generations.find_part(part.path).stat().st_size == part.size for part in parts)
         except OSError as error:
             if error.errno not in ABSENT:
                 raise

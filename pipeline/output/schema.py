@@ -15,11 +15,6 @@ ANNOTATED = "annotated"
 CANDIDATE = "candidate"
 """The source of a row of entities that is none; the rows of a document end with them."""
 
-_VERSION_KEY = "concord.schema_version"
-_PARSER_KEY = "concord.parser"
-_TAGGER_KEY = "concord.tagger"
-_OFFSET_KEY = "concord.offset_unit"
-_CALIBRATION_KEY = "concord.calibration"
 UNCALIBRATED = "none"
 
 
@@ -32,7 +27,8 @@ def _rows(*fields: pa.Field) -> pa.DataType:
 
 
 def _schema(*fields: pa.Field) -> pa.Schema:
-    return pa.schema(fields, metadata={_VERSION_KEY: str(SCHEMA_VERSION), _OFFSET_KEY: OFFSET_UNIT})
+    metadata = {"concord.schema_version": str(SCHEMA_VERSION), "concord.offset_unit": OFFSET_UNIT}
+    return pa.schema(fields, metadata=metadata)
 
 
 POSITION = (
@@ -285,11 +281,9 @@ UNSIGNED = Signature()
 
 def signed_schema(name: str, signature: Signature) -> pa.Schema:
     """Return a table's schema with a signature in its metadata."""
-    signed = {_PARSER_KEY: signature.parser, _TAGGER_KEY: signature.tagger, _CALIBRATION_KEY: signature.calibration}
+    signed = {
+        "concord.parser": signature.parser,
+        "concord.tagger": signature.tagger,
+        "concord.calibration": signature.calibration,
+    }
     return SCHEMAS[name].with_metadata({**SCHEMAS[name].metadata, **signed})
-
-
-def schema_version(schema: pa.Schema) -> int | None:
-    """Return the version in a file's schema; None if it has none."""
-    version = (schema.metadata or {}).get(_VERSION_KEY.encode())
-    return int(version) if version is not None else None

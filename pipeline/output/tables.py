@@ -35,7 +35,6 @@ from concord.pipeline.output.schema import (
     NAMES,
     SCHEMAS,
     TOKENS,
-    UNSIGNED,
     Signature,
     TableName,
     signed_schema,
@@ -74,9 +73,7 @@ def annotated_tables(
     return {name: _table(values, signed_schema(name, signature)) for name, values in columns.items()}
 
 
-def annotated_rows(
-    documents: Iterable[AnnotatedDocument], signature: Signature = UNSIGNED
-) -> dict[str, list[dict[str, Any]]]:
+def annotated_rows(documents: Iterable[AnnotatedDocument], signature: Signature) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of the four tables, with the values that the tables hold, but sooner for a few rows.
 
     PyArrow imports pandas before it builds its first table from lists. The rows of documents lack their language.

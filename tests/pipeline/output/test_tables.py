@@ -21,7 +21,7 @@ from concord.pipeline.documents import (
     ParsedWord,
     part_finder,
 )
-from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, Signature, schema_version
+from concord.pipeline.output.schema import SCHEMA_VERSION, SCHEMAS, Signature
 from concord.pipeline.output.tables import annotated_tables, error_table
 from concord.pipeline.worker.stages import find_offset_fault
 
@@ -63,7 +63,7 @@ def test_annotated_tables_have_the_schemas_and_signatures() -> None:
     assert all(field.metadata[b"description"] for schema in SCHEMAS.values() for field in schema)
     for name, table in tables.items():
         assert table.schema.equals(SCHEMAS[name])
-        assert schema_version(table.schema) == SCHEMA_VERSION
+        assert table.schema.metadata[b"concord.schema_version"] == str(SCHEMA_VERSION).encode()
         assert table.schema.metadata[b"concord.parser"] == b"p@1"
         assert table.schema.metadata[b"concord.tagger"] == b"t@2"
         assert table.schema.metadata[b"concord.calibration"] == b"tokens: isotonic"
