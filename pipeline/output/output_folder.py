@@ -191,8 +191,8 @@ class OutputFolder:
 
     def latest_generation(self) -> int | None:
         """Return the number of the newest plan; None if there is no run."""
-        plans = list_files(self.plans, "*.json")
-        return max((int(path.stem) for path in plans if path.stem.isdecimal()), default=None)
+        plans = (name.removesuffix(".json") for name in names_in(self.plans))
+        return max((int(number) for number in plans if number.isdecimal()), default=None)
 
     def manifest(self) -> Manifest | None:
         """Read the manifest; None while the run is not finished, IntegrityError if it cannot be read."""

@@ -222,11 +222,6 @@ class StorePath:
         return PurePosixPath(self.key).name
 
     @property
-    def stem(self) -> str:
-        """The name without its suffix."""
-        return PurePosixPath(self.key).stem
-
-    @property
     def parent(self) -> "StorePath":
         """The prefix directly above the object."""
         return StorePath(self.scheme, self.bucket, self.key.rpartition("/")[0])
