@@ -42,7 +42,7 @@ def run(folder: Path, documents: int) -> tuple[RunReport, float, float]:
     config = AnnotateConfig.from_mapping(
         {
             "input": str(source),
-            "output": str(folder / "out"),
+            "output": {"path": str(folder / "out")},
             "executor": {"threads": 1},
             "planning": {"shard_bytes": 1},
             "report": False,

@@ -50,7 +50,7 @@ from concord.pipeline.parsing.resolve_parser import load_parser
 from concord.pipeline.plan import Plan
 from concord.pipeline.resources import bound_caches
 from concord.pipeline.worker.shard_worker import ShardWorker
-from concord.workflows.annotation.job import annotate_config
+from concord.workflows.annotation.job import read_annotate_job
 from concord.workflows.corpora import read_corpora
 from concord.workflows.registry import find_entity_tagger
 
@@ -110,7 +110,7 @@ class InConcord:
             return ShardWorker(plan, parser=StoredParses(parses), tagger=self.tagger)
 
         values = {**self._settings, "input": str(source), "output": output, "report": report}
-        job = ResolvedJob.of(annotate_config({}, values=values), OutputFolder(output), self._found)
+        job = ResolvedJob.of(read_annotate_job(None, values=values), OutputFolder(output), self._found)
         done = annotate(job, build=build)
         assert (done.dead_letters, done.words) == (0, sum(parsed.words for parsed in parses))
 

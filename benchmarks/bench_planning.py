@@ -111,7 +111,7 @@ def write_documents(path: Path, documents: int, *, revision: int) -> None:
 def run(source: Path, output: Path) -> dict[str, Any]:
     """Annotate, and return the seconds of planning, shards and finish."""
     config = AnnotateConfig.from_mapping(
-        {"input": str(source), "output": str(output), "executor": {"threads": 1}, "report": False}
+        {"input": str(source), "output": {"path": str(output)}, "executor": {"threads": 1}, "report": False}
     )
     tagger = ResolvedTagger(name="no_tagger", version="1", digest="2" * 64, folder=output, trees=None)
     job = ResolvedJob.of(config, OutputFolder(output), tagger, parser=PARSER)

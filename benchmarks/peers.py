@@ -61,12 +61,12 @@ def load_concord(model: str, settings: Mapping[str, object]) -> Loaded:
     from concord.pipeline.plan import Plan
     from concord.pipeline.resources import bound_caches
     from concord.pipeline.worker.shard_worker import ShardWorker
-    from concord.workflows.annotation.job import annotate_config
+    from concord.workflows.annotation.job import read_annotate_job
     from concord.workflows.registry import find_entity_tagger
 
     bound_caches()
     values = {"input": "", "output": "", "executor.threads": 1, "tagger.model": model, **settings}
-    config = annotate_config({}, values=values)
+    config = read_annotate_job(None, values=values)
     found = find_entity_tagger(model)
     parser, tagger = load_parser(parser_for(found.parser, config.parser)), load_tagger(found.folder)
 
@@ -75,7 +75,7 @@ def load_concord(model: str, settings: Mapping[str, object]) -> Loaded:
 
     def run(path: Path) -> int:
         with TemporaryDirectory() as output:
-            job = annotate_config({}, values={**values, "input": str(path), "output": output})
+            job = read_annotate_job(None, values={**values, "input": str(path), "output": output})
             report = annotate(ResolvedJob.of(job, OutputFolder(output), found), build=build)
         if report.dead_letters:
             raise ValueError(f"{path}: {report.dead_letters} dead letters")

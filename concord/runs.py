@@ -22,7 +22,7 @@ from concord.pipeline.output.verify import part_faults
 from concord.pipeline.storage.output_paths import output_path
 from concord.pipeline.worker.source_texts import SourceTexts
 from concord.workflows.annotation.annotate import annotate_collection
-from concord.workflows.annotation.job import JOB_SUFFIXES, annotate_config, job_values, read_annotate_job, resolve_job
+from concord.workflows.annotation.job import JOB_SUFFIXES, job_values, read_annotate_job, resolve_job
 from concord.workflows.annotation.summary import describe_lost_files
 from concord.workflows.job_files import absolute
 
@@ -237,7 +237,7 @@ def read_text(row: Any, *, settings: Mapping[str, Any] | None = None) -> str:
         ValueError: when it is no row of ``documents``.
     """
     # Validated as the settings of a whole job, so that a misspelt section is an error.
-    job = annotate_config({"input": "", "output": ""}, values=job_values({}, settings))
+    job = read_annotate_job(None, values={"input": "", "output": "", **job_values({}, settings)})
     return SourceTexts(job.reader).read(_document_row(row))
 
 

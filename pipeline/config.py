@@ -248,11 +248,6 @@ class AnnotateConfig(Config):
     report: Annotated[bool, Affects("nothing")] = True
     """Write _run/report.html at the end of the run."""
 
-    @field_validator("output", mode="before")
-    @classmethod
-    def _expand_path(cls, output: Any) -> Any:
-        return OutputConfig(path=output) if isinstance(output, str) else output
-
     @property
     def lasting(self) -> dict[str, Any]:
         """The settings that hold for later runs over the same collection, by dotted keys such as ``output.keep``."""

@@ -56,12 +56,19 @@ def read_annotate_job(
 ) -> AnnotateConfig:
     """Return the annotation job of a file, of values, or of both, with absolute paths.
 
+    An output that is a plain string is a path, and leaves the other keys of its section as they are.
+
     Args:
         values: dotted key -> value, from options of the command line; they take precedence over the file.
         overrides: ``key=value`` of ``--set``; they take precedence over everything.
     """
     job = read_yaml(path) if path is not None else {}
-    return annotate_config(job, values=values, overrides=overrides, where=str(path) if path else "")
+    if isinstance(output := job.get("output"), str):
+        job["output"] = {"path": output}
+    for key, value in [*(values or {}).items(), *map(parse_override, overrides)]:
+        set_value(job, "output.path" if key == "output" and isinstance(value, str) else key, value)
+    make_paths_absolute(job)
+    return AnnotateConfig.from_mapping(job, where=str(path or ""))
 
 
 def resolve_job(config: AnnotateConfig) -> ResolvedJob:
@@ -137,18 +144,3 @@ def read_text_config(options: Mapping[str, Any], settings: Mapping[str, Any] | N
     job = nested(job_values(options, settings))
     make_paths_absolute(job)
     return TextConfig.from_mapping(job)
-
-
-def annotate_config(
-    job: dict[str, Any], *, values: Mapping[str, Any] | None = None, overrides: Sequence[str] = (), where: str = ""
-) -> AnnotateConfig:
-    """Validate an annotation job after setting values, overrides and absolute paths, as in ``read_annotate_job``.
-
-    An output that is a plain string is a path, and leaves the other keys of its section as they are.
-    """
-    if isinstance(path := job.get("output"), str):
-        job["output"] = {"path": path}
-    for key, value in [*(values or {}).items(), *map(parse_override, overrides)]:
-        set_value(job, "output.path" if key == "output" and isinstance(value, str) else key, value)
-    make_paths_absolute(job)
-    return AnnotateConfig.from_mapping(job, where=where)

@@ -99,7 +99,7 @@ def test_workers_that_wait_for_others_to_leave_say_so(
 
 def test_parts_of_two_gpus_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"executor.gpus.*expected a share of one GPU, up to 1, or a whole number"):
-        AnnotateConfig.from_mapping({"input": "in", "output": "out", "executor": {"gpus": 1.5}})
+        AnnotateConfig.from_mapping({"input": "in", "output": {"path": "out"}, "executor": {"gpus": 1.5}})
 
 
 @pytest.mark.slow

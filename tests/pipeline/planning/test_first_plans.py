@@ -343,4 +343,4 @@ def test_many_bytes_are_hashed_in_the_same_way(folder: Path, monkeypatch: pytest
 @pytest.mark.parametrize("encoding", ["utf-88", "hex"])
 def test_encoding_that_cannot_be_used_is_refused(encoding: str) -> None:
     with pytest.raises(ConfigError, match=r"reader\.encoding: .*expected auto or an encoding"):
-        AnnotateConfig.from_mapping({"input": "/in", "output": "/out", "reader": {"encoding": encoding}})
+        AnnotateConfig.from_mapping({"input": "/in", "output": {"path": "/out"}, "reader": {"encoding": encoding}})

@@ -260,7 +260,7 @@ def plan_for(where: Path, *, shard_bytes: int = 500_000, **reader: Any) -> Plan:
     config = AnnotateConfig.from_mapping(
         {
             "input": str(where),
-            "output": "/nowhere/out",
+            "output": {"path": "/nowhere/out"},
             "planning": planning,
             "reader": reader,
             "executor": {"threads": 1},

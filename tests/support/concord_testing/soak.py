@@ -283,7 +283,7 @@ class SoakSetup:
             "report": False,
             **self.settings,
             "input": str(self.folder / "archive"),
-            "output": str(output),
+            "output": {"path": str(output)},
             "executor": {"kind": executor, "threads": 1, "actors": 2},
         }
         return AnnotateConfig.from_mapping(values)
