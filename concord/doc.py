@@ -1,16 +1,13 @@
 """One annotated document in memory: its text with sentences, tokens and entities, fields as in the output's tables."""
 
 import html
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 from concord.pipeline.documents import DeadLetter
 from concord.pipeline.output.collection import (
-    ROW_COLUMNS,
     CollectedDocument,
-    DocumentRow,
     EntityRow,
     SentenceRow,
     TokenRow,
@@ -60,27 +57,18 @@ class Doc:
         return f'<div style="line-height: 1.9; white-space: pre-wrap; max-width: 50em">{body}</div>'
 
 
-def docs_from_rows(rows: Mapping[str, Iterable[dict[str, Any]]], texts: Mapping[str, str]) -> Iterator[Doc]:
-    """Build the documents of rows of the output's tables, in order.
-
-    Args:
-        rows: of documents, sentences, tokens and entities of the same documents.
-        texts: raw text by ``doc_id``.
-    """
-    documents, sentences, tokens, entities = (
-        map(itemgetter(*columns), rows[name]) for name, columns in ROW_COLUMNS.items()
+def doc_of(document: CollectedDocument, text: str, *, context: Any = None) -> Doc:
+    """Return a document of the output's tables with its raw text."""
+    sentences = (
+        sentence._replace(text=text[sentence.start_char : sentence.end_char]) for sentence in document.sentences
     )
-    for row in map(DocumentRow._make, documents):
-        document = CollectedDocument.of(row, sentences, tokens, entities)
-        text = texts[row.doc_id]
-        yield Doc(
-            doc_id=row.doc_id,
-            text=text,
-            sentences=tuple(
-                sentence._replace(text=text[sentence.start_char : sentence.end_char]) for sentence in document.sentences
-            ),
-            entities=document.entities,
-        )
+    return Doc(
+        doc_id=document.row.doc_id,
+        text=text,
+        sentences=tuple(sentences),
+        entities=document.entities,
+        context=context,
+    )
 
 
 def _pieces(doc: Doc) -> Iterator[str]:

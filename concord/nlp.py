@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import count, islice
 from numbers import Integral
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from concord._environment import collection_paused
-from concord.doc import Doc, docs_from_rows
+from concord.doc import Doc, doc_of
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.output.collection import documents_of
 from concord.pipeline.output.schema import SHARD_TABLES, TableName
 from concord.pipeline.texts import TextAnnotator
 from concord.workflows.annotation.job import read_text_config
@@ -74,14 +74,13 @@ class Nlp:
             pairs = [_with_context(item) for item in batch]
             ids = [str(start + number) for number in range(len(pairs))]
             outcomes = self.annotator.annotate([text for text, _ in pairs], ids=ids)
-            texts = {doc_id: text for doc_id, (text, _) in zip(ids, pairs, strict=True)}
             annotated = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
-            docs = docs_from_rows(self.annotator.rows(annotated), texts)
+            documents = documents_of(self.annotator.columns(annotated))
             for doc_id, (text, context), outcome in zip(ids, pairs, outcomes, strict=True):
                 if isinstance(outcome, DeadLetter):
                     yield Doc(doc_id=doc_id, text=text if isinstance(text, str) else "", context=context, error=outcome)
                 else:
-                    yield replace(next(docs), context=context)
+                    yield doc_of(next(documents), text, context=context)
 
     def to_arrow(
         self,

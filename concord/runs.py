@@ -10,11 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from concord.doc import Doc, docs_from_rows
+from concord.doc import Doc, doc_of
 from concord.pipeline.config import Retry
 from concord.pipeline.documents import Part, part_finder
 from concord.pipeline.errors import DeadLetterLimitError, IntegrityError
-from concord.pipeline.output.collection import Collection, DocumentRow, open_collection
+from concord.pipeline.output.collection import (
+    ROW_COLUMNS,
+    Collection,
+    DocumentRow,
+    documents_of,
+    open_collection,
+)
 from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.parquet_parts import read_part
 from concord.pipeline.output.schema import SCHEMAS, TableName
@@ -128,18 +134,16 @@ class Run:
             if shard is None:
                 dead_letters = self.errors.to_table(filter=is_document)["message"].to_pylist()
                 raise KeyError("; ".join([f"{self.output}: no document {doc_id!r}", *dead_letters]))
-            rows = {
-                name: self._collection.read_rows(shard, name, schema.names).filter(is_document).to_pylist()
-                for name, schema in SCHEMAS.items()
-                if name not in {"errors", "names"}
+            tables = {
+                name: self._collection.read_rows(shard, name, SCHEMAS[name].names).filter(is_document)
+                for name in ROW_COLUMNS
             }
-            [row] = rows["documents"]
-            counts = {name: row[f"n_{name}"] for name in ("sentences", "tokens", "entities")}
-            counts["entities"] += row["n_candidates"]
-            if any(len(rows[name]) != count for name, count in counts.items()):
+            [document] = documents_of({name: table.to_pydict() for name, table in tables.items()})
+            row = document.row
+            expected = (1, row.n_sentences, row.n_tokens, row.n_entities + row.n_candidates)
+            if tuple(map(len, tables.values())) != expected:
                 raise pa.ArrowInvalid(f"document {doc_id!r} lacks rows")
-        [doc] = docs_from_rows(rows, {doc_id: self.read_text(row)})
-        return doc
+        return doc_of(document, self.read_text(row))
 
     def page_of(self, entity: Any) -> Part | None:
         """Return the page on which an entity begins, which prints as ``p. 12``; its ``label`` is the number.

@@ -1,8 +1,8 @@
 """Annotate texts in memory, in this process, through the same parse and tag stages as a run over a collection."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document
 from concord.pipeline.identity import ResolvedTagger, component_signature
 from concord.pipeline.job import check_trees, with_terms
 from concord.pipeline.output.schema import UNCALIBRATED, UNSIGNED, Signature
-from concord.pipeline.output.tables import annotated_rows, annotated_tables, error_table
+from concord.pipeline.output.tables import Columns, annotated_columns, annotated_tables, error_table
 from concord.pipeline.parsing.resolve_parser import load_parser, parser_for, parser_identity
 from concord.pipeline.resources import bound_caches, default_threads, free_memory, torch_threads, trim_heap
 from concord.pipeline.worker.stages import ParseStage, TagStage, run_batch
@@ -81,9 +81,9 @@ class TextAnnotator:
     def _run(self, documents: Sequence[Document]) -> list[AnnotatedDocument | DeadLetter]:
         return self._tag.run(self._parse.run(documents))
 
-    def rows(self, annotated: Sequence[AnnotatedDocument]) -> dict[str, list[dict[str, Any]]]:
-        """Return the rows of four tables, as ``annotated_rows`` does."""
-        return annotated_rows(annotated, self._signature)
+    def columns(self, annotated: Sequence[AnnotatedDocument]) -> Mapping[str, Columns]:
+        """Return the columns of four tables, as ``annotated_columns`` does."""
+        return annotated_columns(annotated, self._signature)
 
     def tables(self, outcomes: Sequence[AnnotatedDocument | DeadLetter]) -> dict[str, pa.Table]:
         """Return the five tables of the output for some outcomes, as a run writes them."""

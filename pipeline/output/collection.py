@@ -254,6 +254,15 @@ def read_collection(
         yield from read_shard({name: collection.path(part) for name, part in report.files.items()}, wanted)
 
 
+def documents_of(columns: Mapping[str, Mapping[str, Sequence[Any]]]) -> Iterator[CollectedDocument]:
+    """Build the documents of whole tables, each given by its columns."""
+    documents, *others = (
+        zip(*(columns[table][name] for name in names), strict=True) for table, names in ROW_COLUMNS.items()
+    )
+    for row in map(DocumentRow._make, documents):
+        yield CollectedDocument.of(row, *others)
+
+
 def entity_marks(document: CollectedDocument, text: str) -> list[Mark]:
     """Return the entities of a document with its raw text as marks, in order."""
     return [

@@ -51,8 +51,8 @@ def read_part(
                 groups.append(number)
             bounds += rows
         table = file.read_row_groups(groups, columns=None if columns is None else list(columns))
-    rows = table if columns is None else table.select(columns)
-    return rows.slice(start - first, None if stop is None else stop - start)
+        table = table if columns is None else table.select(columns)
+    return table.slice(start - first, None if stop is None else stop - start)
 
 
 def write_part(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
@@ -36,10 +36,12 @@ from concord.pipeline.output.schema import (
     SCHEMAS,
     TOKENS,
     Signature,
-    TableName,
     signed_schema,
 )
 from concord.pipeline.parsing.stanza_packages import MULTILINGUAL_PACKAGE
+
+Columns: TypeAlias = dict[str, list[Any]]
+"""The values of a table, by the names of its columns."""
 
 _NUMBERED = (PAGE, "chapter")
 _FOR_MANY_LANGUAGES = f"stanza/{MULTILINGUAL_PACKAGE}@"
@@ -69,24 +71,23 @@ def annotated_tables(
     Raises:
         ValueError: for a value that the schema does not allow (UnicodeEncodeError for a lone surrogate).
     """
-    columns = _annotated_columns(documents, signature, keep_text=keep_text)
+    columns = _columns(documents, signature, keep_text=keep_text)
     return {name: _table(values, signed_schema(name, signature)) for name, values in columns.items()}
 
 
-def annotated_rows(documents: Iterable[AnnotatedDocument], signature: Signature) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the four tables, with the values that the tables hold, but sooner for a few rows.
+def annotated_columns(documents: Iterable[AnnotatedDocument], signature: Signature) -> dict[str, Columns]:
+    """Return the columns of the four tables, with the values that the tables hold, but sooner for a few rows.
 
-    PyArrow imports pandas before it builds its first table from lists. The rows of documents lack their language.
+    PyArrow imports pandas before it builds its first table from lists. The columns of documents lack their language.
     """
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for name, columns in _annotated_columns(documents, signature, keep_text=False, language=False).items():
+    tables = _columns(documents, signature, keep_text=False, language=False)
+    for name, columns in tables.items():
         for field in SCHEMAS[name]:
             if pa.types.is_float32(field.type) and field.name in columns:
                 values = columns[field.name]
                 rounded = np.array(values, dtype=np.float32).tolist()
                 columns[field.name] = [None if old is None else new for old, new in zip(values, rounded, strict=True)]
-        rows[name] = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return rows
+    return tables
 
 
 def error_table(dead_letters: Sequence[DeadLetter], signature: Signature) -> pa.Table:
@@ -113,9 +114,9 @@ def without_lost_pages(errors: pa.Table) -> pa.Table:
     return errors.filter(pc.is_null(errors["page"]))
 
 
-def _annotated_columns(
+def _columns(
     documents: Iterable[AnnotatedDocument], signature: Signature, *, keep_text: bool, language: bool = True
-) -> dict[TableName, dict[str, list[Any]]]:
+) -> dict[str, Columns]:
     flat = [_FlatDocument(document, signature.parser) for document in documents]
     columns = _document_columns(flat, signature, keep_text=keep_text)
     if language:
@@ -206,7 +207,7 @@ class _FlatDocument:
         return sum(prediction.sources.count("candidate") for prediction in self.annotated.predictions)
 
 
-def _document_columns(flat: Sequence[_FlatDocument], signature: Signature, *, keep_text: bool) -> dict[str, list[Any]]:
+def _document_columns(flat: Sequence[_FlatDocument], signature: Signature, *, keep_text: bool) -> Columns:
     documents = [item.document for item in flat]
     return {
         **{name: [getattr(document, name) for document in documents] for name in _OF_DOCUMENTS},
@@ -225,7 +226,7 @@ def _document_columns(flat: Sequence[_FlatDocument], signature: Signature, *, ke
     }
 
 
-def _sentence_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
+def _sentence_columns(flat: Sequence[_FlatDocument]) -> Columns:
     sentences = [sentence for item in flat for sentence in item.sentences]
     return {
         "doc_id": [item.document.doc_id for item in flat for _ in item.sentences],
@@ -237,8 +238,8 @@ def _sentence_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
     }
 
 
-def _token_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {name: [] for name in TOKENS.names}
+def _token_columns(flat: Sequence[_FlatDocument]) -> Columns:
+    columns: Columns = {name: [] for name in TOKENS.names}
     for item in flat:
         columns["doc_id"].extend([item.document.doc_id] * len(item.words))
         for number, sentence in enumerate(item.sentences):
@@ -251,7 +252,7 @@ def _token_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
     return columns
 
 
-def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
+def _entity_columns(flat: Sequence[_FlatDocument]) -> Columns:
     rows: list[dict[str, Any]] = []
     for item in flat:
         first, document_text = len(rows), item.document.text
@@ -300,7 +301,7 @@ def _entity_columns(flat: Sequence[_FlatDocument]) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in ENTITIES.names}
 
 
-def _table(columns: dict[str, list[Any]], schema: pa.Schema) -> pa.Table:
+def _table(columns: Columns, schema: pa.Schema) -> pa.Table:
     table = pa.table({name: columns[name] for name in schema.names}, schema=schema)
     for field in schema:
         # Arrow checks required columns for nulls only while it writes the file.

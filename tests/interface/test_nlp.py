@@ -14,11 +14,12 @@ from concord_testing.checkout import CHECKOUT
 from concord_testing.fakes import FakeParser, FakeTagger
 
 import concord
-from concord.doc import Entity, Sentence, Token, docs_from_rows
+from concord.doc import Entity, Sentence, Token, doc_of
 from concord.models.errors import ConfigError, ModelError
 from concord.nlp import Nlp, Text
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.identity import ResolvedTagger
+from concord.pipeline.output.collection import documents_of
 from concord.pipeline.output.schema import SCHEMAS, SHARD_TABLES, TableName
 from concord.pipeline.texts import TextAnnotator
 from concord.pipeline.worker.stages import ParseStage, TagStage
@@ -56,9 +57,8 @@ def test_every_public_name_is_importable() -> None:
 def test_documents_hold_the_values_of_the_tables(nlp: Nlp) -> None:
     texts = ["then Ada met\tCharles Babbage .\n\nthey \U0001f389 spoke .", "", "Ada ."]
     outcomes = nlp.annotator.annotate(texts)
-    rows = {name: table.to_pylist() for name, table in nlp.annotator.tables(outcomes).items()}
-    expected = docs_from_rows(rows, {str(number): text for number, text in enumerate(texts)})
-    assert list(nlp.pipe(texts)) == list(expected)
+    tables = {name: table.to_pydict() for name, table in nlp.annotator.tables(outcomes).items()}
+    assert list(nlp.pipe(texts)) == list(map(doc_of, documents_of(tables), texts))
 
 
 def test_a_text_becomes_a_document_with_true_offsets(nlp: Nlp) -> None:
