@@ -82,7 +82,7 @@ def write_once(final: OutputPath, content: bytes, *, staging: Path | None = None
         StoreError: when the file system has no hard links.
     """
     if isinstance(final, StorePath):
-        return final.write_once(content)
+        return final.write_if(content, None) is not None
     staged = stage_file(staging or final.parent, lambda stream: stream.write(content))
     try:
         final.parent.mkdir(parents=True, exist_ok=True)

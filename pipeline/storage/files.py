@@ -163,12 +163,9 @@ class _Ranges(io.RawIOBase):
 
     def __init__(self, url: str) -> None:
         super().__init__()
-        state = stat_url(url)
-        if state is None:
-            raise InputError(f"{url}: expected a file, found none; check that it exists")
         self._url = url
         self._file = _locate(url)
-        self._state = state
+        self._state = file_state(url)
         self._position = 0
         self._content: bytes | None = None
 

@@ -290,10 +290,6 @@ class StorePath:
         """Write the object in one request, replacing any existing one; S3 verifies its SHA-256."""
         self._request("writing", lambda store: store.put(self.key, content, use_multipart=False), of_bucket=True)
 
-    def write_once(self, content: bytes) -> bool:
-        """Create the object unless it exists; return whether it was created, as by ``write_if``."""
-        return self.write_if(content, None) is not None
-
     def write_if(self, content: bytes, version: Version | None) -> Version | None:
         """Replace a version of the object, or create it if that is None; return the new version.
 

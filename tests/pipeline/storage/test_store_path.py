@@ -54,7 +54,7 @@ def test_a_missing_object_is_a_missing_file(bucket: DisturbedBucket) -> None:
 
 def test_one_of_twenty_writers_creates_an_object(bucket: DisturbedBucket) -> None:
     with ThreadPoolExecutor(20) as pool:
-        created = list(pool.map(lambda number: at(bucket).write_once(b"%d" % number), range(20)))
+        created = list(pool.map(lambda number: at(bucket).write_if(b"%d" % number, None), range(20)))
     assert [b"%d" % number for number, won in enumerate(created) if won] == [at(bucket).read_bytes()]
 
 
@@ -71,7 +71,7 @@ def test_s3_gets_and_keeps_the_sha256_of_every_upload(bucket: DisturbedBucket) -
     import boto3
 
     at(bucket).write(b"part")
-    at(bucket, "new").write_once(b"record")
+    at(bucket, "new").write_if(b"record", None)
     expected = [b64encode(sha256(content).digest()).decode() for content in (b"part", b"record")]
     assert [request.headers["x-amz-checksum-sha256"] for request in bucket.proxy.requests[1:]] == expected
     place = {"Bucket": at(bucket).bucket, "Key": at(bucket).key}
@@ -100,15 +100,15 @@ def test_a_passing_fault_is_not_noticed(bucket: DisturbedBucket, fault: Fault) -
 def test_a_creation_survives_a_passing_fault(bucket: DisturbedBucket, fault: Fault) -> None:
     bucket.proxy.disturb(fault, method="PUT")
     # Where the response was lost, the object is there already.
-    assert at(bucket).write_once(b"first") == (fault != "lost")
-    assert not at(bucket).write_once(b"second")
+    assert (at(bucket).write_if(b"first", None) is None) == (fault == "lost")
+    assert at(bucket).write_if(b"second", None) is None
     assert at(bucket).read_bytes() == b"first"
 
 
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)
 def test_a_creation_is_repeated_when_it_met_another_that_failed(bucket: DisturbedBucket) -> None:
     bucket.proxy.disturb("status", method="PUT", status=409, body=b"<Code>ConditionalRequestConflict</Code>")
-    assert at(bucket).write_once(b"first")
+    assert at(bucket).write_if(b"first", None)
     assert at(bucket).read_bytes() == b"first"
 
 
@@ -122,7 +122,7 @@ def test_a_store_that_fails_on_and_on_is_a_store_error(bucket: DisturbedBucket) 
         lambda: path.read_range(0, 1, etag='"0"'),
         lambda: [*root.walk()],
         lambda: path.write(b""),
-        lambda: path.write_once(b""),
+        lambda: path.write_if(b"", None),
         lambda: path.unlink(missing_ok=True),
     ]
     with ThreadPoolExecutor(len(requests)) as pool:
@@ -138,7 +138,7 @@ def test_a_store_that_never_answers_is_given_up(bucket: DisturbedBucket, monkeyp
     monkeypatch.setitem(object_stores.RETRIES, "max_retries", 1)
     object_stores.clients.clear()
     bucket.proxy.disturb("slow", times=1000, seconds=1)
-    for request in (at(bucket).read_bytes, lambda: at(bucket).write_once(b"")):
+    for request in (at(bucket).read_bytes, lambda: at(bucket).write_if(b"", None)):
         with pytest.raises(StoreError, match="no answer in time"):
             request()
 
@@ -158,7 +158,7 @@ def test_a_refusal_of_s3_is_an_error_of_the_user(
     bucket: DisturbedBucket, status: int, body: bytes, expected: str
 ) -> None:
     bucket.proxy.disturb("status", times=1000, status=status, body=body)
-    for request in (at(bucket).read_bytes, lambda: list(at(bucket).walk()), lambda: at(bucket).write_once(b"")):
+    for request in (at(bucket).read_bytes, lambda: list(at(bucket).walk()), lambda: at(bucket).write_if(b"", None)):
         with pytest.raises(InputError, match=expected) as caught:
             request()
         assert str(caught.value).startswith(str(at(bucket)))
@@ -166,7 +166,7 @@ def test_a_refusal_of_s3_is_an_error_of_the_user(
 
 def test_a_missing_bucket_is_named(bucket: DisturbedBucket) -> None:
     path = StorePath(at(bucket).scheme, "no-such-bucket", "a/b.json")
-    for request in (lambda: list(path.walk()), lambda: path.write(b""), lambda: path.write_once(b"")):
+    for request in (lambda: list(path.walk()), lambda: path.write(b""), lambda: path.write_if(b"", None)):
         with pytest.raises(InputError, match="no such bucket") as caught:
             request()
         assert str(caught.value).startswith(f"{path.scheme}://no-such-bucket: ")
