@@ -10,7 +10,7 @@ from concord.pipeline.documents import STAGES
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.run_stats import RunStats, known_generations, read_stats, write_stats
+from concord.pipeline.output.run_stats import RunStats, known_generations, read_stats, stats_errors, write_stats
 from concord.pipeline.plan import Changes, Plan
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.shard_progress import ShardProgress, Timings
@@ -161,7 +161,8 @@ class RunTally:
             yield
         finally:
             self.wall_seconds = perf_counter() - start
-            self._add_times(folder)
+            with stats_errors(folder):
+                self._add_times(folder)
 
     def _add_times(self, folder: OutputFolder) -> None:
         """Add this call's times to ``stats.json``, and the counts of earlier generations, which may soon be removed."""
@@ -183,10 +184,11 @@ class RunTally:
 
         The first generation needs no record, since nothing is compared with it.
         """
-        stats = read_stats(folder)
-        own = stats.find(self._plan.generation)
-        if own.number > 0 and not own.confirmed:
-            write_stats(folder, stats.replace(own.model_copy(update={"confirmed": True})))
+        with stats_errors(folder):
+            stats = read_stats(folder)
+            own = stats.find(self._plan.generation)
+            if own.number > 0 and not own.confirmed:
+                write_stats(folder, stats.replace(own.model_copy(update={"confirmed": True})))
 
     def result(self, job: ResolvedJob, *, done_before: int) -> RunReport:
         """Return the result of the call, given how many of the plan's shards were committed before it."""

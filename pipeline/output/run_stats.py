@@ -1,6 +1,7 @@
 """What ``stats.json`` keeps of the runs over a collection, and of each generation, of removed ones too."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Self
 
@@ -86,11 +87,17 @@ def read_stats(folder: OutputFolder) -> RunStats:
         return RunStats()
 
 
+@contextmanager
+def stats_errors(folder: OutputFolder) -> Iterator[None]:
+    """Go on where the store fails: missing times are not worth an error, least of all one that hides another."""
+    with suppress(StoreError), store_errors(folder.metadata / STATS_NAME):
+        yield
+
+
 def write_stats(folder: OutputFolder, stats: RunStats) -> None:
-    """Write ``stats.json``, if the store has space: missing times are not worth an error, least of all a second one."""
-    path = folder.metadata / STATS_NAME
-    with suppress(StoreError), store_errors(path):
-        write_atomically(path, f"{stats.model_dump_json(indent=2)}\n".encode(), staging=folder.staging)
+    """Write ``stats.json``."""
+    content = f"{stats.model_dump_json(indent=2)}\n".encode()
+    write_atomically(folder.metadata / STATS_NAME, content, staging=folder.staging)
 
 
 def known_generations(folder: OutputFolder) -> list[GenerationStats]:
