@@ -14,7 +14,7 @@ from concord.pipeline.output.collection import DocumentRow, with_attempts
 from concord.pipeline.output.manifest import CommitRecord, check_equation
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part, write_part
-from concord.pipeline.output.schema import SCHEMAS, Signature, signed_schema
+from concord.pipeline.output.schema import ERRORS, Signature, signed_schema
 from concord.pipeline.output.shard_stats import count_margins, count_rows
 from concord.pipeline.output.tables import annotated_tables, error_table, lost_pages, without_lost_pages
 from concord.pipeline.plan import Plan, RowsToCopy, Shard
@@ -64,12 +64,10 @@ class CommitStage:
         tables, outcomes = self._tabulate(outcomes)
         annotated = [outcome for outcome in outcomes if isinstance(outcome, AnnotatedDocument)]
         dead_letters = with_attempts(shard, [outcome for outcome in outcomes if isinstance(outcome, DeadLetter)])
-        if dead_letters:
-            tables["errors"] = error_table(dead_letters, self._signature)
+        tables["errors"] = error_table(dead_letters, self._signature)
         tables, copied = self._with_copied_rows(shard, tables)
-        letters = tables["errors"].num_rows if "errors" in tables else 0
-        if (lost := lost_pages(tables["documents"], self._signature)).num_rows:
-            tables["errors"] = pa.concat_tables([tables["errors"], lost]) if letters else lost
+        letters = tables["errors"].num_rows
+        tables["errors"] = pa.concat_tables([tables["errors"], lost_pages(tables["documents"], self._signature)])
         stats = count_rows(tables, threshold=self._threshold) | count_margins(annotated, threshold=self._threshold)
         report = CommitRecord(
             shard=shard.index,
@@ -89,12 +87,10 @@ class CommitStage:
         sources = [self._with_texts(_copy_rows(self._folder, rows)) for rows in shard.carries]
         copied = [generation for source in sources for generation in source["documents"][_ANNOTATED_IN].to_pylist()]
         joined: dict[str, pa.Table] = {}
-        for name in SCHEMAS:
+        for name in tables:
             schema = signed_schema(name, self._signature)
-            if parts := [
-                source[name].select(schema.names).cast(schema) for source in (*sources, tables) if name in source
-            ]:
-                joined[name] = pa.concat_tables(parts)
+            parts = [source[name].select(schema.names).cast(schema) for source in (*sources, tables)]
+            joined[name] = pa.concat_tables(parts)
         return joined, copied
 
     def _with_texts(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
@@ -131,12 +127,13 @@ class CommitStage:
                 generation=self._generation,
             )
             for name, table in tables.items()
+            if name in _OWNED or table.num_rows
         }
         return folder.commit(replace(report, files=files))
 
 
 def _copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
-    """Return the tables of the rows to copy; ``errors`` only if a dead letter is among them.
+    """Return the tables of the rows to copy.
 
     The documents have one more column: the generation in which they were annotated.
 
@@ -144,7 +141,7 @@ def _copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
         IntegrityError: when a part cannot be read, or does not hold the rows that the plan counted.
     """
     report = folder.require_commit(rows.shard, generation=rows.generation)
-    tables = {name: read_part(folder.part(report, name)) for name in report.files}
+    tables = {"errors": ERRORS.empty_table()} | {name: read_part(folder.part(report, name)) for name in report.files}
     generations = pa.array(report.document_generations(tables["documents"].num_rows), pa.int64())
     tables["documents"] = tables["documents"].append_column(_ANNOTATED_IN, generations)
     new_ids = {rename.was: rename.now.doc_id for rename in rows.renames if rename.was != rename.now.doc_id}
@@ -155,12 +152,8 @@ def _copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
         changed = (name.now for name in rows.renames if column.startswith("source_") or not name.is_extracted)
         values = {document.doc_id: getattr(document, column) for document in changed}
         tables["documents"] = _replace(tables["documents"], column, values)
-    if "errors" in tables:
-        tables["errors"] = without_lost_pages(tables["errors"])
-        tables["errors"] = _drop_dead_letters(tables["errors"], set(rows.without_dead_letters))
-        if not tables["errors"].num_rows:
-            del tables["errors"]
-    records = tables["documents"].num_rows + (tables["errors"].num_rows if "errors" in tables else 0)
+    tables["errors"] = _drop_dead_letters(without_lost_pages(tables["errors"]), set(rows.without_dead_letters))
+    records = tables["documents"].num_rows + tables["errors"].num_rows
     if records != rows.records:
         raise IntegrityError(
             f"{folder.output}: shard {rows.shard:05d} of generation {rows.generation}: expected {rows.records} records "
