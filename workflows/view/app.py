@@ -226,11 +226,8 @@ def _report_endpoint(viewer: Viewer) -> Callable[[Request], Response]:
     def answer(_: Request) -> Response:
         try:
             content = read_bytes(viewer.opened.output / "_run" / REPORT_NAME)
-        except (FileNotFoundError, ConcordError) as error:
-            message = (
-                str(error) if isinstance(error, ConcordError) else "The run wrote no report; 'concord report' does."
-            )
-            values = {"heading": "No report", "message": message}
+        except (FileNotFoundError, ConcordError):
+            values = {"heading": "No report", "message": "The run wrote no report; 'concord report' does."}
             return _render(viewer, Query("/report", {}), Page("message.html.j2", values), status=404)
         return HTMLResponse(content, headers={"Content-Security-Policy": _REPORT_POLICY})
 

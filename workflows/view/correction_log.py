@@ -94,15 +94,6 @@ class CurrentDocument:
         starts, ends = {word[0] for word in words}, {word[1] for word in words}
         return place.start in starts and place.end in ends
 
-    def sentence_of(self, start: int) -> int:
-        """Return the number of the sentence in which a place starts."""
-        return max(bisect_right(self.starts, start) - 1, 0)
-
-    def fault(self, corrections: Sequence[Correction]) -> str:
-        """Return why the first of some new corrections that does not fit does not; empty if all do."""
-        misfits = fit_corrections(corrections, self.text, self.sentences).misfits
-        return misfits[0].reason if misfits else ""
-
     def words_at(self, sentence: int, start: int, end: int) -> Offsets | None:
         """Return where the words begin and end that some characters touch, of a sentence as a browser shows it.
 
@@ -409,8 +400,8 @@ class CorrectionLog:
             lines: list[Correction] = []
             for change in of_document:
                 lines += self._changed(document, state, change, {line.old for line in lines}, seen=seen)
-            if fault := document.fault(lines):
-                raise RefusedError(fault)
+            if misfits := fit_corrections(lines, document.text, document.sentences).misfits:
+                raise RefusedError(misfits[0].reason)
             for line in lines:
                 when = when or line.when
                 yield line.model_copy(update={"when": when})

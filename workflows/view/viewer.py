@@ -156,14 +156,12 @@ def _load(plan: Plan) -> "Tagger":
 
     folder = Path(plan.tagger_folder)
     try:
-        if tagger_digest(folder) != plan.tagger.digest:
-            raise UnavailableError(f"The tagger of this collection is not at {folder} any more: another one is.")
-        # The device of the run may be one that this machine lacks.
-        return load_tagger(folder, device="auto")
-    except UnavailableError:
-        raise
+        if tagger_digest(folder) == plan.tagger.digest:
+            # The device of the run may be one that this machine lacks.
+            return load_tagger(folder, device="auto")
     except ConcordError as error:
         raise UnavailableError(f"The tagger of this collection cannot be loaded: {error}") from None
+    raise UnavailableError(f"The tagger of this collection is not at {folder} any more: another one is.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

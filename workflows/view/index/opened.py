@@ -32,7 +32,7 @@ from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.source_texts import SourceTexts
 from concord.workflows.job_files import cache_folder
 from concord.workflows.view.index.queries import IndexedDocument, IndexedEntity
-from concord.workflows.view.index.search_index import SLOT_BITS, Progress, SearchIndex, select, shard_key
+from concord.workflows.view.index.search_index import SLOT_BITS, VERSION, Progress, SearchIndex, select, shard_key
 from concord.workflows.view.page import UnavailableError
 
 _LOOK_SECONDS = 2.0
@@ -65,7 +65,7 @@ class OpenedCollection:
         """Why the index could not be updated; empty if it could."""
         self.progress = Progress(0, 0)
         name = sha256(str(self.output).encode()).hexdigest()[:16]
-        self.index = SearchIndex((cache or cache_folder() / "view") / f"{name}.sqlite")
+        self.index = SearchIndex((cache or cache_folder() / "view") / f"{name}-{VERSION}.sqlite")
         self.collection = self._look()
 
     @property

@@ -195,6 +195,7 @@ def _running_sum(values: Numbers) -> Numbers:
 
 
 VERSION = 7
+"""Of the tables and how their rows are computed; each has a file of its own."""
 SLOT_BITS = 32
 """Numbers of documents and sentences are ``shard slot << SLOT_BITS | row in its part``."""
 BANDS = (0.5, 0.8, 0.95)
@@ -252,10 +253,6 @@ _COLUMNS = {
     ),
     "errors": ("doc_id", "source_uri", "position", "stage", "error", "message", "attempts", "page"),
 }
-_TABLES = (
-    *("documents", "meta", "fields", "entities", "dead_letters", "kinds"),
-    *("names", "name_labels", "variants", "words", "shards"),
-)
 BAND = f"coalesce({' + '.join(f'(confidence >= {limit})' for limit in BANDS)}, -1)"
 
 
@@ -270,16 +267,15 @@ class SearchIndex:
     """The index of one collection. Any number of threads and processes may read while one of them updates."""
 
     def __init__(self, path: Path) -> None:
-        """Open the index, or make a new one where there is none of this version."""
+        """Open the index, or make a new one where there is none."""
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         # The texts of a collection are nobody else's business.
         path.touch(mode=0o600)
         with self._writing() as index:
-            if index.execute("PRAGMA user_version").fetchone()[0] != VERSION:
-                for statement in (*(f"DROP TABLE IF EXISTS {name}" for name in _TABLES), *_SCHEMA.split(";")):
+            if index.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
+                for statement in _SCHEMA.split(";"):
                     index.execute(statement)
-                index.execute(f"PRAGMA user_version = {VERSION}")
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:

@@ -1,6 +1,7 @@
 """The forms that correct, and the pages that list corrections, equal words everywhere, and where people differ."""
 
 import sqlite3
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -268,26 +269,22 @@ def choose(document: CurrentDocument, at: str) -> ChosenWords | None:
 
 
 def _places(document: CurrentDocument, title: str, surface: str, label: str | None) -> Iterator[ListedPlace]:
-    for start, end in find_occurrences(document.text, surface):
+    doc_id, text = document.row.doc_id, document.text
+    for start, end in find_occurrences(text, surface):
         place = document.place(start, end)
         # Without an entity there is nothing to change to no entity.
         if document.holds(place) and (label or place.found) and not document.is_corrected(place, label):
-            yield _listed_place(document, title, place, label)
-
-
-def _listed_place(document: CurrentDocument, title: str, place: Place, label: str | None) -> ListedPlace:
-    text = document.text
-    return ListedPlace(
-        doc_id=place.doc_id,
-        title=title,
-        sent_id=document.sentence_of(place.start),
-        left=text[max(0, place.start - _CONTEXT) : place.start],
-        match=text[place.start : place.end],
-        right=text[place.end : place.end + _CONTEXT],
-        labels=tuple(dict.fromkeys(mark.type for mark in place.found)),
-        longer=() if place.is_whole else tuple(mark.text for mark in place.found),
-        change=Change(place.doc_id, place.start, place.end, label).encoded,
-    )
+            yield ListedPlace(
+                doc_id=doc_id,
+                title=title,
+                sent_id=max(bisect_right(document.starts, start) - 1, 0),
+                left=text[max(0, start - _CONTEXT) : start],
+                match=text[start:end],
+                right=text[end : end + _CONTEXT],
+                labels=tuple(dict.fromkeys(mark.type for mark in place.found)),
+                longer=() if place.is_whole else tuple(mark.text for mark in place.found),
+                change=Change(doc_id, start, end, label).encoded,
+            )
 
 
 def _reasons(viewer: Viewer, index: sqlite3.Connection, state: LogState, lines: Sequence[Correction]) -> dict[str, str]:
