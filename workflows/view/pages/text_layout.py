@@ -3,8 +3,11 @@
 import re
 import unicodedata
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from concord.models.labels import OUTSIDE, split_label
@@ -256,6 +259,7 @@ class _Piece(NamedTuple):
     token: TokenRow
     gap: str
     text: str
+    entity: IndexedEntity | None
 
 
 def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[list[ShownSentence]]:
@@ -265,30 +269,14 @@ def lay_out(page: DocumentPage, names: KnownNames, *, tree: int | None) -> list[
         names: the names of entities anywhere in the document; where one is not labelled, it is marked.
         tree: the number of the sentence whose tree is shown.
     """
-    entities = iter(page.entities)
-    current = next(entities, None)
+    entities = deque(page.entities)
     paragraphs: list[list[ShownSentence]] = [[]]
     before = page.before
     for sentence in page.sentences:
         segments: list[Segment] = []
-        loose: list[_Piece] = []
-        end = sentence.start_char
-        for token in sentence.tokens:
-            gap, text = ("", "") if token.start_char < end else (page.slice(end, token.start_char), token.text)
-            end = max(end, token.end_char)
-            while current is not None and current.end <= token.start_char:
-                current = next(entities, None)
-            if current is None or token.start_char < current.start:
-                loose.append(_Piece(token, gap, text))
-                continue
-            segments += _plain(page, loose, names)
-            loose = []
-            if not segments or segments[-1].entity != current:
-                segments.append(_entity(current, sentence))
-            if token.changed and current.number >= 0:
-                _note_draft(segments[-1], token, current.label)
-            _append(segments[-1].words, _Piece(token, gap, text))
-        segments += _plain(page, loose, names)
+        for entity, group in groupby(_pieces(page, sentence, entities), key=attrgetter("entity")):
+            pieces = list(group)
+            segments += _plain(page, pieces, names) if entity is None else [_labelled(entity, sentence, pieces)]
         space, before = page.slice(before, sentence.start_char), sentence.end_char
         if _PARAGRAPH.search(space) and paragraphs[-1]:
             paragraphs.append([])
@@ -318,7 +306,18 @@ def band(value: float, limits: Sequence[float]) -> int:
     return bisect_right(limits, value)
 
 
-def _entity(row: IndexedEntity, sentence: SentenceRow) -> Segment:
+def _pieces(page: DocumentPage, sentence: SentenceRow, entities: deque[IndexedEntity]) -> Iterator[_Piece]:
+    """Yield the words of a sentence, and drop the entities that end before them."""
+    end = sentence.start_char
+    for token in sentence.tokens:
+        gap, text = ("", "") if token.start_char < end else (page.slice(end, token.start_char), token.text)
+        end = max(end, token.end_char)
+        while entities and entities[0].end <= token.start_char:
+            entities.popleft()
+        yield _Piece(token, gap, text, entities[0] if entities and entities[0].start <= token.start_char else None)
+
+
+def _labelled(row: IndexedEntity, sentence: SentenceRow, pieces: Sequence[_Piece]) -> Segment:
     sure = "" if row.confidence is None else f", confidence {row.confidence:.2f}"
     unsure = "" if row.uncertainty is None else f", uncertainty {row.uncertainty:.2f}"
     note = f"{row.label}{sure}{unsure}, decided by stage {'two' if row.refined else 'one'}"
@@ -326,7 +325,10 @@ def _entity(row: IndexedEntity, sentence: SentenceRow) -> Segment:
         note = f"{row.label}, corrected by a person"
     if row.number < 0:
         note = f"{note if row.origin else row.label}, not in the tables yet"
-    return Segment(
+    # What stage one said, if the type or the boundary differs.
+    changed = (split_label(piece.token.draft_ner)[1] for piece in pieces if piece.token.changed and row.number >= 0)
+    drafts = ("other bounds" if draft == row.label else draft or NO_ENTITY for draft in changed)
+    segment = Segment(
         words=[],
         entity=row,
         start=row.start,
@@ -334,17 +336,13 @@ def _entity(row: IndexedEntity, sentence: SentenceRow) -> Segment:
         name=row.name,
         strength=len(STRENGTHS) if row.confidence is None else band(row.confidence, STRENGTHS),
         note=f"{note}, source: {row.origin}" if row.origin not in {None, "", "corrected"} else note,
+        drafts=tuple(dict.fromkeys(drafts)),
         begins=row.start >= sentence.start_char,
         ends=row.end <= sentence.end_char,
     )
-
-
-def _note_draft(segment: Segment, token: TokenRow, label: str) -> None:
-    """Add the draft of a word to its entity, if the type or the boundary differs."""
-    draft = split_label(token.draft_ner)[1] or NO_ENTITY
-    draft = "other bounds" if draft == label else draft
-    if draft not in segment.drafts:
-        segment.drafts = (*segment.drafts, draft)
+    for piece in pieces:
+        _append(segment.words, piece)
+    return segment
 
 
 def _plain(page: DocumentPage, pieces: Sequence[_Piece], names: KnownNames) -> Iterator[Segment]:
