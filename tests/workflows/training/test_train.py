@@ -255,7 +255,7 @@ def test_a_folder_of_another_training_is_refused_once_that_has_a_state(train_fil
         (("--set", "model.lstm.hiden=3"), "model: lstm.hiden: unknown key; did you mean 'hidden'"),
         (("--set", "tagger=bilstm_crff"), "did you mean 'bilstm_crf'"),
         (("--set", "model.encoder={source: no_such_package}"), "no_such_package"),
-        (("--set", "data.dev=null"), "data.dev."),
+        (("--set", "data.dev=null"), "data.dev: input should be a valid array"),
     ],
 )
 def test_what_a_training_cannot_do_is_named(
