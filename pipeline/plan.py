@@ -181,8 +181,6 @@ class Source(Config):
     """Absolute path, or URL."""
     format: str
     """As ReaderConfig.format, but auto."""
-    size: int
-    """Bytes on disk."""
     sha256: str
     """SHA-256 of the bytes on disk, in hex; empty where they cannot be read."""
     records: int

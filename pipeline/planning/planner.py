@@ -29,7 +29,6 @@ from concord.pipeline.planning.input_diff import (
 )
 from concord.pipeline.planning.inputs import (
     FileHashes,
-    InputFile,
     Inputs,
     check_text_field,
     check_unchanged,
@@ -129,7 +128,6 @@ class Planner:
             and finished.corrected == self._corrections_digests
             and finished.config.deciding_values() == self._config.deciding_values()
             and finished.libraries == libraries_of(finished.libraries)
-            and finished.ignored == self._inputs.ignored
             and [(source.uri, source.format) for source in finished.sources]
             == [(file.path, file.format) for file in files]
             and [source.sha256 for source in finished.sources] == [*self.hashes.hash(files).values()]
@@ -157,7 +155,11 @@ class Planner:
         digests = self.hashes.hash(files)
         check_unchanged(config.input, files)
         self._check_removed(work.changes, existing)
-        sources = tuple(_source(file, digests[file.path], *scan.found[file.path]) for file in files)
+        sources = tuple(
+            Source(uri=file.path, format=file.format, sha256=digests[file.path], records=records, is_lost=is_lost)
+            for file in files
+            for records, is_lost in [scan.found[file.path]]
+        )
         to_read = {piece.uri for shard in work.shards for piece in shard.pieces if is_url(piece.uri)}
         return Plan(
             schema_version=SCHEMA_VERSION,
@@ -365,11 +367,4 @@ def _piece(stretch: Sequence[InputRecord]) -> Piece:
         retries=tuple((record.scanned.position, record.attempts) for record in stretch if record.attempts),
         name=first.file.name,
         fault=last.scanned.fault,
-    )
-
-
-def _source(file: InputFile, sha256: str, records: int, is_lost: bool) -> Source:
-    """Return a file as the plan names it."""
-    return Source(
-        uri=file.path, format=file.format, size=file.state.size, sha256=sha256, records=records, is_lost=is_lost
     )

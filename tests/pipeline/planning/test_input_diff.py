@@ -58,8 +58,7 @@ def existing_output(
         documents=rows,
         dead_letters=dead_letters,
         files={
-            uri: Source(uri=uri, format="jsonl", size=0, sha256="0" * 64, records=records.count(uri))
-            for uri in set(records)
+            uri: Source(uri=uri, format="jsonl", sha256="0" * 64, records=records.count(uri)) for uri in set(records)
         },
     )
 
