@@ -1,11 +1,8 @@
 """The text that a finished run prints: what it did, what it found, and where the results are."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from textwrap import shorten
-
-import pyarrow.parquet as pq
 
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import STAGES, DeadLetter
@@ -20,11 +17,10 @@ from concord.pipeline.output.shard_stats import (
     REPLACED,
     total_counts,
 )
-from concord.pipeline.output.tables import normalize_name, without_candidates
 from concord.pipeline.plan import Plan
+from concord.pipeline.report.html import count_names
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.object_stores import StorePath
-from concord.pipeline.storage.output_paths import arrow_source
 from concord.workflows.console import counted, indented, short_path, short_source, table
 
 LEAST_SECONDS = 0.1
@@ -160,7 +156,8 @@ def _work_done(report: RunReport) -> str:
 def _found(report: RunReport, collection: Collection) -> str:
     counts = total_counts(collection.manifest.shards)
     kinds = {key.partition(".")[2]: count for key, count in counts.items() if key.startswith("entities.")}
-    names = _frequent_names(collection) if counts["entities"] <= MOST_ENTITIES else {}
+    types = count_names(collection)[0] if counts["entities"] <= MOST_ENTITIES else ()
+    names = {kind.label: kind.names[:SHOWN_NAMES] for kind in types}
     rows = [
         (kind, count, ", ".join(f"{name} {times:,}" for name, times in names.get(kind, ())))
         for kind, count in sorted(kinds.items(), key=lambda item: -item[1])
@@ -179,20 +176,6 @@ def _found(report: RunReport, collection: Collection) -> str:
         changed = counts["bf16.changed_tokens"]
         lines.append(f"  bf16 changed {changed:,} of {compared:,} labels compared with fp32 ({changed / compared:.3%})")
     return "\n".join(lines)
-
-
-def _frequent_names(collection: Collection) -> dict[str, list[tuple[str, int]]]:
-    """Return the most frequent names of each type with their counts; ties are broken alphabetically."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for part in collection.parts("entities"):
-        columns = pq.read_table(arrow_source(part), columns=["label", "text", "source"])
-        for group in without_candidates(columns).group_by(["label", "text"]).aggregate([([], "count_all")]).to_pylist():
-            counts[group["label"], normalize_name(group["text"])] += group["count_all"]
-    frequent: dict[str, list[tuple[str, int]]] = {}
-    for (kind, name), times in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        if len(frequent.setdefault(kind, [])) < SHOWN_NAMES:
-            frequent[kind].append((name, times))
-    return frequent
 
 
 def _places(report: RunReport, plan: Plan) -> str:
