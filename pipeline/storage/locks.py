@@ -48,7 +48,8 @@ def write_lock(path: OutputPath) -> Iterator[Check]:
         IntegrityError: when something else is in its place.
         StoreError: when there is no space, or the store fails.
     """
-    holder = f"process {os.getpid()} of {_user()} on {socket.gethostname()} since {_now()} ({uuid4().hex})".encode()
+    who, since = f"process {os.getpid()} of {_user()} on {socket.gethostname()}", datetime.now(UTC)
+    holder = f"{who} since {since:%Y-%m-%d %H:%M:%S} UTC ({uuid4().hex})".encode()
     if isinstance(path, StorePath):
         with _Lease(path, holder).kept() as check:
             yield check
@@ -237,10 +238,6 @@ def _user() -> str:
     with suppress(KeyError, OSError):
         return getpass.getuser()
     return f"user {os.getuid()}"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
 
 
 def _after_fork() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
-from typing import TypeVar
 
 from concord.models.data.outputs import Prediction, Source
 from concord.models.labels import OUTSIDE, Span
@@ -17,19 +16,17 @@ from concord.pipeline.worker.stages import cut_prediction, join_predictions
 
 logger = logging.getLogger(__name__)
 
-OutcomeT = TypeVar("OutcomeT", AnnotatedDocument, DeadLetter, AnnotatedDocument | DeadLetter)
 
-
-def correct_documents(outcomes: list[OutcomeT], corrections: Sequence[Correction]) -> list[OutcomeT]:
-    """Correct the documents among some outcomes; without corrections the outcomes are returned as they are.
+def correct_documents(
+    outcomes: Sequence[AnnotatedDocument | DeadLetter], corrections: Sequence[Correction]
+) -> list[AnnotatedDocument | DeadLetter]:
+    """Correct the documents among some outcomes.
 
     A correction that does not fit leaves the document as it is, with a warning.
 
     Args:
         corrections: in the order of the log.
     """
-    if not corrections:
-        return outcomes
     by_document = group_by_document(corrections)
     return [
         _correct_document(outcome, by_document[outcome.parsed.document.doc_id])
