@@ -22,6 +22,12 @@ class ComponentIdentity(Config):
     terms: str | None = Field(default=None, exclude_if=lambda terms: terms is None)
     """SHA-256 in hex of the list of terms that a tagger is run with."""
 
+    @property
+    def description(self) -> str:
+        """Its name, version and the beginning of its digest."""
+        version = f" version {self.version}" if self.version else ""
+        return f"{self.name}{version}, {self.digest[:12]}"
+
 
 def row_settings(
     config: AnnotateConfig, parser: ComponentIdentity, tagger: ComponentIdentity, schema: int

@@ -22,7 +22,6 @@ from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.schema import SCHEMAS
 from concord.pipeline.output.tables import without_candidates
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.workflows.annotation.summary import describe_component
 from concord.workflows.console import Answer, counted, indented, table
 
 KINDS = ("same", "different", "only_first", "only_second")
@@ -287,7 +286,7 @@ def _describe(diff: Diff) -> str:
 def _describe_sides(diff: Diff) -> str:
     rows = [
         (
-            *(name, side.output, describe_component(side.plan.tagger), describe_component(side.plan.parser)),
+            *(name, side.output, side.plan.tagger.description, side.plan.parser.description),
             side.manifest.dead_letters,
         )
         for name, side in (("A", diff.first), ("B", diff.second))

@@ -32,7 +32,6 @@ from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.names.language import language_of
 from concord.pipeline.storage.files import file_sha256
 from concord.workflows import corpora
-from concord.workflows.annotation.summary import describe_component
 from concord.workflows.console import Answer, counted, plain, table
 from concord.workflows.corpora import Documents, gold_format, read_corpora, read_gold_for, rename, without_labels
 
@@ -496,8 +495,8 @@ def _describe_comparison(job: CompareJob, comparison: Comparison) -> str:
     header = ("", "A", "B", "B - A", "from", "to", "p", "Holm", "detectable", f"{comparison.unit}s differ")
     return "\n".join(
         [
-            f"A  {describe_component(job.first.identity)}",
-            f"B  {describe_component(job.second.identity)}",
+            f"A  {job.first.identity.description}",
+            f"B  {job.second.identity.description}",
             f"on {', '.join(job.data)}: {size}{unit_note}",
             *left_out,
             "",

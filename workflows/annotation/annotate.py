@@ -16,7 +16,7 @@ from concord.pipeline.output.run_stats import STATS_NAME, read_stats
 from concord.pipeline.output.shard_stats import collection_counts, total_counts
 from concord.pipeline.run_report import RunReport
 from concord.pipeline.storage.output_paths import read_bytes
-from concord.workflows.annotation.summary import describe_changes, describe_component, describe_run
+from concord.workflows.annotation.summary import describe_changes, describe_run
 from concord.workflows.console import Answer, counted, plain, table, warn
 from concord.workflows.mlflow_client import EXPERIMENT, TrackingError, code_tags, open_run
 from concord.workflows.progress import RunProgress
@@ -66,7 +66,7 @@ def preview(job: ResolvedJob) -> Answer:
         ("shards", f"{report.shards - report.done_before:,} to do"),
         ("time", "unknown: no run has been timed here yet" if seconds is None else f"about {seconds:,.0f} s"),
         ("parser", config.parser.package if config.parser.trees else f"{config.parser.package}, without trees"),
-        ("tagger", describe_component(job.tagger.identity)),
+        ("tagger", job.tagger.identity.description),
         ("executor", _executor(config)),
     ]
     values = {"dry_run": True, "taken": job.taken, "named": report.named, "expected_seconds": seconds, "config": config}

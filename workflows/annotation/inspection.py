@@ -25,7 +25,7 @@ from concord.pipeline.output.shard_stats import collection_counts
 from concord.pipeline.output.verify import verify as find_faults
 from concord.pipeline.report.html import write_report
 from concord.pipeline.storage.output_paths import OutputPath
-from concord.workflows.annotation.summary import describe_component, describe_content, equation
+from concord.workflows.annotation.summary import describe_content, equation
 from concord.workflows.console import Answer, counted, indented, short_path, short_source, table
 from concord.workflows.progress import counting
 
@@ -67,8 +67,8 @@ def status(output: OutputPath) -> Answer:
         ("records", f"{so_far.read:,} of {plan.read:,} committed"),
         *([] if finished else [("so far", equation(so_far))]),
         ("input", plan.config.input),
-        ("tagger", describe_component(plan.tagger)),
-        ("parser", describe_component(plan.parser)),
+        ("tagger", plan.tagger.description),
+        ("parser", plan.parser.description),
     ]
     if stats.words_per_second:
         rows.append(("speed", f"{stats.words_per_second:,.0f} words/s"))

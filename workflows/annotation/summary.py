@@ -6,7 +6,6 @@ from textwrap import shorten
 
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.documents import STAGES, DeadLetter
-from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import Collection, read_dead_letters
 from concord.pipeline.output.manifest import Manifest
 from concord.pipeline.output.shard_stats import (
@@ -78,12 +77,6 @@ def describe_content(counts: Mapping[str, int]) -> str:
         f"{counts['entities']:,} entities in {counted(counts['documents'], 'document')}, "
         f"{counted(counts['sentences'], 'sentence')}, {counted(counts['tokens'], 'word')}"
     )
-
-
-def describe_component(identity: ComponentIdentity) -> str:
-    """Format name, version and the beginning of the digest of a parser or tagger."""
-    version = f" version {identity.version}" if identity.version else ""
-    return f"{identity.name}{version}, {identity.digest[:12]}"
 
 
 def _made_all(report: RunReport) -> bool:
@@ -181,8 +174,8 @@ def _found(report: RunReport, collection: Collection) -> str:
 def _places(report: RunReport, plan: Plan) -> str:
     output = short_path(report.output)
     rows = [
-        ("parser", describe_component(plan.parser)),
-        ("tagger", describe_component(plan.tagger)),
+        ("parser", plan.parser.description),
+        ("tagger", plan.tagger.description),
         ("report", str(short_path(report.report)) if report.report is not None else f"concord report {output}"),
     ]
     if report.read:
