@@ -23,7 +23,7 @@ from environment import environment
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import Document
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers import extraction
+from concord.pipeline.readers.extraction import EXTRACTION
 from concord.pipeline.readers.read_file import format_of, read_piece, scan_file
 
 PARAGRAPH_WORDS = 80
@@ -98,7 +98,7 @@ def _block(text: str) -> str:
 
 def _seconds() -> float:
     """Return the processor time of this process and of the one that extracts, which is ended."""
-    extraction.close_idle()
+    EXTRACTION.close()
     times = os.times()
     return sum(times[:4])
 
@@ -106,7 +106,7 @@ def _seconds() -> float:
 def _start() -> float:
     """Return the seconds in which the process that extracts starts and ends."""
     start = _seconds()
-    extraction.isolated(len, b"", config=ReaderConfig())
+    EXTRACTION.one(len, b"", config=ReaderConfig())
     return _seconds() - start
 
 

@@ -21,7 +21,7 @@ from typing_extensions import override
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.documents import NO_TEXT, DeadLetter, Document, Lost
 from concord.pipeline.plan import Piece
-from concord.pipeline.readers.extraction import is_short_of_memory, isolated, isolated_each, outcome
+from concord.pipeline.readers.extraction import EXTRACTION, is_short_of_memory, outcome
 from concord.pipeline.readers.files import Decoded, Encoding, read_whole
 from concord.pipeline.readers.records import RecordError, ScannedRecord, dead_letter, reason_of, too_large
 from concord.pipeline.storage.atomic_writes import CODECS
@@ -105,7 +105,7 @@ class FileReader(Reader):
                 # A large file, as of thousands of pages, may take longer: a second for each MB.
                 seconds = config.extraction_seconds + len(content) // 1_000_000
                 limits = config.model_copy(update={"extraction_seconds": seconds})
-                extract, digest = partial(isolated, extract, config=limits), sha256(content).hexdigest()
+                extract, digest = partial(EXTRACTION.one, extract, config=limits), sha256(content).hexdigest()
             document = _document(extract(), piece, piece.name, 0, digest)
             if self.extracts and any(lost.error == NO_TEXT for lost in document.lost):
                 raise RecordError(NO_TEXT, "; ".join(lost.message for lost in reversed(document.lost)))
@@ -240,7 +240,7 @@ class CollectionReader(Reader):
         extract = partial(extract_checked, self.extract, config=config, kind="record")
         for batch in batches:
             found = (
-                isolated_each(extract, [(record,) for record in batch], config=config)
+                EXTRACTION.each(extract, [(record,) for record in batch], config=config)
                 if self.extracts
                 else [outcome(extract, record) for record in batch]
             )
@@ -298,7 +298,7 @@ class ArchiveReader(CollectionReader):
     def split(self, path: str, config: ReaderConfig, start: int = 0) -> Iterator[Record]:
         """Find the records of a file from the one on that begins at ``start``, the same ones wherever it starts.
 
-        It runs in the process that asks, and so must not call code that a file may break, except by ``isolated``.
+        It runs in the process that asks, and so must not call code that a file may break, except by ``EXTRACTION``.
         """
 
     def finds(self, path: str, config: ReaderConfig) -> bool:
@@ -465,7 +465,7 @@ def as_record_errors(kind: str) -> Iterator[None]:
         yield
     except (RecordError, MemoryError):
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a library raises
+    except Exception as error:  # noqa: BLE001 - whatever a library raises
         if is_short_of_memory() or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
             raise MemoryError from None
         raise RecordError(

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -92,20 +93,29 @@ class Isolation:
         for _ in range(_ATTEMPTS):
             child = self._take()
             answer = child.ask(request, on_wait)
-            if answer is None and len(calls) > 1:
-                return [
-                    found for call in calls for found in self.each(function, [call], config=config, on_wait=on_wait)
-                ]
-            if answer is not None or not child.is_innocent:
+            if answer is not None:
+                self._put_back(child)
+                return answer
+            if len(calls) > 1:
+                alone = (self.each(function, [call], config=config, on_wait=on_wait) for call in calls)
+                return [*chain.from_iterable(alone)]
+            if not child.is_innocent:
                 break
-        if answer is None:
-            return [child.fault(config, self)]
+        return [child.fault(config, self)]
+
+    def one(self, function: Callable[..., Result], *arguments: object, config: ReaderConfig) -> Result:
+        """Return what a function returns; raise as ``each`` returns."""
+        (found,) = self.each(function, [arguments], config=config)
+        if isinstance(found, RecordError):
+            raise found
+        return found
+
+    def _put_back(self, child: "_Child") -> None:
         child.is_fresh = False
         if self._idle:
             child.close()
         else:
             self._idle.append(child)
-        return answer
 
     def _take(self) -> "_Child":
         with suppress(IndexError):
@@ -117,35 +127,16 @@ class Isolation:
         while self._idle:
             self._idle.pop().close()
 
-    def forget(self) -> None:
-        """Leave the process that waits to the process that has started it."""
-        self._idle.clear()
 
-
-_EXTRACTION = Isolation(
+EXTRACTION = Isolation(
     prepare=partial(import_module, "concord.pipeline.readers.read_file"),
     verb="reads",
     died="extraction_died",
     # Threads of libraries would only take addresses.
     environment={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
 )
-os.register_at_fork(after_in_child=_EXTRACTION.forget)
-close_idle = atexit.register(_EXTRACTION.close)
-
-
-def isolated(function: Callable[..., Result], *arguments: object, config: ReaderConfig) -> Result:
-    """Return what a function returns, which the process that extracts calls; raise as ``Isolation.each`` returns."""
-    (found,) = isolated_each(function, [arguments], config=config)
-    if isinstance(found, RecordError):
-        raise found
-    return found
-
-
-def isolated_each(
-    function: Callable[..., Result], calls: Sequence[tuple[object, ...]], *, config: ReaderConfig
-) -> list[Result | RecordError]:
-    """Return what calls of a function return in the process that extracts; see ``Isolation.each``."""
-    return _EXTRACTION.each(function, calls, config=config)
+os.register_at_fork(after_in_child=EXTRACTION._idle.clear)  # the process that waits is that of the parent
+atexit.register(EXTRACTION.close)
 
 
 def outcome(function: Callable[..., Result], *arguments: object) -> Result | RecordError:

@@ -24,7 +24,7 @@ from typing_extensions import override
 from concord.pipeline.config import ReaderConfig, codec_of
 from concord.pipeline.errors import InputError
 from concord.pipeline.readers.base import ArchiveReader, FileReader, Reader, Record, as_record_errors, meta_of
-from concord.pipeline.readers.extraction import isolated_each, outcome
+from concord.pipeline.readers.extraction import EXTRACTION, outcome
 from concord.pipeline.readers.files import Decoded, LineStream, decode, encoding_of, read_whole, with_codecs
 from concord.pipeline.readers.records import RecordError, ScannedRecord, too_large
 from concord.pipeline.readers.web import read_page
@@ -89,7 +89,7 @@ class _MessageReader(ArchiveReader):
         """Yield those from ``first`` on of a message and, if that is wanted, what it attaches, each a byte later."""
         attached: list[Attachment] | RecordError = []
         if config.attachments and isinstance(message.content, bytes):
-            (attached,) = isolated_each(take_apart, [(message.content, config)], config=config)
+            (attached,) = EXTRACTION.each(take_apart, [(message.content, config)], config=config)
         if isinstance(attached, RecordError):
             message, attached = message._replace(content=attached), []
         digest = message.source_sha256

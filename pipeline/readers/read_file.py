@@ -234,7 +234,7 @@ def _failures(path: str, format: str) -> Iterator[None]:
         yield
     except (RecordError, ConcordError):
         raise
-    except (Exception, SystemExit) as error:  # code that was written as a command exits
+    except Exception as error:
         # Decoders raise OSErrors without a number.
         if isinstance(error, OSError) and error.errno is not None:
             raise read_error(path, error) from error

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from concord_testing.broken_files import damage_and_read, read_all, samples
@@ -13,7 +14,7 @@ from concord.pipeline.documents import DeadLetter
 from concord.pipeline.errors import InputError
 from concord.pipeline.plan import Piece
 from concord.pipeline.readers import read_file
-from concord.pipeline.readers.base import Fields, Reader, RecordReader
+from concord.pipeline.readers.base import Fields, Reader, RecordReader, extract_checked
 from concord.pipeline.readers.read_file import read_piece, readers
 from concord.pipeline.readers.records import RecordError
 
@@ -78,7 +79,6 @@ def path(tmp_path: Path) -> Path:
         (RecursionError("too deep"), "unreadable"),
         (OSError("no gzip file"), "unreadable"),
         (MemoryError(), "out_of_memory"),
-        (SystemExit(1), "unreadable"),
         (RecordError("own_code", "expected x, got y"), "own_code"),
     ],
 )
@@ -93,6 +93,14 @@ def test_reader_that_raises_costs_the_rest_of_its_file(
     (dead_letter,) = read_piece(Piece(uri=str(path), format="given", start=2, end=3, records=1), ReaderConfig())
     assert isinstance(dead_letter, DeadLetter)
     assert dead_letter.position == 2
+
+
+def test_a_run_that_is_stopped_while_it_reads_takes_that_for_no_fault_of_the_file(path: Path) -> None:
+    stopped = SystemExit(143)
+    with pytest.raises(SystemExit):
+        outcomes(path, "given", Given(*ROWS, error=stopped))
+    with pytest.raises(SystemExit):
+        extract_checked(Mock(side_effect=stopped), b"", ReaderConfig(), "record")
 
 
 @pytest.mark.parametrize(

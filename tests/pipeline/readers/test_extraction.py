@@ -19,8 +19,8 @@ from concord_testing.processes import command_of
 
 from concord.pipeline.config import ReaderConfig
 from concord.pipeline.output.collection import open_collection, read_dead_letters
-from concord.pipeline.readers import base, read_file
-from concord.pipeline.readers.extraction import close_idle
+from concord.pipeline.readers import read_file
+from concord.pipeline.readers.extraction import EXTRACTION, Isolation
 from concord.pipeline.readers.files import Decoded
 from concord.pipeline.run_report import RunReport
 
@@ -32,7 +32,7 @@ LIMITS = {"extraction_seconds": 0.5, "extraction_memory_bytes": 512 << 20}
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     yield
-    close_idle()
+    EXTRACTION.close()
 
 
 def read(path: Path, content: str, **settings: float) -> list[str]:
@@ -61,12 +61,12 @@ def test_a_file_of_one_document_is_a_dead_letter(tmp_path: Path, deed: str, erro
 
 
 def test_a_large_file_may_take_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def note(extract: Callable[[], Decoded], *, config: ReaderConfig) -> Decoded:
+    def note(_kind: Isolation, extract: Callable[[], Decoded], *, config: ReaderConfig) -> Decoded:
         seconds.append(config.extraction_seconds)
         return extract()
 
     seconds = list[float]()
-    monkeypatch.setattr(base, "isolated", note)
+    monkeypatch.setattr(Isolation, "one", note)
     for megabytes in (0, 3):
         read(tmp_path / "a.deed", "say " + "x" * (megabytes * 1_000_000), extraction_seconds=2)
     assert seconds == [2, 5]
