@@ -1,36 +1,42 @@
-"""Wait for up to a thousand calls of Ray, read plans of many shards, and finish and rerun a run of many shards.
+"""Drive up to a thousand simulated workers of Ray, read plans of many shards, and finish and rerun a run of many.
 
 Command: python benchmarks/bench_cluster.py > benchmarks/results/cluster_cpu_202611.json
 
-The driver of Ray's executor has one call in flight for each worker, and waits for the next that ends. Here the calls
-are those of one actor, which sleep for as long as a shard takes. Processor time is that of the driver's thread.
+The driver of Ray's executor has one call in flight for each worker, and waits for the next that ends. Here all calls
+are to one actor, in which they sleep for as long as a shard takes. Processor time is that of the driver's thread.
 """
 
 import argparse
 import asyncio
 import json
+import pickle
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import ray
 from bench_planning import PARSER, build, write_documents
 from environment import environment
 
 from concord.pipeline.annotate import annotate
-from concord.pipeline.config import AnnotateConfig
+from concord.pipeline.config import AnnotateConfig, ExecutorConfig
+from concord.pipeline.executors import ray_actors
+from concord.pipeline.executors.base import StopRequest
+from concord.pipeline.executors.ray_actors import ShardActors, ShardResult, runtime_env
 from concord.pipeline.executors.ray_cluster import connected
 from concord.pipeline.identity import ResolvedTagger
 from concord.pipeline.job import ResolvedJob
+from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.plan import Plan
-from concord.pipeline.run_report import RunReport
+from concord.pipeline.plan import Plan, Shard
+from concord.pipeline.run_report import RunReport, RunTally
+from concord.pipeline.worker.shard_progress import Timings
 
 SHARDS_PER_WORKER = 10
 
@@ -56,47 +62,59 @@ def run(folder: Path, documents: int) -> tuple[RunReport, float, float]:
     return report, end - ticks[0], end - ticks[-1]
 
 
-def start_actor(calls: int) -> Any:
+def start_actor(calls: int, *, shard_seconds: float) -> Any:
     """Start an actor that does nothing, for many calls at once."""
 
     # A class of this module could not be imported by the actor's process.
-    class Sleeper:
-        async def sleep(self, seconds: float) -> None:
-            await asyncio.sleep(seconds)
+    class ManyWorkers:
+        async def load(self, *_: object) -> None:
+            pass
 
-    return ray.remote(num_cpus=1, max_concurrency=calls)(Sleeper).remote()
+        async def run(self, shard: Shard) -> ShardResult:
+            await asyncio.sleep(shard_seconds)
+            done, index = shard.records, shard.index
+            record = CommitRecord(shard=index, generation=0, read=done, annotated=done, unchanged=0, dead_letters=0)
+            return record, Timings(), 0
+
+    options: dict[str, Any] = {"num_cpus": 1, "max_concurrency": calls, "runtime_env": runtime_env(threads=1)}
+    return ray.remote(**options)(ManyWorkers).remote()
 
 
-def drive(actor: Any, *, workers: int, shard_seconds: float) -> dict[str, Any]:
-    """Wait for ten calls a worker, as many in flight as there are workers."""
-    wall, thread = time.perf_counter(), time.thread_time()
-    ended: SimpleQueue[Future[None]] = SimpleQueue()
-    for number in range(workers * SHARDS_PER_WORKER):
-        if number >= workers:
-            ended.get().result()
-        actor.sleep.remote(shard_seconds).future().add_done_callback(ended.put)
-    for _ in range(workers):
-        ended.get().result()
-    wall, thread = time.perf_counter() - wall, time.thread_time() - thread
+def drive(actor: Any, plan: Plan, *, workers: int, shard_seconds: float) -> dict[str, Any]:
+    """Run ten shards a worker, with one actor in place of all workers."""
+    many = with_shards(plan, workers * SHARDS_PER_WORKER)
+    tally = RunTally(many, ())
+    kind = SimpleNamespace(remote=lambda: actor)
+    simulated = SimpleNamespace(remote=lambda **_: lambda _class: kind, put=ray.put, kill=lambda _: None)
+    with OutputFolder(plan.config.output.path).writing(), mock.patch.object(ray_actors, "ray", simulated):
+        actors = ShardActors(many, ExecutorConfig(kind="ray"), count=workers, build=build)
+        wall, thread = time.perf_counter(), time.thread_time()
+        actors.run(many.shards, on_report=tally.add, on_progress=tally.update, stop=StopRequest())
+        wall, thread = time.perf_counter() - wall, time.thread_time() - thread
     return {
         "workers": workers,
-        "shards": workers * SHARDS_PER_WORKER,
+        "shards": len(many.shards),
         "wall_seconds": round(wall, 2),
         "seconds_of_the_workers": shard_seconds * SHARDS_PER_WORKER,
-        "driver_ms_a_shard": round(1000 * thread / (workers * SHARDS_PER_WORKER), 3),
+        "driver_ms_a_shard": round(1000 * thread / len(many.shards), 3),
     }
+
+
+def with_shards(plan: Plan, shards: int) -> Plan:
+    """Return a plan of so many shards, all like the first."""
+    return plan.model_copy(update={"shards": tuple(replace(plan.shards[0], index=index) for index in range(shards))})
 
 
 def read_plan(plan: Plan, shards: int) -> dict[str, Any]:
     """Measure the plan of many shards, and the part of it that a worker gets."""
-    large = plan.model_copy(update={"shards": tuple(replace(plan.shards[0], index=index) for index in range(shards))})
-    whole, part = large.to_json(), large.for_workers().to_json()
+    large = with_shards(plan, shards)
+    whole, part = large.to_json(), pickle.dumps(large.for_workers())
     return {
         "shards": shards,
         "plan_bytes": len(whole),
         "plan_seconds": round(_seconds(lambda: Plan.from_json(whole)), 4),
         "bytes_a_worker_gets": len(part),
-        "seconds_a_worker_takes": round(_seconds(lambda: Plan.from_json(part)), 4),
+        "seconds_a_worker_takes": round(_seconds(lambda: pickle.loads(part)), 4),
     }
 
 
@@ -122,7 +140,7 @@ def main() -> None:
     """Measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[10, 100, 1000])
-    parser.add_argument("--shard-seconds", type=float, default=10.0)
+    parser.add_argument("--shard-seconds", type=float, default=3.0)
     parser.add_argument("--plans", type=int, nargs="+", default=[1000, 10_000, 200_000], help="their shards")
     parser.add_argument(
         "--shards", type=int, nargs="*", default=[100, 1000, 5000], help="of the runs that are finished"
@@ -133,10 +151,10 @@ def main() -> None:
         run(folder, 10)
         plan = OutputFolder(str(folder / "out")).plan()
         with connected(cpus=1):
-            actor = start_actor(max(arguments.workers))
-            drivers = [
-                drive(actor, workers=workers, shard_seconds=arguments.shard_seconds) for workers in arguments.workers
-            ]
+            seconds = arguments.shard_seconds
+            actor = start_actor(max(arguments.workers), shard_seconds=seconds)
+            ray.get(actor.load.remote())
+            drivers = [drive(actor, plan, workers=workers, shard_seconds=seconds) for workers in arguments.workers]
         plans = [read_plan(plan, shards) for shards in arguments.plans]
         finished = []
         for shards in arguments.shards:
