@@ -28,7 +28,6 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.config import AnnotateConfig
 from concord.pipeline.errors import StoreError
-from concord.pipeline.executors.ray_setup import resolve_auth_mode
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.parsing.resolve_parser import parser_for
 from concord.pipeline.parsing.stanza_packages import EMBEDDED_PACKAGES
@@ -62,9 +61,7 @@ def submit_job(
     job: bytes = yaml.safe_dump(values, sort_keys=True, allow_unicode=True).encode()
     digest = hashlib.sha256(job).hexdigest()
     with _connected(address) as client, tempfile.TemporaryDirectory() as folder:
-        running = [] if submission_id is not None else _running(client, digest)
-        if running:
-            submission_id = running[0]
+        if submission_id is None and (submission_id := _running(client, digest)):
             info(f"{submission_id}: the same job has not ended; nothing to send")
         else:
             submission_id = client.submit_job(
@@ -129,8 +126,6 @@ def _variables() -> dict[str, str]:
 def _connected(address: str) -> Iterator[JobSubmissionClient]:
     if not address.startswith(("http://", "https://")):
         raise ConfigError(f"--address: expected a job server's URL, such as http://head:8265, got {address!r}")
-    # Also done by the command line, before Ray was imported; here for the variable that is passed to the job.
-    resolve_auth_mode(address)
     logging.getLogger("ray.dashboard").setLevel(logging.WARNING)
     for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
         os.environ.pop(name, None)  # Ray would prefer it to the address
@@ -150,13 +145,12 @@ def _connected(address: str) -> Iterator[JobSubmissionClient]:
         raise ConcordError(f"{address}: the job server refused this: {str(error).strip().splitlines()[-1]}") from error
 
 
-def _running(client: JobSubmissionClient, digest: str) -> list[str]:
-    """Return the ids of submissions of the same job that have not ended."""
-    return [
-        job.submission_id
-        for job in client.list_jobs()
-        if job.submission_id and not job.status.is_terminal() and (job.metadata or {}).get(_DIGEST) == digest
-    ]
+def _running(client: JobSubmissionClient, digest: str) -> str | None:
+    """Return the id of a submission of the same job that has not ended, if there is one."""
+    for job in client.list_jobs():
+        if job.submission_id and not job.status.is_terminal() and (job.metadata or {}).get(_DIGEST) == digest:
+            return str(job.submission_id)
+    return None
 
 
 def _follow(client: JobSubmissionClient, submission_id: str) -> None:

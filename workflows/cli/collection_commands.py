@@ -151,15 +151,14 @@ def submit(
     """
     from concord.pipeline.executors.ray_setup import resolve_auth_mode
 
+    resolve_auth_mode(address)  # before Ray is imported
     if stop is not None and job is None:
-        resolve_auth_mode(address)  # before Ray is imported
         from concord.workflows.submit import stop_job
 
         return stop_job(stop, address=address)
     if job is None or stop is not None:
         raise click.UsageError("Expected either JOB.yaml or --stop ID.")
     config = _annotate_job(str(job), {"executor": "ray"}, overrides)
-    resolve_auth_mode(address)
     from concord.workflows.submit import submit_job
 
     return submit_job(config, address=address, name=job.stem, wait=not no_wait, **options)

@@ -12,7 +12,7 @@ import pytest
 from concord_testing import runs
 from concord_testing.processes import command_of, descendants
 
-from concord.pipeline.executors.ray_setup import auth_mode, leftovers_ended
+from concord.pipeline.executors.ray_setup import leftovers_ended, resolve_auth_mode
 
 pytestmark = pytest.mark.slow
 
@@ -79,9 +79,13 @@ def test_authentication_mode_depends_on_address_and_token(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str | None, token: bool, mode: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
+    # Restored afterwards, also where it was unset.
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
+    monkeypatch.delenv("RAY_AUTH_MODE")
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
     if token:
         (tmp_path / ".ray").mkdir()
         (tmp_path / ".ray" / "auth_token").write_text("x")
-    assert auth_mode(address) == mode
+    resolve_auth_mode(address)
+    assert os.environ["RAY_AUTH_MODE"] == mode
