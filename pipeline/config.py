@@ -174,8 +174,8 @@ class ExecutorConfig(Config):
     """After SIGTERM or SIGINT, shards in flight may take so long to finish; one that does not is dropped after its
     current batch, and done again by the next run. Kubernetes kills a pod 30 seconds after SIGTERM."""
     shard_seconds: float | None = Field(default=None, gt=0)
-    """Ray only: a worker that takes longer for a shard ends itself, which counts as its death. No limit if null. Choose
-    many times what a shard takes (stats.json)."""
+    """Ray only: a worker that takes longer for a shard is killed, whatever it does, and another one does the shard. No
+    limit if null. Choose many times what a shard takes (stats.json)."""
 
     def gpu_share(self, device: str) -> float:
         """Return the share of a GPU that each worker holds, given the tagger's device."""

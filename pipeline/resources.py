@@ -13,9 +13,6 @@ from pathlib import Path
 from concord.pipeline.errors import ShortageError
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
-WAIT_POLICY = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Threads that spin while they wait take the cores from other processes: on a busy machine a tagger of two threads lost
-up to nine tenths of its speed to them."""
 MOST_THREADS = 4
 """More are slower than they are worth for models of this size."""
 # Torch runs convolutions, and LSTMs over batches of equal lengths, through oneDNN. Both cache something for each of
@@ -37,10 +34,10 @@ _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 def wait_passively() -> None:
     """Let idle OpenMP threads of this process sleep instead of spin, unless the environment says otherwise.
 
-    Call it before anything imports torch, whose OpenMP runtime reads the variable once.
+    Call it before anything imports torch, whose OpenMP runtime reads the variable once. Threads that spin take the
+    cores from other processes: on a busy machine a tagger of two threads lost up to nine tenths of its speed to them.
     """
-    for name, value in WAIT_POLICY.items():
-        os.environ.setdefault(name, value)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def threads_of_environment() -> int | None:
@@ -120,22 +117,18 @@ def shortage_errors() -> Iterator[None]:
     """Turn MemoryError, torch's OutOfMemoryError and errors of its allocators into a ShortageError."""
     try:
         yield
-    except MemoryError as error:
-        raise ShortageError(f"{type(error).__name__}: {error}") from error
-    except RuntimeError as error:
+    except (MemoryError, RuntimeError) as error:
         import torch
 
-        if isinstance(error, torch.OutOfMemoryError):
-            raise ShortageError(f"{type(error).__name__}: {error}") from error
-        if not any(message in str(error) for message in _SHORTAGE_MESSAGES):
+        is_said = any(message in str(error) for message in _SHORTAGE_MESSAGES)
+        if not is_said and not isinstance(error, MemoryError | torch.OutOfMemoryError):
             raise
-        raise ShortageError(str(error)) from error
+        raise ShortageError(f"{type(error).__name__}: {error}") from error
 
 
-def resident_bytes(process: str = "self") -> int | None:
-    """Return the resident memory of a process, given by its id, in bytes; None where /proc does not tell."""
+def resident_bytes() -> int:
+    """Return the resident memory of this process, in bytes; 0 where /proc does not tell."""
     try:
-        pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        return None
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        return 0

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
 
 from concord.models.errors import ConcordError
 from concord.pipeline.errors import DeviceError, ShardError, StoppedError
@@ -27,16 +26,12 @@ logger = logging.getLogger(__name__)
 OnReport = Callable[[CommitRecord, Timings], None]
 
 
-class Executor(Protocol):
-    """Annotates and commits shards on workers, and calls back in the driver after each; they may finish in any order.
+Executor = Callable[[Plan, Sequence[Shard], OnReport, OnShardProgress], None]
+"""Annotates and commits shards on workers, and calls back in the driver after each; they may finish in any order.
 
-    It raises what a worker raised, ShardError for a shard on which one worker after the other died, and StoppedError
-    after SIGTERM or SIGINT, once the shards in flight are done or their time is up.
-    """
-
-    def __call__(
-        self, plan: Plan, shards: Sequence[Shard], on_report: OnReport, on_progress: OnShardProgress | None = None
-    ) -> None: ...
+It raises what a worker raised, ShardError for a shard on which one worker after the other died, and StoppedError after
+SIGTERM or SIGINT, once the shards in flight are done or their time is up.
+"""
 
 
 class StopRequest:
@@ -67,11 +62,6 @@ class StopRequest:
         """Raise StoppedError if a signal has arrived."""
         if self.received is not None:
             raise StoppedError(self.received)
-
-    def raise_if_overdue(self) -> None:
-        """Raise StoppedError if the time for shards in flight is up."""
-        if self.is_overdue:
-            self.raise_if_received()
 
 
 @contextmanager
@@ -106,7 +96,7 @@ def run_locally(
     plan: Plan,
     shards: Sequence[Shard],
     on_report: OnReport,
-    on_progress: OnShardProgress | None = None,
+    on_progress: OnShardProgress,
     *,
     drain_seconds: float,
     build: BuildWorker = build_worker,
@@ -119,9 +109,9 @@ def run_locally(
     with torch_threads(plan.threads), stop_request(drain_seconds) as stop:
 
         def between_batches(progress: ShardProgress) -> None:
-            stop.raise_if_overdue()
-            if on_progress is not None:
-                on_progress(progress)
+            if stop.is_overdue:
+                stop.raise_if_received()
+            on_progress(progress)
 
         runner = ShardRunner(plan, build)
         with existing_objects_frozen():

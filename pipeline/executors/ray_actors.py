@@ -1,4 +1,4 @@
-"""The actors of a run on Ray, one shard in flight for each, and what they must see of the driver's files.
+"""The actors of a run on Ray, one shard in flight for each.
 
 Ray restarts nothing here: an actor that restarts keeps its shard, and waits with it for room where its node is gone.
 So another takes its place, and any actor its shard. What a worker does again is counted where it does it
@@ -7,8 +7,10 @@ So another takes its place, and any actor its shard. What a worker does again is
 
 import gc
 import logging
+import math
 import os
 import socket
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -16,23 +18,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Self
+from typing import Any
 
 import ray
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from concord.models.errors import ConcordError, ConfigError, ModelError
 from concord.pipeline.config import ExecutorConfig
-from concord.pipeline.errors import DeviceError, ShardError
+from concord.pipeline.errors import DeviceError, InputError, ShardError
 from concord.pipeline.executors.base import OnReport, StopRequest
 from concord.pipeline.output.manifest import CommitRecord
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Plan, Shard
-from concord.pipeline.resources import WAIT_POLICY, resident_bytes
+from concord.pipeline.resources import resident_bytes, wait_passively
 from concord.pipeline.storage.atomic_writes import sync
-from concord.pipeline.storage.files import is_url
-from concord.pipeline.storage.output_paths import output_path, read_bytes
-from concord.pipeline.worker.attempts import ShardRunner, forget_attempts
+from concord.pipeline.storage.output_paths import read_bytes
+from concord.pipeline.worker.attempts import ShardRunner, forget_attempts, is_annotated_alone
 from concord.pipeline.worker.shard_progress import OnShardProgress, ShardProgress, Timings
 from concord.pipeline.worker.shard_worker import BuildWorker
 
@@ -42,75 +43,49 @@ ShardResult = tuple[CommitRecord, Timings, int]
 """What a worker returns for a shard, with the memory that its process holds, in bytes; 0 where that is not known."""
 
 _MOST_LOSSES = 5
-"""Actors that are lost on a shard, or one after the other as they load, until the run fails."""
-_LOADING = "while loading"
+"""Actors that are lost on a shard, or one in the place of the other as they load, until the run fails."""
+_START_SECONDS = 60.0
+"""After which a worker that has not started is mentioned."""
 _POLL_SECONDS = 0.5
 _IMPORT_ROOT = Path(__file__).absolute().parents[3]
 """The folder that holds the package; in a checkout the rooms are links below it, which must not be resolved."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SharedStorage:
-    """What every worker must see.
-
-    Attributes:
-        lock: path or URL of the lock of the collection.
-        holder: its content, which tells it from that of a folder of the same path on another disk.
-        inputs: paths of input files.
-    """
-
-    lock: str
-    holder: bytes
-    inputs: tuple[str, ...]
-
-    @classmethod
-    def of(cls, plan: Plan, shards: Sequence[Shard]) -> Self:
-        """Choose the first and the last input file of the shards; one behind a URL reports its own errors."""
-        uris = [piece.uri for shard in (*shards[:1], *shards[-1:]) for piece in shard.pieces if not is_url(piece.uri)]
-        lock = OutputFolder(plan.config.output.path).lock_path
-        if isinstance(lock, Path):
-            sync(lock)  # other machines may not see it before
-        return cls(lock=str(lock), holder=read_bytes(lock), inputs=tuple({*uris[:1], *uris[-1:]}))
-
-    def fault(self) -> str | None:
-        """Say what this process does not see; None if there is nothing."""
-        lock = output_path(self.lock)
-        try:
-            unseen = [] if read_bytes(lock) == self.holder else [f"the output {lock.parent.parent}"]
-        except FileNotFoundError:
-            unseen = [f"the output {lock.parent.parent}"]
-        unseen += [f"the input {uri}" for uri in self.inputs if not os.access(uri, os.R_OK)]
-        if not unseen:
-            return None
-        return (
-            f"the worker on host {socket.gethostname()} does not see {' and '.join(unseen)} of this run: every node "
-            "needs input, output and model at the same paths, on a file system that all nodes mount, or as URLs"
-        )
-
-
 class ShardActor:
-    """A worker in a process of its own.
+    """A worker in a process of its own, on a node that has to see what the driver sees."""
 
-    Args:
-        plan: as Plan.for_workers, in JSON.
-        storage: what it must see; without, nothing is built.
-    """
+    def load(self, plan: Plan, build: BuildWorker, holder: bytes) -> None:
+        """Load parser and tagger.
 
-    def __init__(self, plan: bytes, build: BuildWorker, storage: SharedStorage, shard_seconds: float | None) -> None:
-        self._fault = storage.fault()
-        if self._fault is None:
-            self._runner = ShardRunner(Plan.from_json(plan), build, shard_seconds=shard_seconds)
+        Args:
+            holder: what the lock of the collection contains, which tells it from a folder of its path on another disk.
+
+        Raises:
+            ConfigError: when this process does not see this lock.
+        """
+        seen = None
+        with suppress(FileNotFoundError):
+            seen = read_bytes(OutputFolder(plan.config.output.path).lock_path)
+        if seen != holder:
+            raise ConfigError(_unseen(f"does not see the output {plan.config.output.path} of this run"))
+        wait_passively()
+        self._runner = ShardRunner(plan, build)
         # As existing_objects_frozen does, in a process that ends with its work.
         gc.freeze()
 
-    def wait(self) -> None:
-        """Return as soon as parser and tagger are loaded; ConfigError if it does not see what the driver sees."""
-        if self._fault is not None:
-            raise ConfigError(self._fault)
-
     def run(self, shard: Shard) -> ShardResult:
-        """Annotate and commit a shard."""
-        return *self._runner.run(shard), resident_bytes() or 0
+        """Annotate and commit a shard; InputError if this process does not read what the driver has planned."""
+        try:
+            return *self._runner.run(shard), resident_bytes()
+        except InputError as error:
+            raise InputError(_unseen(f"cannot read the input as it was planned ({error})")) from error
+
+
+def _unseen(what: str) -> str:
+    return (
+        f"the worker on host {socket.gethostname()} {what}: every node needs input, output and model at the same "
+        "paths, on a file system that all nodes mount, or as URLs"
+    )
 
 
 def runtime_env(*, threads: int) -> dict[str, Any]:
@@ -118,54 +93,78 @@ def runtime_env(*, threads: int) -> dict[str, Any]:
 
     A job's own working folder, which Ray unpacks on every node, comes before this path.
     """
-    waiting = {name: os.environ.get(name, value) for name, value in WAIT_POLICY.items()}
     path = os.pathsep.join(filter(None, (str(_IMPORT_ROOT), os.environ.get("PYTHONPATH"))))
-    return {"env_vars": {**waiting, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": path}}
+    return {"env_vars": {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": path}}
+
+
+@dataclass(kw_only=True, slots=True)
+class _Call:
+    """What an actor does.
+
+    Attributes:
+        shard: None while it loads.
+        due: when it is late, by the monotonic clock.
+        losses: while it loads, how many before it were lost in its place as they loaded.
+    """
+
+    actor: Any
+    shard: Shard | None
+    due: float
+    losses: int = 0
 
 
 class ShardActors:
     """The actors of one run, what each of them does, and the shards that wait."""
 
-    def __init__(
-        self, plan: Plan, config: ExecutorConfig, storage: SharedStorage, *, count: int, build: BuildWorker
-    ) -> None:
+    def __init__(self, plan: Plan, config: ExecutorConfig, *, count: int, build: BuildWorker) -> None:
         self._plan = plan
-        self._memory = config.worker_memory_bytes or float("inf")
-        gpus = config.gpu_share(plan.config.tagger.device)
-        kind = ray.remote(num_cpus=plan.threads, num_gpus=gpus, runtime_env=runtime_env(threads=plan.threads))
+        self._memory = config.worker_memory_bytes or math.inf
+        self._seconds = config.shard_seconds or math.inf
+        self._gpus = config.gpu_share(plan.config.tagger.device)
+        kind = ray.remote(num_cpus=plan.threads, num_gpus=self._gpus, runtime_env=runtime_env(threads=plan.threads))
         self._class = kind(ShardActor)
-        self._arguments = (ray.put(plan.for_workers().to_json()), build, storage, config.shard_seconds)
+        lock = OutputFolder(plan.config.output.path).lock_path
+        if isinstance(lock, Path):
+            sync(lock)  # other machines may not see it before
+        self._arguments = (ray.put(plan.for_workers()), build, read_bytes(lock))
         self._count = count
         self._waiting: deque[Shard] = deque()
         self._idle: list[Any] = []
-        self._calls: dict[Future[Any], tuple[Any, Shard | None]] = {}
-        """The actor and the shard of each call; without a shard the actor is loading."""
+        self._calls: dict[Future[Any], _Call] = {}
         # A second signal that interrupts Ray's own wait would end the process with another exit code.
         self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
-        self._losses: Counter[str] = Counter()
+        self._losses: Counter[int] = Counter()
         self._failure: Exception | None = None
 
     def run(
-        self, shards: Sequence[Shard], *, on_report: OnReport, on_progress: OnShardProgress | None, stop: StopRequest
+        self, shards: Sequence[Shard], *, on_report: OnReport, on_progress: OnShardProgress, stop: StopRequest
     ) -> None:
         """Run all shards; on a failure or signal, finish those in flight and then raise it.
 
         After a signal, shards in flight that take too long are dropped.
         """
-        self._waiting.extend(longest_first(shards))
+        # One that takes long and begins last would keep one worker busy and all others idle.
+        self._waiting.extend(sorted(shards, key=lambda shard: -shard.num_bytes))
         for _ in range(self._count):
             self._start()
+        next_look = 0.0
         while True:
             stopping = self._failure is not None or stop.received is not None
             while self._idle and self._waiting and not stopping:
-                self._hand_out(self._waiting.popleft(), on_progress)
-            if not self._in_flight and (stopping or not self._waiting):
+                actor, shard = self._idle.pop(), self._waiting.popleft()
+                due = time.monotonic() + self._seconds
+                self._follow(actor.run.remote(shard), _Call(actor=actor, shard=shard, due=due))
+                on_progress(ShardProgress(shard=shard.index))
+            if (stopping or not self._waiting) and not self._in_flight:
                 break
             if stop.is_overdue:
                 self._drop()
                 stop.raise_if_received()
             with suppress(Empty):
                 self._collect(self._ended.get(timeout=_POLL_SECONDS), on_report)
+            if time.monotonic() >= next_look:
+                self._look_at_late()
+                next_look = time.monotonic() + _POLL_SECONDS
         if self._failure is not None:
             raise self._failure
         if self._waiting:
@@ -173,27 +172,22 @@ class ShardActors:
 
     def shutdown(self) -> None:
         """Kill the actors, so that a cluster that was joined has its resources back."""
-        for actor in (*self._idle, *(actor for actor, _ in self._calls.values())):
+        for actor in (*self._idle, *(call.actor for call in self._calls.values())):
             ray.kill(actor)
 
     @property
     def _in_flight(self) -> list[Shard]:
-        return [shard for _, shard in self._calls.values() if shard is not None]
+        return [call.shard for call in self._calls.values() if call.shard is not None]
 
-    def _start(self) -> None:
-        actor = self._class.remote(*self._arguments)
-        self._follow(actor.wait.remote(), actor, None)
+    def _start(self, *, losses: int = 0) -> None:
+        actor = self._class.remote()
+        due = time.monotonic() + _START_SECONDS
+        self._follow(actor.load.remote(*self._arguments), _Call(actor=actor, shard=None, due=due, losses=losses))
 
-    def _follow(self, reference: Any, actor: Any, shard: Shard | None) -> None:
-        call: Future[Any] = reference.future()
-        self._calls[call] = (actor, shard)
-        call.add_done_callback(self._ended.put)
-
-    def _hand_out(self, shard: Shard, on_progress: OnShardProgress | None) -> None:
-        actor = self._idle.pop()
-        self._follow(actor.run.remote(shard), actor, shard)
-        if on_progress is not None:
-            on_progress(ShardProgress(shard=shard.index))
+    def _follow(self, reference: Any, call: _Call) -> None:
+        future: Future[Any] = reference.future()
+        self._calls[future] = call
+        future.add_done_callback(self._ended.put)
 
     def _drop(self) -> None:
         """Kill the actors, and have what they were doing done as planned by the next run."""
@@ -203,61 +197,78 @@ class ShardActors:
         for shard in dropped:
             forget_attempts(self._plan, shard)
 
-    def _collect(self, call: Future[Any], on_report: OnReport) -> None:
-        """Handle a call that has ended, with a result or an error."""
-        actor, shard = self._calls.pop(call)
+    def _collect(self, future: Future[Any], on_report: OnReport) -> None:
+        """Handle a call that has ended, with a result or an error, unless its actor was killed meanwhile."""
+        call = self._calls.pop(future, None)
+        if call is None:
+            return
         try:
-            result: ShardResult | None = call.result()
+            result: ShardResult | None = future.result()
         except RayError as error:
-            cause = cause_of(error, shard)
-            if isinstance(error, RayActorError) and error.actor_init_failed:
-                self._failure = ModelError(f"a worker cannot be built: {_last_line(error)}")
-            elif isinstance(error, RayActorError | OutOfMemoryError) or isinstance(cause, DeviceError):
-                self._on_lost(actor, shard, _last_line(cause))
+            cause = _cause_of(error, call.shard)
+            if isinstance(error, RayActorError | OutOfMemoryError) or isinstance(cause, DeviceError):
+                self._replace(call, _last_line(cause))
             else:
                 self._failure = cause
-                self._idle.append(actor)
+                self._idle.append(call.actor)
             return
-        if result is None:
-            del self._losses[_LOADING]
-        else:
+        if result is not None:
             report, timings, memory = result
             on_report(report, timings)
             if memory > self._memory and self._waiting:
                 logger.info("a worker holds %d bytes and is replaced", memory)
-                ray.kill(actor)
+                ray.kill(call.actor)
                 self._start()
                 return
-        self._idle.append(actor)
+        self._idle.append(call.actor)
 
-    def _on_lost(self, actor: Any, shard: Shard | None, reason: str) -> None:
+    def _replace(self, call: _Call, reason: str) -> None:
         """Start another actor; the shard comes last, so that one that kills its workers does not delay the others."""
-        what = _LOADING if shard is None else f"on shard {shard.name}"
-        logger.warning("a worker was lost %s, and is replaced: %s", what, reason)
-        ray.kill(actor)
-        if shard is not None:
-            self._waiting.append(shard)
-        self._losses[what] += 1
-        if self._losses[what] < _MOST_LOSSES:
-            self._start()
+        ray.kill(call.actor)
+        if call.shard is None:
+            what, losses = "while loading", call.losses + 1
         else:
+            self._waiting.append(call.shard)
+            self._losses[call.shard.index] += 1
+            what, losses = f"on shard {call.shard.name}", self._losses[call.shard.index]
+        logger.warning("a worker was lost %s, and is replaced: %s", what, reason)
+        if losses == _MOST_LOSSES:
             self._failure = ShardError(f"{_MOST_LOSSES} workers were lost {what}; the last: {reason}")
+        else:
+            self._start(losses=losses if call.shard is None else 0)
+
+    def _look_at_late(self) -> None:
+        """Replace actors that exceed the limit of a shard, and say which wait for room, each once."""
+        now, starting = time.monotonic(), 0
+        for future, call in list(self._calls.items()):
+            if call.due > now or future.done():
+                continue
+            call.due = math.inf
+            if call.shard is None:
+                starting += 1
+            elif not is_annotated_alone(self._plan, call.shard):
+                del self._calls[future]
+                self._replace(call, f"took more than {self._seconds:g} s (executor.shard_seconds)")
+        if starting:
+            free = ray.available_resources()
+            logger.warning(
+                "%d of %d workers have not started for %g s: they load, or wait for nodes or for others to leave (each "
+                "takes %d CPUs and %g GPUs, of which the cluster has %g and %g free); %d have started",
+                *(starting, self._count, _START_SECONDS, self._plan.threads, self._gpus),
+                *(free.get("CPU", 0), free.get("GPU", 0), len(self._idle) + len(self._in_flight)),
+            )
 
 
-def longest_first(shards: Sequence[Shard]) -> list[Shard]:
-    """Order shards so that none that takes long begins last, when it would keep one worker busy and all others idle."""
-    return sorted(shards, key=lambda shard: -shard.num_bytes)
-
-
-def cause_of(error: RayError, shard: Shard | None) -> Exception:
-    """Return the error to raise for a failed call: that of the task if it is ours, else a ShardError."""
+def _cause_of(error: RayError, shard: Shard | None) -> Exception:
+    """Return the error to raise for a failed call: that of the task if it is ours, else one that names it."""
     if not isinstance(error, RayTaskError):
         return ShardError(f"Ray: {type(error).__name__}: {error}")
     cause = error.cause
     if isinstance(cause, ConcordError):
         return cause
-    prefix = f"shard {shard.name}: " if shard is not None else ""
-    return ShardError(f"{prefix}{type(cause).__name__}: {cause}")
+    if shard is None:
+        return ModelError(f"a worker cannot be built: {type(cause).__name__}: {cause}")
+    return ShardError(f"shard {shard.name}: {type(cause).__name__}: {cause}")
 
 
 def _last_line(error: Exception) -> str:

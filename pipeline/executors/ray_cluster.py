@@ -21,7 +21,7 @@ from concord.models.errors import ConcordError, ConfigError
 from concord.pipeline.config import ExecutorConfig
 from concord.pipeline.errors import StoppedError
 from concord.pipeline.executors.base import OnReport, stop_request
-from concord.pipeline.executors.ray_actors import ShardActors, SharedStorage
+from concord.pipeline.executors.ray_actors import ShardActors
 from concord.pipeline.executors.ray_setup import leftovers_ended, resolve_auth_mode
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.resources import usable_cores
@@ -38,7 +38,7 @@ def run_on_ray(
     plan: Plan,
     shards: Sequence[Shard],
     on_report: OnReport,
-    on_progress: OnShardProgress | None = None,
+    on_progress: OnShardProgress,
     *,
     config: ExecutorConfig,
     build: BuildWorker = build_worker,
@@ -54,10 +54,9 @@ def run_on_ray(
     with connected(cpus=_cpus_here(plan, config, len(shards))):
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         count = choose_workers(plan, config, len(shards), nodes)
-        warn_of_wait(plan, config, count, ray.available_resources())
         # Ray installs its own SIGTERM handler when it starts, so ours is installed afterwards.
         with stop_request(config.drain_seconds) as stop:
-            actors = ShardActors(plan, config, SharedStorage.of(plan, shards), count=count, build=build)
+            actors = ShardActors(plan, config, count=count, build=build)
             try:
                 actors.run(shards, on_report=on_report, on_progress=on_progress, stop=stop)
             finally:
@@ -85,44 +84,25 @@ def choose_workers(plan: Plan, config: ExecutorConfig, shards: int, nodes: Seque
     cpus, gpus = plan.threads, config.gpu_share(plan.config.tagger.device)
     asked = config.num_actors(plan.config.tagger.device)
     room = sum(workers_that_fit(resources, cpus=cpus, gpus=gpus) for resources in nodes)
-    needed = min(shards, 1 if asked is None else asked)
-    if room < needed:
+    count = min(shards, asked or room or 1)
+    if room < count:
         have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
         raise ConfigError(
-            f"executor: {needed} workers of {cpus} CPUs and {gpus:g} GPUs do not fit the Ray cluster "
+            f"executor: {count} workers of {cpus} CPUs and {gpus:g} GPUs do not fit the Ray cluster "
             f"({have or 'no node'}); lower executor.actors, executor.threads or executor.gpus, or add nodes"
             f"{', or set tagger.device=cpu' if gpus else ''}"
         )
-    count = min(shards, room if asked is None else asked)
     if gpus:
         logger.info("executor.actors=%d with %g GPUs and %d CPUs each", count, gpus, cpus)
     return count
 
 
-def warn_of_wait(plan: Plan, config: ExecutorConfig, count: int, free: Mapping[str, float]) -> None:
-    """Say how many workers have no room yet because others hold it."""
-    cpus, gpus = plan.threads, config.gpu_share(plan.config.tagger.device)
-    room = workers_that_fit(free, cpus=cpus, gpus=gpus)
-    if room < count:
-        logger.warning(
-            "%d of %d workers (executor.actors) have no room yet: others hold the CPUs or GPUs of the cluster, of "
-            "which %g and %g are free; they start as soon as there is room for %d and %g",
-            *(count - room, count, free.get("CPU", 0), free.get("GPU", 0), cpus, gpus),
-        )
-
-
 def workers_that_fit(resources: Mapping[str, float], *, cpus: int, gpus: float) -> int:
     """Return how many workers a node has room for, given its resources; a share of a GPU is of one device."""
-    room = _times(cpus, resources.get("CPU", 0.0))
+    room, devices = int(resources.get("CPU", 0) // cpus), int(resources.get("GPU", 0))
     if not gpus:
         return room
-    devices, rest = divmod(resources.get("GPU", 0.0), max(1.0, gpus))
-    return min(room, int(devices) * _times(gpus, max(1.0, gpus)) + _times(gpus, rest))
-
-
-def _times(need: float, have: float) -> int:
-    """Return how often what is needed is there; Ray counts in ten thousandths."""
-    return round(have * 10_000) // round(need * 10_000)
+    return min(room, devices * int(1 / gpus) if gpus < 1 else devices // int(gpus))
 
 
 @contextmanager

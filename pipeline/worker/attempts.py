@@ -11,10 +11,9 @@ kill from outside is counted as well: the shard has the same bytes.
 """
 
 import logging
-import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -36,6 +35,8 @@ logger = logging.getLogger(__name__)
 Stage = Literal["parse", "tag"]
 
 _PLAIN_ATTEMPTS = 2
+_ALONE = " alone"
+"""What the file says in addition while documents are annotated one by one, for which a driver has no limit of time."""
 _ALWAYS_PLAUSIBLE = 5
 """Documents of a shard that may end their process without being implausibly many."""
 # A tenth of what the slowest parsers do, and ten times what parsers take.
@@ -48,16 +49,16 @@ class ShardRunner:
 
     Args:
         build: builds a worker from a plan; another process imports it by its name.
-        shard_seconds: after which the system ends this process, even within code that does not look.
     """
 
-    def __init__(self, plan: Plan, build: BuildWorker, *, shard_seconds: float | None = None) -> None:
+    def __init__(self, plan: Plan, build: BuildWorker) -> None:
         self._plan = plan.for_workers()
         self._build = build
-        self._seconds = shard_seconds
         self._worker = build(plan)
 
-    def run(self, shard: Shard, *, on_progress: OnShardProgress | None = None) -> tuple[CommitRecord, Timings]:
+    def run(
+        self, shard: Shard, *, on_progress: OnShardProgress = lambda _progress: None
+    ) -> tuple[CommitRecord, Timings]:
         """Annotate and commit a shard.
 
         Args:
@@ -73,23 +74,21 @@ class ShardRunner:
             plan = self._plan
             if earlier < _PLAIN_ATTEMPTS:
                 try:
-                    with _time_limit(self._seconds):
-                        return self._worker.run(shard, on_progress=on_progress)
+                    return self._worker.run(shard, on_progress=on_progress)
                 except ShortageError as error:
                     reason, plan = str(error), _on_cpu(plan)
                 free_memory()
             else:
                 reason = f"{earlier} processes have died on it"
+            _write(attempts_path(plan, shard), f"{earlier + 1}{_ALONE}")
             logger.warning(
                 "shard %s, %d records of %s: %s; its documents are annotated one by one, in a process of their own",
                 *(shard.name, shard.records, ", ".join(piece.uri for piece in shard.pieces[:3]), reason),
             )
-            process = Isolation(prepare=partial(_prepare, self._build, plan), verb="annotates", died="annotation_died")
-            try:
+            prepare = partial(_prepare, self._build, plan)
+            with closing(Isolation(prepare=prepare, verb="annotates", died="annotation_died")) as process:
                 isolated = _IsolatedShard(shard, plan, process, on_progress)
                 return self._worker.run(shard, annotate=isolated.annotate)
-            finally:
-                process.close()
 
     @contextmanager
     def _counted(self, shard: Shard) -> Iterator[int]:
@@ -99,8 +98,7 @@ class ShardRunner:
         """
         path = attempts_path(self._plan, shard)
         earlier = _read(path)
-        with store_errors(path):
-            write_unsynced(path, str(earlier + 1).encode())
+        _write(path, str(earlier + 1))
         try:
             yield earlier
         except (DeviceError, SystemExit):
@@ -123,25 +121,24 @@ def forget_attempts(plan: Plan, shard: Shard) -> None:
         remove(path)
 
 
+def is_annotated_alone(plan: Plan, shard: Shard) -> bool:
+    """Tell whether a worker has begun to annotate the documents of a shard one by one."""
+    with suppress(FileNotFoundError):
+        return read_bytes(attempts_path(plan, shard)).endswith(_ALONE.encode())
+    return False
+
+
 def _read(path: OutputPath) -> int:
     """Return the number in a file; 0 if there is none, or one that was cut off when its machine went down."""
     try:
-        return int(read_bytes(path))
+        return int(read_bytes(path).removesuffix(_ALONE.encode()))
     except (FileNotFoundError, ValueError):
         return 0
 
 
-@contextmanager
-def _time_limit(seconds: float | None) -> Iterator[None]:
-    """End this process by SIGALRM if the block takes longer, also within code that does not look."""
-    if seconds is None:
-        yield  # the process may be a user's own, with a timer
-        return
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+def _write(path: OutputPath, content: str) -> None:
+    with store_errors(path):
+        write_unsynced(path, content.encode())
 
 
 def _on_cpu(plan: Plan) -> Plan:
@@ -151,17 +148,16 @@ def _on_cpu(plan: Plan) -> Plan:
     return plan.model_copy(update={"config": config.model_copy(update=on_cpu)})
 
 
+@dataclass(slots=True)
 class _IsolatedShard:
     """The records of a shard, and the process that annotates them."""
 
-    def __init__(self, shard: Shard, plan: Plan, process: Isolation, on_progress: OnShardProgress | None) -> None:
-        self._shard = shard
-        self._config = plan.config
-        self._threads = plan.threads
-        self._process = process
-        self._on_progress = on_progress
-        self._share = 0.0
-        self._fatal: dict[int, DeadLetter] = {}
+    shard: Shard
+    plan: Plan
+    process: Isolation
+    on_progress: OnShardProgress
+    share: float = 0.0
+    fatal: dict[int, DeadLetter] = field(default_factory=dict)
 
     def annotate(self, records: Sequence[Record]) -> list[Outcome]:
         """Annotate each document alone, and then all that do not end the process as planned.
@@ -170,11 +166,11 @@ class _IsolatedShard:
         """
         alone = []
         for number, record in enumerate(records):
-            self._share = number / (len(records) + 1)
+            self.share = number / (len(records) + 1)
             self._report()
             alone.append(self._annotate_alone(number, record))
             self._check_plausible()
-        left = [self._fatal.get(number, record) for number, record in enumerate(records)]
+        left = [self.fatal.get(number, record) for number, record in enumerate(records)]
         together = self._call(("parse", "tag"), left)
         return alone if isinstance(together, RecordError) else together
 
@@ -186,34 +182,33 @@ class _IsolatedShard:
             found = self._call((stage,), [record])
             if isinstance(found, RecordError):
                 fault = DeadLetter.for_document(record, stage=stage, error=found.code, message=str(found))
-                self._fatal[number] = fault
+                self.fatal[number] = fault
                 return fault
             [record] = found
         outcome: Outcome = record
         return outcome
 
     def _check_plausible(self) -> None:
-        if len(self._fatal) > max(_ALWAYS_PLAUSIBLE, self._config.max_dead_letters * self._shard.records):
+        if len(self.fatal) > max(_ALWAYS_PLAUSIBLE, self.plan.config.max_dead_letters * self.shard.records):
             raise ShardError(
-                f"shard {self._shard.name}: {len(self._fatal)} of its documents ended the process that annotates them, "
+                f"shard {self.shard.name}: {len(self.fatal)} of its documents ended the process that annotates them, "
                 f"each alone: that is the machine, the model or reader.extraction_memory_bytes rather than the "
                 "documents; --set max_dead_letters=1 continues regardless"
             )
 
     def _call(self, stages: tuple[Stage, ...], records: Sequence[Any]) -> list[Any] | RecordError:
         """Return what stages make of records, or why the process has ended."""
-        reader = self._config.reader
+        reader = self.plan.config.reader
         characters = sum(_characters(record) for record in records)
         seconds = len(records) * reader.extraction_seconds + characters / _CHARACTERS_A_SECOND
         memory = reader.extraction_memory_bytes + characters * _BYTES_A_CHARACTER
-        update = {"extraction_seconds": seconds * self._threads, "extraction_memory_bytes": memory}
-        limits, on_wait = reader.model_copy(update=update), self._report if self._on_progress is not None else None
-        [found] = self._process.each(_run_stages, [(stages, records)], config=limits, on_wait=on_wait)
+        update = {"extraction_seconds": seconds * self.plan.threads, "extraction_memory_bytes": memory}
+        limits = reader.model_copy(update=update)
+        [found] = self.process.each(_run_stages, [(stages, records)], config=limits, on_wait=self._report)
         return found
 
     def _report(self) -> None:
-        if self._on_progress is not None:
-            self._on_progress(ShardProgress(shard=self._shard.index, stage="parse", share=self._share))
+        self.on_progress(ShardProgress(shard=self.shard.index, share=self.share))
 
 
 def _characters(record: Record) -> int:

@@ -12,7 +12,7 @@ class ShardProgress:
     """How much of a shard is done.
 
     Attributes:
-        stage: in which it is; None where only its beginning and its end are known, as on Ray.
+        stage: in which it is; None where that is not known, as on Ray.
         share: of the shard's work, from 0 to 1.
         words: that this amounts to: those of the shard, by the share of them that is done.
     """

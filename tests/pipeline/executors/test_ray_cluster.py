@@ -13,7 +13,7 @@ from concord_testing import runs
 from concord.models.errors import ConfigError
 from concord.pipeline.config import AnnotateConfig, ExecutorConfig
 from concord.pipeline.errors import StoppedError
-from concord.pipeline.executors.ray_cluster import choose_workers, connected, warn_of_wait, workers_that_fit
+from concord.pipeline.executors.ray_cluster import choose_workers, connected, workers_that_fit
 from concord.pipeline.plan import Plan
 from concord.pipeline.planning.planner import Planner
 
@@ -78,7 +78,6 @@ def test_what_was_chosen_is_told(plan: Plan, caplog: pytest.LogCaptureFixture) -
         ({"CPU": 4.0}, 1, 1, 0),
         ({"CPU": 64.0, "GPU": 1.0}, 1, 0.2, 5),
         ({"CPU": 64.0, "GPU": 2.0}, 1, 0.4, 4),
-        ({"CPU": 64.0, "GPU": 0.5}, 1, 0.25, 2),
         ({"CPU": 64.0, "GPU": 5.0}, 1, 2, 2),
         ({"CPU": 1.0, "GPU": 1.0}, 1, 0.25, 1),
         ({}, 1, 0, 0),
@@ -86,15 +85,6 @@ def test_what_was_chosen_is_told(plan: Plan, caplog: pytest.LogCaptureFixture) -
 )
 def test_workers_that_fit_counts_whole_workers(node: dict[str, float], cpus: int, gpus: float, room: int) -> None:
     assert workers_that_fit(node, cpus=cpus, gpus=gpus) == room
-
-
-@pytest.mark.parametrize("free", [1.0, 2.0])
-def test_workers_that_wait_for_others_to_leave_say_so(
-    plan: Plan, free: float, caplog: pytest.LogCaptureFixture
-) -> None:
-    warn_of_wait(plan, ExecutorConfig(kind="ray"), 2, {"CPU": free})
-    said = "1 of 2 workers (executor.actors) have no room yet: others hold the CPUs or GPUs of the cluster"
-    assert (said in caplog.text) == (free < 2)
 
 
 def test_parts_of_two_gpus_are_refused() -> None:

@@ -18,12 +18,11 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import Signature
 from concord.pipeline.output.tables import annotated_tables
 from concord.pipeline.output.verify import verify
-from concord.pipeline.planning.planner import Planner
 from concord.pipeline.readers.extraction import Isolation
 from concord.pipeline.readers.records import RecordError
 from concord.pipeline.resources import shortage_errors
 from concord.pipeline.run_report import Progress
-from concord.pipeline.worker.attempts import ShardRunner
+from concord.pipeline.worker.attempts import is_annotated_alone
 
 ONE_SHARD: dict[str, Any] = {"planning": {"shard_bytes": 10**6}}
 
@@ -138,7 +137,7 @@ def counted(config: AnnotateConfig, attempts: bytes) -> AnnotateConfig:
     return config
 
 
-@pytest.mark.parametrize(("attempts", "processes"), [(b"1", 0), (b"2", 1), (b"", 0)])
+@pytest.mark.parametrize(("attempts", "processes"), [(b"1", 0), (b"1 alone", 0), (b"2", 1), (b"3 alone", 1), (b"", 0)])
 def test_the_third_attempt_is_made_in_another_process_with_limits_by_the_size_of_a_document(
     source: Path, tmp_path: Path, attempts: bytes, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,26 +171,16 @@ def test_document_that_takes_too_long_is_left_out(source: Path, tmp_path: Path) 
     assert [(letter.doc_id, letter.error) for letter in letters(tmp_path / "out")] == [("d12", "took_too_long")]
 
 
-def test_process_that_takes_too_long_for_a_shard_ends_itself(source: Path, tmp_path: Path) -> None:
-    runs.write_collection(source, documents=1, extra=("a STALLER",))
-    plan = Planner(runs.resolved(runs.job(source, tmp_path / "out", **ONE_SHARD))).resolve()
-
-    def work() -> None:
-        ShardRunner(plan, fakes.build_fake_worker, shard_seconds=0.5).run(plan.shards[0])
-
-    process = runs.in_child(work)
-    process.join()
-    assert process.exitcode == -signal.SIGALRM
-    assert (tmp_path / "out" / "_run" / "attempts" / "0" / "00000").read_bytes() == b"1"
-
-
 def test_run_is_stopped_while_another_process_annotates(source: Path, tmp_path: Path) -> None:
     runs.configure_fakes(source, seconds=5)
     executor = {"threads": 1, "drain_seconds": 0.0}
     config = counted(runs.job(source, tmp_path / "out", executor=executor, **ONE_SHARD), b"2")
+    folder = OutputFolder(tmp_path / "out")
 
     def stop(progress: Progress) -> None:
         if progress.in_flight:
+            plan = folder.plan()
+            assert is_annotated_alone(plan, plan.shards[0])
             signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(StoppedError):

@@ -49,7 +49,7 @@ class Handle:
 
     def __init__(self, actor: Actor) -> None:
         self.is_killed = False
-        self.wait = SimpleNamespace(remote=lambda: self._call(actor.load))
+        self.load = SimpleNamespace(remote=lambda *_: self._call(actor.load))
         self.run = SimpleNamespace(remote=lambda shard: self._call(lambda: actor.do(shard)))
         self._hanging: list[Future[Any]] = []
 
@@ -78,19 +78,18 @@ class SimulatedRay:
 
     Attributes:
         actors: the handles of all that were started.
-        arguments: of the last one.
+        stored: what workers get.
     """
 
     def __init__(self, actor: Callable[[int], Actor] = Actor) -> None:
         self.actors: list[Handle] = []
-        self.arguments: tuple[Any, ...] = ()
+        self.stored: list[object] = []
         self._actor = actor
 
     def remote(self, **_options: Any) -> Callable[[type], SimpleNamespace]:
         """Return a decorator that makes a class of actors."""
 
-        def start(*arguments: Any) -> Handle:
-            self.arguments = arguments
+        def start() -> Handle:
             self.actors.append(Handle(self._actor(len(self.actors))))
             return self.actors[-1]
 
@@ -98,11 +97,16 @@ class SimulatedRay:
 
     def put(self, value: Any) -> Any:
         """Return the value as its reference."""
+        self.stored.append(value)
         return value
 
     def kill(self, actor: Handle) -> None:
         """End an actor."""
         actor.kill()
+
+    def available_resources(self) -> dict[str, float]:
+        """Return what nobody has taken."""
+        return {"CPU": 3.0}
 
     @contextmanager
     def used(self) -> Iterator["SimulatedRay"]:
