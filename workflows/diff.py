@@ -35,21 +35,6 @@ _GROUPS = ["kind", "first_label", "second_label"]
 _ORDER = [("certainty", "descending"), *((name, "ascending") for name in _PLACE)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Documents:
-    """The documents of A and B, matched by id.
-
-    Attributes:
-        counts: how many have the same text, have different texts, or are only in A or B.
-        listed: the first ids of each kind but those with the same text, sorted.
-        same: those with the same text, with ``first_shard`` and ``second_shard``, which hold them.
-    """
-
-    counts: Mapping[str, int]
-    listed: Mapping[str, Sequence[str]]
-    same: pa.Table
-
-
 @dataclass(kw_only=True, slots=True)
 class EntityDifferences:
     """The entities of the documents whose text is the same, added up shard by shard.
@@ -91,18 +76,21 @@ class Diff:
 
     Attributes:
         settings: the differences between the parsers, taggers and settings, one a line.
+        documents: how many have the same text in both, have different texts, or are only in A or B.
+        listed: the first ids of each kind but those with the same text, sorted.
     """
 
     first: Collection
     second: Collection
     settings: Sequence[str]
-    documents: Documents
+    documents: Mapping[str, int]
+    listed: Mapping[str, Sequence[str]]
     entities: EntityDifferences
 
     @property
     def verdict(self) -> str:
         """The result in one sentence."""
-        same = self.documents.counts["same"]
+        same = self.documents["same"]
         if not same:
             return "A and B have no document with the same text"
         compared = f"{counted(same, 'document')} with the same text"
@@ -132,29 +120,31 @@ def _compare(left: Collection, right: Collection, *, listed: int) -> Diff:
             f"{left.output} has version {left.manifest.schema_version} of the schema, {right.output} version "
             f"{right.manifest.schema_version}: expected the same; annotate one of them again"
         )
-    documents = _compare_documents(left, right, listed=listed)
+    counts, listed_ids, same = _compare_documents(left, right, listed=listed)
     entities = EntityDifferences(listed=listed)
     # A and B are mostly cut alike: the next pair often needs one of the same shards.
     read_left, read_right = (lru_cache(maxsize=1)(partial(_read_entities, side)) for side in (left, right))
-    for first_shard, second_shard, ids in _shard_pairs(documents.same):
+    for first_shard, second_shard, ids in _shard_pairs(same):
         entities.add(_of_documents(read_left(first_shard), ids), _of_documents(read_right(second_shard), ids))
     return Diff(
         first=left,
         second=right,
         settings=find_differences(left.plan.row_settings, right.plan.row_settings),
-        documents=documents,
+        documents=counts,
+        listed=listed_ids,
         entities=entities,
     )
 
 
-def _compare_documents(left: Collection, right: Collection, *, listed: int) -> Documents:
+def _compare_documents(
+    left: Collection, right: Collection, *, listed: int
+) -> tuple[dict[str, int], dict[str, list[str]], pa.Table]:
+    """Return the documents as ``Diff`` counts and lists them, and those with the same text, each with its shards."""
     joined = _join(_read_documents(left), _read_documents(right), keys=["doc_id"], compared="text_sha256")
     kinds = {kind: joined.filter(pc.equal(joined["kind"], kind)) for kind in KINDS}
-    return Documents(
-        counts={kind: documents.num_rows for kind, documents in kinds.items()},
-        listed={kind: kinds[kind]["doc_id"].sort().slice(0, listed).to_pylist() for kind in KINDS[1:]},
-        same=kinds["same"].select(["doc_id", "first_shard", "second_shard"]),
-    )
+    counts = {kind: found.num_rows for kind, found in kinds.items()}
+    ids = {kind: kinds[kind]["doc_id"].sort().slice(0, listed).to_pylist() for kind in KINDS[1:]}
+    return counts, ids, kinds["same"].select(["doc_id", "first_shard", "second_shard"])
 
 
 def _read_documents(collection: Collection) -> pa.Table:
@@ -230,7 +220,7 @@ def _values(diff: Diff) -> Mapping[str, Any]:
         "first": _side_values(diff.first),
         "second": _side_values(diff.second),
         "settings": diff.settings,
-        "documents": {**_counts(documents.counts), "listed": documents.listed},
+        "documents": {**_counts(documents), "listed": diff.listed},
         "entities": {
             **_counts({kind: entities.count(kind) for kind in KINDS}),
             "changed_documents": entities.changed_documents,
@@ -275,8 +265,8 @@ def _describe(diff: Diff) -> str:
     parts = [
         f"{diff.verdict}.",
         _describe_sides(diff),
-        _describe_counts("documents", documents.counts, documents.listed),
-        _describe_counts("entities of documents with the same text", kinds, {}) if documents.counts["same"] else "",
+        _describe_counts("documents", documents, diff.listed),
+        _describe_counts("entities of documents with the same text", kinds, {}) if documents["same"] else "",
         _describe_labels(entities),
         _describe_listed(entities.changes),
     ]

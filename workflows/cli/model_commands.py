@@ -15,11 +15,9 @@ from concord.workflows.cli.options import (
     OrderedGroup,
     alias_option,
     compute_options,
-    force_option,
     gold_options,
     label_column_option,
     set_option,
-    tracking_option,
     verb,
 )
 from concord.workflows.console import Answer
@@ -102,8 +100,14 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
 @click.option("--resume", is_flag=True, help="Continue the training in the folder.")
 @alias_option("Point this alias of the registry at the new version.")
 @compute_options
-@tracking_option
-@force_option
+@click.option(
+    "--no-tracking",
+    "tracked",
+    flag_value=False,
+    default=True,
+    help="Do not log to MLflow and do not register the tagger.",
+)
+@click.option("--force", "forced", is_flag=True, help="Register the tagger even if its F1 on dev is 0.00.")
 @set_option
 def train(job: Path, *, profile: str, output: Path | None, overrides: tuple[str, ...], **options: Any) -> Answer:
     """Train a tagger and register it.

@@ -197,15 +197,3 @@ def alias_option(help_text: str) -> Callable[[Callable[..., Answer]], Callable[.
         return alias
 
     return click.option("--alias", callback=check, help=help_text)
-
-
-tracking_option = click.option(
-    "--no-tracking",
-    "tracked",
-    flag_value=False,
-    default=True,
-    help="Do not log to MLflow and do not register the tagger.",
-)
-force_option = click.option(
-    "--force", "forced", is_flag=True, help="Register the tagger even if its F1 on dev is 0.00."
-)
