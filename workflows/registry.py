@@ -224,7 +224,7 @@ def create_model(name: str) -> None:
 
 
 def fetch(version: ModelVersion) -> Path:
-    """Download the bundle of a version into the cache folder, unless it is there already, and check every file.
+    """Download the bundle of a version into the cache folder, unless it is there already, and check its digest.
 
     Workers on other machines must see the cache folder too.
 
