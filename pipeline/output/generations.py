@@ -254,26 +254,6 @@ class Generations:
         with store_errors(self.output, state="no name was given"):
             write_pointer(self._versions / version, f"../generations/{generation.name}", staged=self._staged())
 
-    def find(self, *, generation: int | None = None, version: str | None = None) -> Generation:
-        """Return one generation, by number or version; the current one if neither is given.
-
-        Raises:
-            PlanError: when there is none.
-        """
-        current = self.current()
-        if current is None:
-            raise PlanError(f"{self.output}: the run is not finished; run the same annotate command again")
-        if generation is None and version is None:
-            return current
-        found = {candidate.name: candidate for candidate in (*self.history(), current)}
-        wanted, names = f"generation {generation}", {str(int(name)): name for name in found}
-        if version is not None:
-            wanted, names = f"version {version!r}", dict(self.versions())
-        chosen = found.get(names.get(str(generation) if version is None else version, ""))
-        if chosen is None:
-            raise PlanError(f"{self.output}: no {wanted}; there are: {', '.join(names) or 'none'}")
-        return chosen
-
     def expired(self, *, keep: int, grace_seconds: float) -> list[Generation]:
         """Return the generations that are no longer to be kept.
 

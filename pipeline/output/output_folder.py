@@ -173,9 +173,20 @@ class OutputFolder:
         Raises:
             PlanError: when there is none; it says what else is there.
         """
-        if self.generations.current() is None:
+        current = self.generations.current()
+        if current is None:
             self.plan()
-        return self.generations.find(generation=generation, version=version)
+            raise PlanError(f"{self.output}: the run is not finished; run the same annotate command again")
+        if generation is None and version is None:
+            return current
+        found = {candidate.name: candidate for candidate in (*self.generations.history(), current)}
+        wanted, names = f"generation {generation}", {str(int(name)): name for name in found}
+        if version is not None:
+            wanted, names = f"version {version!r}", dict(self.generations.versions())
+        chosen = found.get(names.get(str(generation) if version is None else version, ""))
+        if chosen is None:
+            raise PlanError(f"{self.output}: no {wanted}; there are: {', '.join(names) or 'none'}")
+        return chosen
 
     def _without_run(self) -> str:
         """Describe what is there instead of a run."""
@@ -365,7 +376,7 @@ class OutputFolder:
             root=self.generations.pending,
             staging=self.staging,
             name="names",
-            shard=f"{0:05d}",
+            shard="00000",
             generation=manifest.generation,
         )
         crash_point("names")

@@ -179,15 +179,16 @@ def test_grace_begins_when_the_next_generation_becomes_current(archive: Path) ->
 
 def test_names_and_numbers_that_do_not_fit_are_refused(archive: Path) -> None:
     output = run(archive)
-    generations = OutputFolder(output).generations
+    folder = OutputFolder(output)
+    generations = folder.generations
     with pytest.raises(ConfigError, match="letters, digits"):
-        generations.tag(generations.find(), "../out")
-    generations.tag(generations.find(), "v1")
-    generations.tag(generations.find(), "v1")
+        generations.tag(folder.find(), "../out")
+    generations.tag(folder.find(), "v1")
+    generations.tag(folder.find(), "v1")
     change(archive)
     run(archive)
     with pytest.raises(ConfigError, match="v1 is generation 000000"):
-        generations.tag(generations.find(), "v1")
+        generations.tag(folder.find(), "v1")
     with pytest.raises(PlanError, match="no generation 7; there are: 0, 1"):
         open_collection(output, generation=7)
     with pytest.raises(PlanError, match="no version 'v2'; there are: v1"):

@@ -53,7 +53,7 @@ def store(s3_url: str, tmp_path: Path) -> Store:
 
 def test_parts_of_an_open_generation_stay_for_their_grace(store: Store) -> None:
     collection = concord.open(store.url)
-    generation = OutputFolder(output_path(store.url)).generations.find()
+    generation = OutputFolder(output_path(store.url)).find()
     store.write("a", "Dora slept.")
     store.run()
     assert generation.manifest().plan == generation.plan().digest
