@@ -351,10 +351,11 @@ def test_dry_run_names_the_documents_of_each_kind(archive: Path) -> None:
     assert len(named(OTHER_TAGGER)["again"]) == 17
 
 
-def test_lost_part_of_a_later_generation_is_restored(archive: Path) -> None:
-    runs.run_job(job(archive))
-    (archive / "new.txt").write_text("Dora went.")
-    report = runs.run_job(job(archive))
+@pytest.mark.parametrize("generations", [1, 2])
+def test_lost_part_of_a_generation_is_restored(archive: Path, generations: int) -> None:
+    for number in range(generations):
+        (archive / f"new{number}.txt").write_text(f"Dora went {number} times.")
+        report = runs.run_job(job(archive))
     manifest = OutputFolder(report.output).manifest()
     assert manifest is not None
     (runs.folder_of(report) / manifest.shards[0].files["tokens"].path).unlink()
