@@ -211,7 +211,7 @@ class Plan(Config):
     reused: tuple[RowsToCopy, ...] = ()
     """Committed shards of earlier generations that stay untouched."""
     corrected: dict[str, str] = Field(default_factory=dict)
-    """The digest of the corrections in a document's rows, by id; documents without corrections are left out."""
+    """The digest of the corrections of each document that has any, by id; they are in its rows, if it has some."""
     changes: Annotated[Changes, Affects("nothing")] = Changes()
     """How the input differs from the existing output."""
     reasons: Annotated[tuple[str, ...], Affects("nothing")] = ()

@@ -50,7 +50,6 @@ class NextGeneration(NamedTuple):
     reused: tuple[RowsToCopy, ...]
     shards: tuple[Shard, ...]
     changes: Changes
-    corrected: dict[str, str]
 
 
 class Planner:
@@ -172,6 +171,7 @@ class Planner:
             sources=sources,
             libraries=libraries_of(source.format for source in sources),
             reasons=tuple(existing.reasons) if work.changes.again else (),
+            corrected=self._corrections_digests,
             read=sum(source.records for source in sources),
             ignored=self._inputs.ignored,
             etags={
@@ -207,16 +207,12 @@ class Planner:
         shard_bytes = self._config.planning.shard_bytes
         counts: Counter[str] = Counter()
         named = self.named = defaultdict(list)
-        corrected = _reused_corrections(existing, diff)
 
         def noted() -> Iterator[InputRecord]:
             """Yield what is annotated; the records of a first plan are not kept."""
             for record in diff.to_annotate:
                 counts[record.reason] += 1
                 counts["parsed"] += record.parse is not None
-                doc_id = record.doc_id or ""
-                if doc_id in existing.corrections and not record.is_duplicate:
-                    corrected[doc_id] = existing.corrections[doc_id]
                 if self._name_documents:
                     named[record.reason].append(record.shown)
                 yield record
@@ -249,7 +245,6 @@ class Planner:
                 compacted=len(merged),
                 texts=sum(not document.is_extracted and document.shard.other_texts for document in reused),
             ),
-            corrected=corrected,
         )
 
     def _check_removed(self, changes: Changes, existing: ExistingOutput) -> None:
@@ -274,13 +269,6 @@ class Planner:
         if self._config.executor.kind == "ray":
             return threads_of_environment() or 1
         return default_threads()
-
-
-def _reused_corrections(existing: ExistingOutput, diff: InputDiff) -> dict[str, str]:
-    """Return the digests of the corrections in the rows that are reused, by the id that they then have."""
-    names = {document.was: document.now.doc_id for renamed in diff.renamed.values() for document in renamed}
-    digests = ((doc_id, existing.documents[doc_id].corrections) for doc_id in diff.reused)
-    return {names.get(doc_id, doc_id): digest for doc_id, digest in digests if digest is not None}
 
 
 def _rows_to_copy(
