@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from unicodedata import category
 
@@ -153,10 +153,14 @@ class Place:
         return all(self.start <= mark.start and mark.end <= self.end for mark in self.found)
 
 
-def find_occurrences(text: str, surface: str) -> list[Offsets]:
-    """Return where some words occur in a text, in order.
+def find_places(doc_id: str, text: str, marks: Sequence[Mark], surface: str) -> list[Place]:
+    """Return where some words occur in a document, in order, with the entities that they overlap.
 
-    White space of any kind equals white space; an occurrence inside a longer word does not count.
+    White space of any kind equals white space; an occurrence inside a longer word does not count. One in an entity that
+    goes beyond it is a place that is not ``is_whole``: it is seldom meant when all others are.
+
+    Args:
+        marks: the entities of the document as they are.
     """
     parts = surface.split()
     if not parts:
@@ -166,7 +170,13 @@ def find_occurrences(text: str, surface: str) -> list[Offsets]:
     right = r"(?!\w)" if _WORD_CHARACTER.match(parts[-1][-1]) else ""
     spans = (match.span() for match in re.finditer(left + pattern + right, text))
     # A mark that combines with the last letter belongs to the word.
-    return [span for span in spans if not category(text[span[1] : span[1] + 1] or " ").startswith("M")]
+    places = [
+        Place(doc_id, *span) for span in spans if not category(text[span[1] : span[1] + 1] or " ").startswith("M")
+    ]
+    return [
+        replace(place, found=tuple(mark for mark in marks if mark.start < place.end and place.start < mark.end))
+        for place in places
+    ]
 
 
 def marks_at(place: Place, text: str, label: str | None) -> Iterator[tuple[Mark | None, Mark | None]]:

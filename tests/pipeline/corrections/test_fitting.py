@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from concord.pipeline.corrections.correction import Correction, Mark, Seen
-from concord.pipeline.corrections.fitting import Place, corrected_marks, find_occurrences, fit_corrections, marks_at
+from concord.pipeline.corrections.fitting import corrected_marks, find_places, fit_corrections, marks_at
 
 TEXT = "In May Anna Smith met Bob in Geneva. Later Anna Smith left Geneva for New York City."
 
@@ -149,22 +149,21 @@ def test_corrected_marks_replace_what_they_overlap() -> None:
     assert corrected_marks(model, ()) == model
 
 
-def test_whole_words_are_found_with_any_white_space() -> None:
+def test_places_are_whole_words_with_any_white_space() -> None:
     text = "New York, New\r\n York. New Yorkers, anew York; new york. Cafe\u0301 Cafe"
-    assert find_occurrences(text, "New York") == [(0, 8), (10, 20)]
-    assert find_occurrences(text, "Cafe") == [(text.rindex("Cafe"), len(text))]
-    assert find_occurrences("C++ and C", "C++") == [(0, 3)]
-    assert find_occurrences(text, " ") == []
+    places = find_places("d", text, [mark("New York", text=text)], "New York")
+    assert [(place.start, len(place.found)) for place in places] == [(0, 1), (10, 0)]
+    assert [place.start for place in find_places("d", text, [], "Cafe")] == [text.rindex("Cafe")]
+    assert find_places("d", "C++ and C", [], "C++")[0].end == 3
+    assert find_places("d", text, [], " ") == []
 
 
 def test_places_become_single_corrections() -> None:
     text = "Smith, Anna Smith and Smith Jones"
     model = [mark("Anna Smith", text=text), mark("Smith", "PER", text=text)]
-    places = [
-        Place("d", start, end, found=tuple(entity for entity in model if entity.start < end and start < entity.end))
-        for start, end in find_occurrences(text, "Smith")
-    ]
+    places = find_places("d", text, model, "Smith")
     assert [place.is_whole for place in places] == [True, False, True]
+    assert all(place.is_whole for place in find_places("d", text, model, "Anna Smith and Smith"))
     made = [correct(old, new, text=text) for place in places for old, new in marks_at(place, text, "PER")]
     assert [one.action for one in made] == ["accept", "relabel", "add"]
     dropped = [correct(old, new, text=text) for place in places for old, new in marks_at(place, text, None)]

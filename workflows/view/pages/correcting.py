@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote
 
 from concord.pipeline.corrections.correction import Correction, Mark, check_type
-from concord.pipeline.corrections.fitting import Place, find_occurrences
+from concord.pipeline.corrections.fitting import Place, find_places
 from concord.workflows.corrections import (
     NO_DOCUMENT,
     Difference,
@@ -270,20 +270,20 @@ def choose(document: CurrentDocument, at: str) -> ChosenWords | None:
 
 def _places(document: CurrentDocument, title: str, surface: str, label: str | None) -> Iterator[ListedPlace]:
     doc_id, text = document.row.doc_id, document.text
-    for start, end in find_occurrences(text, surface):
-        place = document.place(start, end)
+    for match in find_places(doc_id, text, (), surface):
+        place = document.place(match.start, match.end)
         # Without an entity there is nothing to change to no entity.
         if document.holds(place) and (label or place.found) and not document.is_corrected(place, label):
             yield ListedPlace(
                 doc_id=doc_id,
                 title=title,
-                sent_id=max(bisect_right(document.starts, start) - 1, 0),
-                left=text[max(0, start - _CONTEXT) : start],
-                match=text[start:end],
-                right=text[end : end + _CONTEXT],
+                sent_id=max(bisect_right(document.starts, place.start) - 1, 0),
+                left=text[max(0, place.start - _CONTEXT) : place.start],
+                match=text[place.start : place.end],
+                right=text[place.end : place.end + _CONTEXT],
                 labels=tuple(dict.fromkeys(mark.type for mark in place.found)),
                 longer=() if place.is_whole else tuple(mark.text for mark in place.found),
-                change=Change(doc_id, start, end, label).encoded,
+                change=Change(doc_id, place.start, place.end, label).encoded,
             )
 
 
