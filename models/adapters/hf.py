@@ -25,12 +25,17 @@ from concord.models.labels import split_label
 from concord.models.regular_files import read_regular
 from concord.models.taggers.base import TaggerConfig
 from concord.models.taggers.one_stage import OneStageTagger
-from concord.models.words.subwords import SPECIAL_TOKENS, SubwordReader, SubwordTokenizer, SubwordWindow, cut_passes
+from concord.models.words.subwords import (
+    PADDED_PASS,
+    SPECIAL_TOKENS,
+    SubwordReader,
+    adapt_tokenizer,
+    cut_passes,
+    used_subwords,
+)
 
 # Nats: more than trained scores are apart, and few enough for the fast sums of a CRF.
 _FORBIDDEN = -60.0
-# Padded subwords per pass: on a CPU a pass should fit into the cache, on a GPU it should be large.
-_PASS_SUBWORDS = {"cpu": 256, "cuda": 8192}
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _SETTINGS = ("config.json", _TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json")
 
@@ -101,22 +106,22 @@ class HfTagger(OneStageTagger[HfConfig], AdaptedTagger[HfConfig]):
 
     def _emissions(self, batch: Batch) -> Tensor:
         """Return the log-probabilities that the model gives the tagger's labels, shape ``(B, T, L)``; 0 if padded."""
-        cells: list[Tensor] = []
+        cells: list[int] = []
         scores: list[Tensor] = []
         sentences = [sentence.words for sentence in batch.sentences]
         width = batch.mask.shape[1]
-        for windows in cut_passes(self._reader.windows(sentences), subwords=_PASS_SUBWORDS[self.device.type]):
+        for windows in cut_passes(self._reader.windows(sentences), subwords=PADDED_PASS[self.device.type]):
             numbers, attention = (tensor.to(self.device) for tensor in self._reader.pad(self._reader.rows(windows)))
             logits = self.network(input_ids=numbers, attention_mask=attention).logits
-            first_subwords, words = _places(windows, subwords=numbers.shape[1], words=width)
-            scores.append(logits.flatten(0, 1)[first_subwords.to(self.device)].float().log_softmax(dim=-1))
-            cells.append(words.to(self.device))
+            places, own = used_subwords(windows, subwords=numbers.shape[1], words=width)
+            scores.append(logits.flatten(0, 1)[[place.start for place in places]].float().log_softmax(dim=-1))
+            cells += own
         found = torch.cat(scores)
         known = [0 if number is None else number for number in self._labels.numbers]
         absent = torch.tensor([number is None for number in self._labels.numbers], device=self.device)
         emissions = found[:, known].masked_fill(absent, _FORBIDDEN)
         padded = emissions.new_zeros(batch.mask.numel(), emissions.shape[1])
-        return padded.index_copy(0, torch.cat(cells), emissions).view(*batch.mask.shape, -1)
+        return padded.index_copy(0, torch.tensor(cells, device=self.device), emissions).view(*batch.mask.shape, -1)
 
 
 def _library(name: str) -> Any:
@@ -175,21 +180,8 @@ def _read_tokenizer(folder: Path, network: Any, *, overlap_words: int) -> Subwor
     numbers = tokenizer(["a"])["input_ids"][0]
     if start is None or end is None or (numbers[0], numbers[-1]) != (start, end):
         raise ModelError(f"{folder}: expected a tokenizer that puts a text between two special tokens")
-
-    def split(words: list[str]) -> list[list[int]]:
-        # It does not accept half a surrogate pair.
-        whole = [word.encode(errors="replace").decode() for word in words]
-        found: list[list[int]] = tokenizer(whole, add_special_tokens=False)["input_ids"]
-        return found
-
     return SubwordReader(
-        SubwordTokenizer(
-            split=split,
-            start=start,
-            end=end,
-            padding=tokenizer.pad_token_id or 0,
-            unknown=tokenizer.unk_token_id if tokenizer.unk_token_id is not None else end,
-        ),
+        adapt_tokenizer(tokenizer),
         capacity=min(_positions(network), tokenizer.model_max_length) - SPECIAL_TOKENS,
         overlap_words=overlap_words,
     )
@@ -217,17 +209,3 @@ def _legal_sequences(labels: LabelMap) -> Crf:
         delattr(crf, name)
         crf.register_buffer(name, torch.zeros(illegal.shape).masked_fill(illegal, _FORBIDDEN), persistent=False)
     return crf
-
-
-def _places(windows: Sequence[SubwordWindow], *, subwords: int, words: int) -> tuple[Tensor, Tensor]:
-    """Return the cells of the used words, of their first subwords in a pass and of themselves in a padded batch."""
-    firsts: list[int] = []
-    cells: list[int] = []
-    for row, window in enumerate(windows):
-        place = row * subwords + 1
-        for number, pieces in enumerate(window.words):
-            if window.keep[0] <= number < window.keep[1]:
-                firsts.append(place)
-                cells.append(window.sentence * words + window.first + number)
-            place += len(pieces)
-    return torch.tensor(firsts, dtype=torch.int64), torch.tensor(cells, dtype=torch.int64)

@@ -4,11 +4,9 @@ It is the bundled one or a Hugging Face folder: safetensors, JSON and a vocabula
 of the package that contains it, and its weights are checked against the digest that the tagger was trained with.
 """
 
-import hashlib
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, chain
@@ -27,6 +25,7 @@ from typing_extensions import override
 from concord.models.data.batch import send
 from concord.models.data.sentence import Passage
 from concord.models.errors import ConfigError, EncoderMissingError, ModelError
+from concord.models.regular_files import file_digest
 from concord.models.words.bert import Bert, read_bert
 from concord.models.words.bundled_encoder import read_bundled_encoder
 from concord.models.words.encoder_config import (
@@ -39,12 +38,15 @@ from concord.models.words.encoder_config import (
     find_encoder,
 )
 from concord.models.words.subwords import (
+    PADDED_PASS,
     SPECIAL_TOKENS,
     SubwordReader,
     SubwordTokenizer,
     SubwordWindow,
+    adapt_tokenizer,
     cut_passes,
     pack_passes,
+    used_subwords,
 )
 
 NetworkStates = Callable[[Sequence[list[int]]], Sequence[Tensor]]
@@ -73,6 +75,8 @@ def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # of a missing layer that pools the states of a sentence, which nothing reads
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         network: Any = AutoModel.from_pretrained(
@@ -80,9 +84,11 @@ def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise _unreadable(folder, error) from error
+    finally:
+        logging.set_verbosity(verbosity)
     width = int(network.config.hidden_size)
     capacity = int(network.config.max_position_embeddings) - SPECIAL_TOKENS
-    reader = SubwordReader(_adapted(tokenizer), capacity=capacity, overlap_words=config.overlap_words)
+    reader = SubwordReader(adapt_tokenizer(tokenizer), capacity=capacity, overlap_words=config.overlap_words)
     return LoadedEncoder(folder=folder, network=network.eval(), reader=reader, width=width)
 
 
@@ -195,43 +201,15 @@ def mean_states(states: Sequence[Tensor], *, last: int) -> Tensor:
 
 def _checked_folder(config: EncoderConfig) -> Path:
     folder = find_encoder(config.source)
-    if config.sha256 is not None and (found := _weights_digest(folder)) != config.sha256:
+    if config.sha256 is not None and (found := file_digest(folder / WEIGHTS_NAME).hex()) != config.sha256:
         raise EncoderMissingError(f"encoder: expected {folder / WEIGHTS_NAME} with sha256 {config.sha256}, got {found}")
     if importlib.util.find_spec("transformers") is None:
         raise EncoderMissingError("encoder: expected the library transformers; install it with the extra 'hf'")
     return folder
 
 
-def _adapted(tokenizer: Any) -> SubwordTokenizer:
-    """Adapt a tokenizer of transformers."""
-
-    def split(words: list[str]) -> list[list[int]]:
-        numbers: list[list[int]] = tokenizer(words, is_split_into_words=False, add_special_tokens=False)["input_ids"]
-        return numbers
-
-    return SubwordTokenizer(
-        split=split,
-        start=tokenizer.cls_token_id,
-        end=tokenizer.sep_token_id,
-        padding=tokenizer.pad_token_id,
-        unknown=tokenizer.unk_token_id,
-    )
-
-
 def _unreadable(folder: Path, error: Exception) -> EncoderMissingError:
     return EncoderMissingError(f"encoder: expected a Hugging Face model in {folder}: {error}")
-
-
-def _weights_digest(folder: Path) -> str:
-    status = (folder / WEIGHTS_NAME).stat()
-    return _file_digest(folder / WEIGHTS_NAME, status.st_mtime_ns, status.st_size)
-
-
-@lru_cache(maxsize=8)
-def _file_digest(path: Path, modified: int, size: int) -> str:
-    del modified, size  # part of the cache key: a changed file is read again
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 # Subwords per pass. Small passes stay in a CPU's cache, and large ones make better use of its arithmetic; on a GPU they
@@ -353,8 +331,6 @@ def _word_places(windows: Sequence[SubwordWindow], firsts: Sequence[int]) -> tup
 TOKENIZER_NAME = "tokenizer.json"
 # Files of a folder besides its weights; not every folder has the last three.
 _FILES = ("config.json", TOKENIZER_NAME, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
-# Padded subwords per pass: on a CPU a pass should fit into the cache, on a GPU it should be large.
-_TUNED_PASS = {"cpu": 256, "cuda": 8192}
 # Padded subwords of a training batch whose activations are kept; those of further passes are computed again in the
 # backward pass, so that a batch of long documents fits into memory.
 KEPT_SUBWORDS = 2048
@@ -369,9 +345,11 @@ class TunedEncoder(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         """Load the pretrained weights; the folder must have a tokenizer.json, which a saved tagger needs."""
         super().__init__()
-        loaded = _read_without_pooler(config)
+        loaded = read_encoder(config, dtype=torch.float32)
         self.width = loaded.width
         self.network: Any = loaded.network
+        if hasattr(self.network, "pooler"):
+            self.network.pooler = None  # its states of whole sentences are not read, so it would stay untrained
         self._reader = loaded.reader
         self._last_layers = config.last_layers
         if config.tuned_layers is not None:
@@ -397,15 +375,19 @@ class TunedEncoder(nn.Module):
         vectors: list[Tensor] = []
         cells: list[int] = []
         subwords = 0
-        for windows in cut_passes(self._reader.windows(sentences), subwords=_TUNED_PASS[device.type]):
+        for windows in cut_passes(self._reader.windows(sentences), subwords=PADDED_PASS[device.type]):
             numbers, attention = (tensor.to(device) for tensor in self._reader.pad(self._reader.rows(windows)))
             subwords += numbers.numel()
             if torch.is_grad_enabled() and subwords > KEPT_SUBWORDS:
                 states = checkpoint(self._states, numbers, attention, use_reentrant=False)
             else:
                 states = self._states(numbers, attention)
-            vectors.append(_word_means(states, windows))
-            cells.extend(_cells(windows, length))
+            places, own = used_subwords(windows, subwords=states.shape[1], words=length)
+            chosen = torch.tensor(list(chain.from_iterable(places)), dtype=torch.int64, device=device)
+            counts = torch.tensor(list(map(len, places)), dtype=torch.int64, device=device)
+            # The order of additions is fixed on a GPU too, unlike that of index_add.
+            vectors.append(torch.segment_reduce(states.flatten(0, 1).index_select(0, chosen), "mean", lengths=counts))
+            cells += own
         if vectors:
             features = features.index_copy(0, torch.tensor(cells, dtype=torch.int64, device=device), torch.cat(vectors))
         return features.view(len(sentences), length, self.width)
@@ -422,55 +404,7 @@ class TunedEncoder(nn.Module):
         return mean_states(layer_states(self.network, numbers, attention), last=self._last_layers)
 
 
-def _read_without_pooler(config: EncoderConfig) -> LoadedEncoder:
-    """Read an encoder in fp32 without the layer that pools the states of a sentence, which would stay untrained."""
-    with _quiet():
-        try:
-            return read_encoder(config, dtype=torch.float32, add_pooling_layer=False)
-        except TypeError:  # an encoder without such a layer does not accept the argument
-            return read_encoder(config, dtype=torch.float32)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep transformers from warning about the missing pooling layer."""
-    if importlib.util.find_spec("transformers") is None:  # read_encoder raises
-        yield
-        return
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
 def _read_files(folder: Path) -> Mapping[str, bytes]:
     if not (folder / TOKENIZER_NAME).is_file():
         raise EncoderMissingError(f"encoder: expected {folder / TOKENIZER_NAME}, got no such file")
     return {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
-
-
-def _word_means(states: Tensor, windows: Sequence[SubwordWindow]) -> Tensor:
-    """Average the subwords of each used word; ``(windows, subwords, width)`` to ``(words, width)``."""
-    places: list[int] = []
-    counts: list[int] = []
-    for row, window in enumerate(windows):
-        place = row * states.shape[1] + 1
-        for number, pieces in enumerate(window.words):
-            if window.keep[0] <= number < window.keep[1]:
-                places.extend(range(place, place + len(pieces)))
-                counts.append(len(pieces))
-            place += len(pieces)
-    chosen = states.flatten(0, 1).index_select(0, torch.tensor(places, dtype=torch.int64, device=states.device))
-    # The order of additions is fixed on a GPU too, unlike that of index_add.
-    return torch.segment_reduce(chosen, "mean", lengths=torch.tensor(counts, dtype=torch.int64, device=states.device))
-
-
-def _cells(windows: Sequence[SubwordWindow], length: int) -> Iterator[int]:
-    """Yield the index of each used word in the flattened batch of sentences."""
-    for window in windows:
-        first = window.sentence * length + window.first
-        yield from range(first + window.keep[0], first + window.keep[1])

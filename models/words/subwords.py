@@ -3,12 +3,15 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 SPECIAL_TOKENS = 2
+PADDED_PASS = {"cpu": 256, "cuda": 8192}
+"""Padded subwords per pass: on a CPU a pass should fit into the cache, on a GPU it should be large."""
 # A reader remembers the subwords of about this many distinct words, since most words of a text recur.
 _KNOWN_WORDS = 50_000
 
@@ -87,6 +90,43 @@ class SubwordReader:
             pieces = [found[: self._capacity] or [self._tokenizer.unknown] for found in split]
             known.update(zip(unknown, pieces, strict=True))
         return known
+
+
+def adapt_tokenizer(tokenizer: Any) -> SubwordTokenizer:
+    """Adapt a tokenizer of transformers; where it lacks a special token, padding is 0 and an unknown word the end."""
+
+    def split(words: list[str]) -> list[list[int]]:
+        # It does not accept half a surrogate pair.
+        whole = [word.encode(errors="replace").decode() for word in words]
+        found: list[list[int]] = tokenizer(whole, add_special_tokens=False)["input_ids"]
+        return found
+
+    start, end, unknown = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.unk_token_id
+    return SubwordTokenizer(
+        split=split,
+        start=start,
+        end=end,
+        padding=tokenizer.pad_token_id or 0,
+        unknown=end if unknown is None else unknown,
+    )
+
+
+def used_subwords(windows: Sequence[SubwordWindow], *, subwords: int, words: int) -> tuple[list[range], list[int]]:
+    """Return of each used word its subwords among those of a padded pass, and its cell among the words of its batch.
+
+    Args:
+        subwords, words: the lengths to which windows and sentences are padded.
+    """
+    places: list[range] = []
+    cells: list[int] = []
+    for row, window in enumerate(windows):
+        place = row * subwords + 1
+        for number, pieces in enumerate(window.words):
+            if window.keep[0] <= number < window.keep[1]:
+                places.append(range(place, place + len(pieces)))
+                cells.append(window.sentence * words + window.first + number)
+            place += len(pieces)
+    return places, cells
 
 
 def cut_passes(windows: Sequence[SubwordWindow], *, subwords: int) -> Iterator[Sequence[SubwordWindow]]:
