@@ -7,13 +7,15 @@ import math
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import AfterValidator
 from torch import Tensor
 
+from concord.models.config import Config
 from concord.models.data.batch import Batch
 from concord.models.data.outputs import Draft
 from concord.models.data.sentence import Sentence, visible
@@ -22,26 +24,33 @@ from concord.models.labels import Span, decode_spans, encode_spans
 
 _PIECE = re.compile(r"\d+|[^\W\d_]+|[^\s]")
 _REMEMBERED_WORDS = 200_000
-_KEYS = ("label", "pattern", "phrase_matcher_attr", "id")
-_ATTRIBUTES = ("ORTH", "TEXT", "LOWER")
 
 OVERRULED_BELOW = 0.9
 """A tagger of one stage keeps its labels where it gives each of them at least this probability."""
 
 
-class TermError(ValueError):
-    """A line of a list that is no term; the message says what was expected and what was found."""
+def _visible_text(text: str) -> str:
+    """Return a text without invisible characters, which the words that it is compared with lack as well."""
+    if not visible(text).strip():
+        raise ValueError("expected a text")
+    return visible(text)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Term:
-    """A line of a list of terms."""
+class Term(Config):
+    """A line of a list of terms, such as ``{"label": "DRUG", "pattern": "aspirin"}``."""
 
-    label: str
+    label: Annotated[str, AfterValidator(_visible_text)]
     """The entity type of a match."""
-    phrase: str
-    ignores_case: bool = False
-    """Whether the phrase matches in any case."""
+    pattern: Annotated[str, AfterValidator(_visible_text)]
+    phrase_matcher_attr: Literal["ORTH", "TEXT", "LOWER"] | None = None
+    """With ``LOWER`` the pattern matches in any case."""
+    id: Any = None
+    """What spaCy calls a pattern; ignored."""
+
+    @property
+    def ignores_case(self) -> bool:
+        """Whether the pattern matches in any case."""
+        return self.phrase_matcher_attr == "LOWER"
 
 
 class TermMatcher:
@@ -55,7 +64,7 @@ class TermMatcher:
         self._terms = tuple(terms)
         self._indexes = [
             _PhraseIndex(
-                ((number, term.phrase) for number, term in enumerate(terms) if term.ignores_case is fold), fold=fold
+                ((number, term.pattern) for number, term in enumerate(terms) if term.ignores_case is fold), fold=fold
             )
             for fold in {term.ignores_case for term in terms}
         ]
@@ -130,25 +139,6 @@ class _PhraseIndex:
         composed = unicodedata.normalize("NFC", text.lower() if self._fold else text)
         # Every piece ends with a space, so that a key begins another only with whole pieces.
         return "".join(f"{piece} " for piece in _PIECE.findall(composed))
-
-
-def read_term(values: Mapping[str, Any]) -> Term:
-    """Read a term from the values of a line, such as ``{"label": "DRUG", "pattern": "aspirin"}``.
-
-    Raises:
-        TermError: when it is not of the documented form.
-    """
-    if unknown := [key for key in values if key not in _KEYS]:
-        raise TermError(f"expected the keys {', '.join(_KEYS)}, got {unknown[0]!r}")
-    label, pattern, attribute = (values.get(key) for key in ("label", "pattern", "phrase_matcher_attr"))
-    if not isinstance(label, str) or not visible(label):
-        raise TermError(f"label: expected an entity type, got {label!r}")
-    if not isinstance(pattern, str) or not visible(pattern).strip():
-        raise TermError(f"pattern: expected a text, got {pattern!r}")
-    if attribute not in (None, *_ATTRIBUTES):
-        raise TermError(f"phrase_matcher_attr: expected one of {', '.join(_ATTRIBUTES)}, got {attribute!r}")
-    # The words with which it is compared have no invisible characters either.
-    return Term(label=visible(label), phrase=visible(pattern), ignores_case=attribute == "LOWER")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -75,7 +75,7 @@ def save_tagger(tagger: Tagger, folder: Path, *, half: bool = False) -> None:
         "format_version": FORMAT_VERSION,
         "tagger": tagger.name,
         "config": config,
-        "vocabulary": tagger.vocabulary.to_mapping(),
+        "vocabulary": tagger.vocabulary.model_dump(mode="json"),
         "trees": tagger.trees,
     }
     if tagger.parser is not None:
@@ -107,7 +107,8 @@ def load_tagger(folder: Path, *, device: str = "cpu") -> Tagger:
     try:
         config = with_own_encoder(saved.config, folder)
         with _Undrawn():
-            tagger = build_tagger(saved.tagger, config, Vocabulary.from_mapping(saved.vocabulary))
+            vocabulary = Vocabulary.from_mapping(saved.vocabulary, where="vocabulary")
+            tagger = build_tagger(saved.tagger, config, vocabulary)
     # A layer of an impossible size is one of the others.
     except (ConcordError, ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
         raise ModelError(f"{folder / CONFIG_NAME}: {error or type(error).__name__}") from error

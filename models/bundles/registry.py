@@ -14,7 +14,6 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
@@ -101,7 +100,7 @@ def with_types(tagger: Tagger, types: Iterable[str]) -> Tagger:
             f"{tagger.name}: expected no new types, since its labels are those of another library's model"
         )
     known = scheme.types(labels)
-    vocabulary = replace(tagger.vocabulary, labels=scheme.label_set([*known, *types]))
+    vocabulary = tagger.vocabulary.model_copy(update={"labels": scheme.label_set([*known, *types])})
     wider = type(tagger)(tagger.config, vocabulary)
     # Not the trained weights: a table that is fitted has its size only once it is loaded.
     shapes = {name: value.shape for name, value in type(tagger)(tagger.config, tagger.vocabulary).state_dict().items()}

@@ -2,36 +2,26 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
 from itertools import chain
-from typing import Any, Literal
+from operator import attrgetter
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, ValidationInfo, field_validator
 
 from concord.models.config import Config
 from concord.models.data.sentence import Sentence
-from concord.models.labels import BIOES, LabelScheme, SchemeName, label_scheme
+from concord.models.labels import BIOES, LabelScheme, label_scheme
 
 DigitRule = Literal["each", "runs", "keep"]
 
 
-class SavedVocabulary(Config):
-    """A vocabulary as plain values; the fields are those of Vocabulary."""
-
-    words: tuple[str, ...]
-    characters: str
-    labels: tuple[str, ...]
-    scheme: SchemeName
-    lowercase: bool
-    digits: DigitRule
-    rare_words: int = Field(ge=0)
-    tags: tuple[str, ...]
-    relations: tuple[str, ...]
-
-
 _DIGIT = re.compile(r"\d")
 _DIGIT_RUN = re.compile(r"\d+")
+
+
+def _as_scheme(value: LabelScheme | str) -> LabelScheme:
+    return value if isinstance(value, LabelScheme) else label_scheme(value)
 
 
 def normalize_digits(word: str) -> str:
@@ -39,8 +29,7 @@ def normalize_digits(word: str) -> str:
     return word if word.isalpha() else _DIGIT.sub("0", word)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Vocabulary:
+class Vocabulary(Config):
     """Words, characters, labels, tags and relations by number.
 
     For words, characters, tags and relations, 0 is padding and 1 is unknown.
@@ -48,24 +37,28 @@ class Vocabulary:
 
     words: tuple[str, ...]
     """From number 2, after normalisation; words seen once in training come last."""
-    characters: tuple[str, ...]
+    characters: Annotated[tuple[str, ...], BeforeValidator(tuple), PlainSerializer("".join)]
+    scheme: Annotated[LabelScheme, PlainValidator(_as_scheme), PlainSerializer(attrgetter("name"))] = BIOES
     labels: tuple[str, ...]
     """The tagger's own labels in ``scheme``, from number 0."""
-    scheme: LabelScheme = BIOES
     lowercase: bool = False
     """Whether words are lower-cased (characters never are)."""
     digits: DigitRule = "each"
     """``each`` replaces every digit in words and characters by ``0`` (NCRF++); ``runs`` replaces each run of digits in
     a word by one ``0`` and leaves characters alone (Wang et al., 2021); ``keep`` changes nothing (Li et al., 2020)."""
-    rare_words: int = 0
+    rare_words: int = Field(default=0, ge=0)
     """How many words at the end of ``words`` were seen once and have no pretrained vector."""
     tags: tuple[str, ...] = ()
     relations: tuple[str, ...] = ()
     """Tags (parts of speech) and relations to the head, from number 2."""
 
-    def __post_init__(self) -> None:
-        if not self.labels or self.labels != self.scheme.label_set(self.scheme.types(self.labels)):
-            raise ValueError(f"Vocabulary.labels: expected {self.scheme.rule}, got {self.labels}")
+    @field_validator("labels")
+    @classmethod
+    def _are_complete(cls, labels: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        scheme = info.data.get("scheme")
+        if scheme is not None and not (labels and labels == scheme.label_set(scheme.types(labels))):
+            raise ValueError(f"expected {scheme.rule}")
+        return labels
 
     @classmethod
     def from_sentences(
@@ -134,17 +127,6 @@ class Vocabulary:
     def spelling(self, word: str) -> str:
         """Return the characters of a word, as they are looked up."""
         return _spelling(word, digits=self.digits)
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return values | {"characters": "".join(self.characters), "scheme": self.scheme.name}
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> "Vocabulary":
-        """Restore a vocabulary from ``to_mapping``; raise ConfigError, naming the key, for other values."""
-        saved = SavedVocabulary.from_mapping(values, where="vocabulary")
-        return cls(**saved.model_dump() | {"characters": tuple(saved.characters), "scheme": label_scheme(saved.scheme)})
 
 
 def _word_form(word: str, *, lowercase: bool, digits: DigitRule) -> str:

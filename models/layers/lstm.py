@@ -70,23 +70,6 @@ class BiLstm(nn.Module):
         return self.dropout(outputs), last
 
 
-class NoLstm(nn.Module):
-    """Replaces an LSTM that is left out: returns its inputs."""
-
-    def __init__(self, input_dimension: int) -> None:
-        super().__init__()
-        self.output_dimension = input_dimension
-
-    def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        del lengths
-        return inputs
-
-
-def build_bilstm(config: BiLstmConfig | None, input_dimension: int) -> BiLstm | NoLstm:
-    """Build the LSTM, or a ``NoLstm`` if the configuration is None."""
-    return NoLstm(input_dimension) if config is None else BiLstm(config, input_dimension)
-
-
 def read_words(lstm: nn.Module, batch: Batch, representation: WordRepresentation, features: Tensor | None) -> Tensor:
     """Encode sentences of words; shape ``(B, T, output_dimension)``, zeros where padded.
 

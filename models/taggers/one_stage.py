@@ -18,11 +18,11 @@ from concord.models.data.sentence import Window
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import LabelDistribution, SoftmaxDistribution
 from concord.models.layers.lstm import (
+    BiLstm,
     BiLstmConfig,
     CrossLstm,
     IndependentLstm,
     StackedLstmConfig,
-    build_bilstm,
     read_words,
 )
 from concord.models.taggers.base import Call, ConfigT, Tagger, TaggerConfig
@@ -70,8 +70,9 @@ class BiLstmTagger(OneStageTagger):
     def __init__(self, config: BiLstmTaggerConfig, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
         self.representation = WordRepresentation(config.representation, vocabulary, encoder_width=self.encoder_width)
-        self.lstm = build_bilstm(config.lstm, self.representation.output_dimension)
-        self.output = nn.Linear(self.lstm.output_dimension, len(vocabulary.labels))
+        width = self.representation.output_dimension
+        self.lstm = BiLstm(config.lstm, width) if config.lstm is not None else None
+        self.output = nn.Linear(self.lstm.output_dimension if self.lstm else width, len(vocabulary.labels))
 
     @abstractmethod
     def decode(self, states: Tensor, batch: Batch) -> LabelDistribution:
@@ -79,7 +80,10 @@ class BiLstmTagger(OneStageTagger):
 
     @override
     def distribution(self, batch: Batch) -> LabelDistribution:
-        return self.decode(read_words(self.lstm, batch, self.representation, self.encoder_features(batch)), batch)
+        features = self.encoder_features(batch)
+        if self.lstm is None:
+            return self.decode(self.representation(batch, features), batch)
+        return self.decode(read_words(self.lstm, batch, self.representation, features), batch)
 
 
 class BiLstmCnnConfig(TaggerConfig):

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import orjson
 
+from concord.models.errors import ConfigError
 from concord.models.taggers.base import Tagger
-from concord.models.terms import Term, TermError, TermMatcher, read_term
+from concord.models.terms import Term, TermMatcher
 from concord.pipeline.corpora.corpus_format import numbered_lines
 from concord.pipeline.errors import InputError
 from concord.pipeline.storage.files import file_sha256
@@ -50,9 +51,7 @@ def _read_line(line: str, where: str) -> Term:
         values = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise InputError(f"{where}: expected a JSON object, got {line[:80]!r}: {error}") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{where}: expected a JSON object with label and pattern, got {line[:80]!r}")
     try:
-        return read_term(values)
-    except TermError as error:
-        raise InputError(f"{where}: {error}") from error
+        return Term.from_mapping(values, where=where)
+    except ConfigError as error:
+        raise InputError(str(error)) from error

@@ -41,10 +41,9 @@ def best_trees(scores: NDArray[np.floating], lengths: Sequence[int]) -> NDArray[
 def best_tree(scores: NDArray[np.floating]) -> NDArray[np.int64]:
     """Find the tree of highest score that has one root.
 
-    Exact, in three steps of increasing cost. If each word's best head already makes a tree, no tree is better.
-    Otherwise the best tree with any number of roots is searched (``_arborescence``); if it has one root, no tree of one
-    root is better. Otherwise all arcs from the root are penalised by the same growing amount: this does not change
-    the order among trees of one root, so the first such tree that wins is the best of them.
+    Exact, in two steps. If the best tree with any number of roots (``_arborescence``) has one root, no tree of one root
+    is better. Otherwise all arcs from the root are penalised by the same growing amount: this does not change the order
+    among trees of one root, so the first such tree that wins is the best of them.
 
     Args:
         scores: of word i (row) having head j (column), where 0 is the root; shape ``(1 + T, 1 + T)``.
@@ -70,25 +69,10 @@ def best_tree(scores: NDArray[np.floating]) -> NDArray[np.int64]:
     while True:
         penalized = arcs.copy()
         penalized[1:, 0] -= penalty
-        heads: NDArray[np.int64] = np.argmax(penalized, axis=1)
-        if not _is_tree(heads.tolist()):
-            heads = _arborescence(penalized)
+        heads = _arborescence(penalized)
         if np.count_nonzero(heads[1:] == 0) <= 1 or penalty > enough:
             return heads
         penalty = max(1.0, 4 * penalty)
-
-
-def _is_tree(heads: Sequence[int]) -> bool:
-    """Return whether every word reaches the root."""
-    seen_from = [-1] + [0] * (len(heads) - 1)
-    for start in range(1, len(heads)):
-        place = start
-        while seen_from[place] == 0:
-            seen_from[place] = start
-            place = heads[place]
-        if seen_from[place] == start:
-            return False
-    return True
 
 
 def _arborescence(scores: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -36,7 +36,6 @@ import random
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -318,7 +317,7 @@ def _with_characters(tagger: Any, sentences: Iterable[Sentence]) -> TwoStageTagg
     new = sorted(seen - set(vocabulary.characters))
     encoder = tagger.config.encoder.model_copy(update={"passage_words": PASSAGE_WORDS})
     config = tagger.config.model_copy(update={"encoder": encoder})
-    wider = DocUaNet(config, replace(vocabulary, characters=(*vocabulary.characters, *new)))
+    wider = DocUaNet(config, vocabulary.model_copy(update={"characters": (*vocabulary.characters, *new)}))
     state = tagger.state_dict()
     for name, value in state.items():
         if name.endswith("characters.embedding.weight"):

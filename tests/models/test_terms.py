@@ -19,15 +19,15 @@ from spacy.tokens import Doc
 from concord.models.data.outputs import Draft, Prediction, PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
+from concord.models.errors import ConfigError
 from concord.models.labels import Span, encode_spans
 from concord.models.terms import (
     Contradiction,
-    TermError,
+    Term,
     TermMatcher,
     find_contradictions,
     leave_matches_to_stage_two,
     overrule_unsure,
-    read_term,
 )
 
 Build = Callable[..., Any]
@@ -39,7 +39,7 @@ RULER: Any = NLP.add_pipe("entity_ruler")
 
 
 def matcher(*lines: dict[str, Any]) -> TermMatcher:
-    return TermMatcher([read_term(line) for line in lines])
+    return TermMatcher([Term.from_mapping(line) for line in lines])
 
 
 def text_term(pattern: str, label: str = "DRUG", **more: str) -> dict[str, Any]:
@@ -149,18 +149,18 @@ def test_a_long_list_is_fast() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({"label": "DRUG", "pattern": "x", "lable": 1}, "expected the keys label, pattern, .*, got 'lable'"),
-        ({"pattern": "x"}, "label: expected an entity type, got None"),
+        ({"label": "DRUG", "pattern": "x", "lable": 1}, "lable: unknown key; did you mean 'label'"),
+        ({"pattern": "x"}, "label: expected a value, got none"),
         ({"label": "DRUG", "pattern": " "}, "pattern: expected a text, got ' '"),
         ({"label": "DRUG", "pattern": "\u200b"}, "pattern: expected a text, got"),
-        ({"label": "DRUG", "pattern": [{"LOWER": "mg"}]}, "pattern: expected a text, got .*LOWER"),
-        ({"label": "\u200b", "pattern": "x"}, "label: expected an entity type, got"),
-        ({"label": "D", "pattern": "x", "phrase_matcher_attr": "LEMMA"}, "one of ORTH, TEXT, LOWER, got 'LEMMA'"),
+        ({"label": "DRUG", "pattern": [{"LOWER": "mg"}]}, "pattern: input should be a valid string, got .*LOWER"),
+        ({"label": "\u200b", "pattern": "x"}, "label: expected a text, got"),
+        ({"label": "D", "pattern": "x", "phrase_matcher_attr": "LEMMA"}, "'ORTH', 'TEXT' or 'LOWER', got 'LEMMA'"),
     ],
 )
 def test_other_forms_are_explained(line: dict[str, Any], message: str) -> None:
-    with pytest.raises(TermError, match=message):
-        read_term(line)
+    with pytest.raises(ConfigError, match=message):
+        Term.from_mapping(line)
 
 
 TWO_STAGES = ("uanet", "doc_uanet")

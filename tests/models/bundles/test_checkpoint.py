@@ -136,8 +136,8 @@ def test_load_tagger_rejects_another_format_version(saved: Path, version: object
         (lambda values: values["vocabulary"].update(labels=["O", 7]), r"vocabulary: labels\.1: .* string, got 7"),
         (lambda values: values.update(trees=7), "trees: input should be a valid string, got 7"),
         (lambda values: values["vocabulary"].update(labels=["O", "X-PER"]), "expected O or one of"),
-        (lambda values: values["vocabulary"].update(labels=["O", "S-PER"]), "Vocabulary.labels: expected O and all"),
-        (lambda values: values["vocabulary"].update(scheme="BIO"), "Vocabulary.labels: expected O and all"),
+        (lambda values: values["vocabulary"].update(labels=["O", "S-PER"]), "vocabulary: labels: expected O and all"),
+        (lambda values: values["vocabulary"].update(scheme="BIO"), "vocabulary: labels: expected O and all"),
         (
             lambda values: values["config"].update(encoder={"source": "no_such_encoder"}),
             "encoder.source: .*no_such_encoder",

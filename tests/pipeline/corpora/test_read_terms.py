@@ -22,9 +22,12 @@ def test_a_list_has_one_term_a_line(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("aspirin", "terms.jsonl:2: expected a JSON object, got 'aspirin'"),
-        ('["aspirin"]', "terms.jsonl:2: expected a JSON object with label and pattern"),
-        ('{"label": "DRUG"}', "terms.jsonl:2: pattern: expected a text"),
-        ('{"label": "DRUG", "pattern": [{"LOWER": "mg"}]}', "terms.jsonl:2: pattern: expected a text, got"),
+        ('["aspirin"]', r"terms.jsonl:2: input should be an object, got \['aspirin'\]"),
+        ('{"label": "DRUG"}', "terms.jsonl:2: pattern: expected a value, got none"),
+        (
+            '{"label": "DRUG", "pattern": [{"LOWER": "mg"}]}',
+            "pattern: input should be a valid string, got",
+        ),
     ],
 )
 def test_a_fault_is_reported_with_its_line(tmp_path: Path, line: str, message: str) -> None:

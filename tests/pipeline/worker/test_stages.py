@@ -12,7 +12,7 @@ from concord.models.data.outputs import DEFAULT_OPTIONS, Prediction, PredictOpti
 from concord.models.data.sentence import Sentence
 from concord.models.errors import ModelError
 from concord.models.labels import Span
-from concord.models.terms import TermMatcher, read_term
+from concord.models.terms import Term, TermMatcher
 from concord.pipeline.config import TaggerRunConfig
 from concord.pipeline.documents import AnnotatedDocument, DeadLetter, Document, ParsedDocument
 from concord.pipeline.errors import PlanError, ReconciliationError, StoreError
@@ -100,7 +100,7 @@ def test_tag_stage_joins_pieces_of_a_sentence_and_cuts_the_predictions() -> None
 
 
 def test_tag_stage_says_which_entities_are_terms() -> None:
-    terms = TermMatcher([read_term({"label": "PER", "pattern": text}) for text in ("New York City", "Ada", "c")])
+    terms = TermMatcher([Term(label="PER", pattern=text) for text in ("New York City", "Ada", "c")])
     tagger = fakes.FakeTagger()
     texts = parsed("a b c d e f g New York City now Ends.", "Ada Smith met c.", "Ada met Bob.", "no name")
     results = TagStage(tagger, TaggerRunConfig(), terms=terms).run(texts)
