@@ -23,7 +23,7 @@ from concord.models.bundles.manifest import tagger_digest
 from concord.models.errors import ModelError
 from concord.models.evaluation.metrics import brier_score, coverage, expected_calibration_error
 from concord.models.taggers.base import Tagger
-from concord.models.training.fit_calibration import Calibrated, Entities, Observed, Words, apply, observe, raw
+from concord.models.training.fit_calibration import Calibrated, Entities, Observed, Words, apply, observe
 from concord.workflows.corpora import find_overlap, read_corpora, read_provenance
 from research.entities_en.guideline import LABELS
 
@@ -43,7 +43,7 @@ def measure(tagger: Tagger, folder: Path, path: Path) -> dict[str, object]:
         raise ModelError(f"{folder}: expected a calibrated bundle with its provenance; run concord calibrate first")
     overlap = find_overlap(provenance, documents)
     observed = observe(tagger, documents, left_out=missing_types(documents))
-    states = {"before": raw(observed), "after": apply(tagger.calibration, observed)}
+    states = {"before": apply(None, observed), "after": apply(tagger.calibration, observed)}
     return {
         "documents": len(documents),
         "words": len(observed.words.right),

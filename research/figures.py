@@ -212,17 +212,17 @@ class FigureData:
         table = self.tagger.tabulate(self.plain, options)
         table = replace(table, draft=scored[table.draft], label=scored[table.label])
         curve = sweep_threshold(table, self.documents, self.tagger.vocabulary)
-        draft = curve[-1].score
+        draft = curve[max(curve)]
         gold = torch.tensor([numbers.get(name, -1) for labels in self.gold for name in self.scheme.from_gold(labels)])
         points = [
             {
-                "threshold": entry.threshold,
-                "f1": entry.score,
-                "f1_change": entry.score - draft,
-                "refined_share": float((table.uncertainty > entry.threshold).float().mean()),
-                **count_changes(table, gold, threshold=entry.threshold),
+                "threshold": threshold,
+                "f1": score,
+                "f1_change": score - draft,
+                "refined_share": float((table.uncertainty > threshold).float().mean()),
+                **count_changes(table, gold, threshold=threshold),
             }
-            for entry in curve
+            for threshold, score in curve.items()
         ]
         return {
             "score": self.scheme.measure,

@@ -403,7 +403,7 @@ def _score(tagger: Tagger, dev: Sequence[Documents]) -> tuple[dict[str, float], 
     threshold = None
     if tagger.threshold is not None:
         curves = [sweep_threshold(table, corpus, tagger.vocabulary) for table, corpus in zip(tables, dev, strict=True)]
-        threshold = best_threshold(mean_curve(curves)).threshold
+        threshold = best_threshold(mean_curve(curves))
         tagger.set_threshold(threshold)
     scores = [
         _score_corpus(table, corpus, tagger, threshold=threshold) for table, corpus in zip(tables, dev, strict=True)

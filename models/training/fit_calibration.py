@@ -44,14 +44,6 @@ STEP = 0.05
 REFINE_ALL = -1.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ThresholdScore:
-    """Strict span F1, or the accuracy of token labels, in percent at a threshold in nats."""
-
-    threshold: float
-    score: float
-
-
 def threshold_grid(labels: int) -> tuple[float, ...]:
     """Return the thresholds to try: all refined, 0 to ln L in steps of 0.05 nats, none refined."""
     most = math.log(labels)
@@ -61,9 +53,10 @@ def threshold_grid(labels: int) -> tuple[float, ...]:
 
 def sweep_threshold(
     table: TokenTable, documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary
-) -> list[ThresholdScore]:
-    """Score every threshold of the grid from one pass in which stage two refined every word.
+) -> dict[float, float]:
+    """Return the score at every threshold of the grid, in nats, from one pass in which stage two refined every word.
 
+    It is the strict F1 of spans, or the accuracy of token labels, in percent.
     What stage two predicts for a word does not depend on the threshold, so one pass is enough. The table is that of
     ``tabulate(documents, threshold=REFINE_ALL)``.
     """
@@ -74,20 +67,17 @@ def sweep_threshold(
 
     score = span_f1 if vocabulary.scheme.has_entities else _accuracy(documents, vocabulary)
     grid = threshold_grid(len(vocabulary.labels))
-    return [ThresholdScore(threshold=threshold, score=score(labels_at(table, threshold))) for threshold in grid]
+    return {threshold: score(labels_at(table, threshold)) for threshold in grid}
 
 
-def mean_curve(curves: Sequence[Sequence[ThresholdScore]]) -> list[ThresholdScore]:
+def mean_curve(curves: Sequence[Mapping[float, float]]) -> dict[float, float]:
     """Return the mean score of several corpora at each threshold of the grid."""
-    return [
-        ThresholdScore(threshold=entries[0].threshold, score=sum(entry.score for entry in entries) / len(entries))
-        for entries in zip(*curves, strict=True)
-    ]
+    return {threshold: sum(curve[threshold] for curve in curves) / len(curves) for threshold in curves[0]}
 
 
-def best_threshold(curve: Sequence[ThresholdScore]) -> ThresholdScore:
-    """Return the best entry; ties go to the largest threshold, which refines the fewest words."""
-    return max(curve, key=lambda entry: (entry.score, entry.threshold))
+def best_threshold(curve: Mapping[float, float]) -> float:
+    """Return the threshold of the best score; ties go to the largest one, which refines the fewest words."""
+    return max(curve, key=lambda threshold: (curve[threshold], threshold))
 
 
 def labels_at(table: TokenTable, threshold: float) -> torch.Tensor:
@@ -311,17 +301,12 @@ def observe(tagger: Tagger, documents: Sequence[Sequence[Sentence]], *, left_out
     )
 
 
-def raw(observed: Observed) -> Calibrated:
-    """Return the uncalibrated probabilities."""
-    return Calibrated(words=observed.words.probabilities(), entities=observed.entities.confidences)
-
-
-def apply(calibration: Calibration, observed: Observed) -> Calibrated:
-    """Return the calibrated probabilities."""
-    entities = observed.entities.confidences
+def apply(calibration: Calibration | None, observed: Observed) -> Calibrated:
+    """Return the probabilities by a calibration, or as they are."""
+    entities, fitted = observed.entities.confidences, calibration.entities if calibration else None
     return Calibrated(
-        words=observed.words.probabilities(calibration.tokens),
-        entities=entities if calibration.entities is None else calibration.entities.apply(entities),
+        words=observed.words.probabilities(calibration.tokens if calibration else None),
+        entities=entities if fitted is None else fitted.apply(entities),
     )
 
 

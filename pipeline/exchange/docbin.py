@@ -8,8 +8,7 @@ root of a sentence is ``ROOT``, as spaCy's own parsers write it. Without trees a
 import importlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -59,27 +58,19 @@ def _parts(items: Iterable[ExportItem], part_words: int) -> Iterator[Iterator[Ex
         yield group
 
 
-@dataclass
-class _Columns:
-    """The tokens of a Doc, one column an attribute; heads are positions in the Doc."""
+class _Tokens:
+    """The tokens of a Doc, each with its attributes; heads are positions in the Doc."""
 
-    words: list[str] = field(default_factory=list)
-    spaces: list[bool] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)
-    pos: list[str] = field(default_factory=list)
-    morphs: list[str] = field(default_factory=list)
-    lemmas: list[str] = field(default_factory=list)
-    heads: list[int] = field(default_factory=list)
-    deps: list[str] = field(default_factory=list)
-    sent_starts: list[bool] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
 
     def add_gap(self, gap: str) -> None:
         """Add white space: a space after a token belongs to it, any other is a token that depends on a neighbour."""
-        if gap.startswith(" ") and self.words:
-            self.spaces[-1] = True
+        if gap.startswith(" ") and self.rows:
+            self.rows[-1]["spaces"] = True
             gap = gap[1:]
         if gap:
-            head = len(self.words) - 1 if self.words else 1
+            head = len(self.rows) - 1 if self.rows else 1
             self._add(words=gap, tags="_SP", pos="SPACE", morphs="", lemmas=gap, heads=head, deps="dep")
 
     def add_sentence(self, sentence: SentenceRow, text: str, *, start: int) -> int:
@@ -87,10 +78,10 @@ class _Columns:
         tokens = group_words(sentence)
         governors = [_governor(words) for words in tokens]
         positions: dict[int, int] = {}
-        is_first = not self.words
+        is_first = not self.rows
         for words, word in zip(tokens, governors, strict=True):
             self.add_gap(text[start : word.start_char])
-            positions |= {part.token_id: len(self.words) for part in words}
+            positions |= {part.token_id: len(self.rows) for part in words}
             self._add(
                 words=text[word.start_char : word.end_char],
                 tags=word.xpos or "",
@@ -98,21 +89,20 @@ class _Columns:
                 morphs=word.feats or "",
                 lemmas=word.lemma or (word.word if word.upos else ""),
                 # Correct for the root; the other heads are set when all tokens of the sentence have positions.
-                heads=len(self.words),
+                heads=len(self.rows),
                 deps=(word.deprel or "") if word.head else ROOT,
             )
             start = word.end_char
         # Space before the first sentence belongs to it, and other space to the sentence before.
-        self.sent_starts[0 if is_first else positions[governors[0].token_id]] = True
+        self.rows[0 if is_first else positions[governors[0].token_id]]["sent_starts"] = True
         for word in governors:
             if word.head:
-                self.heads[positions[word.token_id]] = positions[word.head]
+                self.rows[positions[word.token_id]]["heads"] = positions[word.head]
         return start
 
-    def _add(self, **cells: Any) -> None:
+    def _add(self, **attributes: Any) -> None:
         """Add a token; whether a space follows and a sentence begins is set when it is known."""
-        for name, column in vars(self).items():
-            column.append(cells.get(name, False))
+        self.rows.append({**attributes, "spaces": False, "sent_starts": False})
 
 
 def _user_data(item: ExportItem) -> dict[str, Any]:
@@ -123,20 +113,21 @@ def _user_data(item: ExportItem) -> dict[str, Any]:
 
 
 def _doc(item: ExportItem, vocab: Any) -> Any:
-    columns = _Columns()
-    end = 0
+    found, end = _Tokens(), 0
     for sentence in item.document.sentences:
-        end = columns.add_sentence(sentence, item.text, start=end)
-    columns.add_gap(item.text[end:])
-    if not item.document.sentences:
-        columns.heads = [0] * len(columns.words)
+        end = found.add_sentence(sentence, item.text, start=end)
+    found.add_gap(item.text[end:])
     tokens: Any = importlib.import_module("spacy.tokens")
     known_pos: Any = importlib.import_module("spacy.parts_of_speech").IDS
     filter_spans: Any = importlib.import_module("spacy.util").filter_spans
-    columns.pos = [pos if pos in known_pos else "X" for pos in columns.pos]
-    lacks_trees = any(sentence.tokens[0].head is None for sentence in item.document.sentences)
-    absent = {"heads": None, "deps": None} if lacks_trees else {}
-    doc = tokens.Doc(vocab, user_data=_user_data(item), **(vars(columns) | absent))
+    for row in found.rows:
+        row["pos"] = row["pos"] if row["pos"] in known_pos else "X"
+    columns = {name: [row[name] for row in found.rows] for name in chain.from_iterable(found.rows[:1])}
+    if not item.document.sentences:
+        columns["heads"] = [0] * len(found.rows)
+    if any(sentence.tokens[0].head is None for sentence in item.document.sentences):
+        del columns["heads"], columns["deps"]
+    doc = tokens.Doc(vocab, user_data=_user_data(item), **columns)
     spans = []
     for entity in item.document.entities:
         # The words of a multi-word token are one token here.

@@ -184,7 +184,7 @@ def test_calibration_error_falls_on_unseen_documents(tokens: Any, entities: Any)
         (observed, calibrating.cross_validate(observed, tokens=tokens, entities=entities)),
         (other, calibrating.apply(fitted, other)),
     ):
-        before = calibrating.raw(data)
+        before = calibrating.apply(None, data)
         for old, new, right in (
             (before.words, after.words, data.words.right),
             (before.entities, after.entities, data.entities.right),

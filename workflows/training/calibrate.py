@@ -249,7 +249,7 @@ def _figures(observed: Observed, after: Calibrated, tagger: Tagger) -> Figures:
         for kind, (right, states) in _by_kind(observed, after).items()
         if kind == "tokens" or tagger.vocabulary.scheme.has_entities
     }
-    states = {"before": fit_calibration.raw(observed), "after": after}
+    states = {"before": fit_calibration.apply(None, observed), "after": after}
     return figures | {"coverage": {name: _coverage(observed, state) for name, state in states.items()}}
 
 
@@ -261,7 +261,7 @@ def _coverage(observed: Observed, state: Calibrated) -> dict[str, float | None]:
 
 def _by_kind(observed: Observed, after: Calibrated) -> dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]:
     """Return which predictions are right, and their probabilities before and after, of words and of entities."""
-    before = fit_calibration.raw(observed)
+    before = fit_calibration.apply(None, observed)
     return {
         "tokens": (observed.words.right, {"before": before.words, "after": after.words}),
         "entities": (observed.entities.right, {"before": before.entities, "after": after.entities}),

@@ -9,7 +9,6 @@ from concord.models.errors import ConfigError
 from concord.models.training.fit_calibration import (
     LEAST,
     REFINE_ALL,
-    ThresholdScore,
     best_threshold,
     find_guarantee,
     mean_recall,
@@ -26,8 +25,7 @@ def test_threshold_grid_ranges_from_all_refined_to_none() -> None:
 
 
 def test_best_threshold_of_a_tie_is_the_one_that_refines_least() -> None:
-    curve = [ThresholdScore(threshold=value, score=score) for value, score in ((-1.0, 5.0), (0.2, 9.0), (0.4, 9.0))]
-    assert best_threshold(curve).threshold == 0.4
+    assert best_threshold({-1.0: 5.0, 0.2: 9.0, 0.4: 9.0}) == 0.4
 
 
 def population(documents: int, seed: int = 1) -> list[np.ndarray]:
