@@ -19,7 +19,15 @@ from torch.nn.utils.rnn import PackedSequence
 
 from concord.models.config import Config
 from concord.models.data.batch import send
-from concord.models.layers.lstm import SampledLayer, both_directions, by_step, draw_mask, lstm_states, run_lstm
+from concord.models.layers.lstm import (
+    SampledLayer,
+    both_directions,
+    by_step,
+    draw_mask,
+    lstm_states,
+    run_lstm,
+    weights_key,
+)
 
 
 class VariationalLstmConfig(Config):
@@ -90,6 +98,7 @@ class VariationalLstm(nn.Module):
         self.layers = nn.ModuleList(
             nn.LSTM(width, config.hidden, batch_first=True, bidirectional=True) for width in widths
         )
+        self._drawn: tuple[object, LstmSamples] | None = None
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Run one stochastic pass over inputs ``(B, T, D)`` with new masks for every sentence.
@@ -107,6 +116,13 @@ class VariationalLstm(nn.Module):
                 hidden, _ = run_lstm(layer, hidden, lengths)
         masked = hidden * draw_mask((sentences, 1, self.output_dimension), config.output_dropout, like=hidden)
         return hidden, masked
+
+    def weight_samples(self, samples: int, seed: int) -> LstmSamples:
+        """Return M weight samples, which are drawn again only when the weights or their device have changed."""
+        key, drawn = (samples, seed, weights_key(self.parameters())), self._drawn
+        if drawn is None or drawn[0] != key:
+            drawn = self._drawn = key, self.draw_samples(samples, seed)
+        return drawn[1]
 
     @torch.no_grad()
     def draw_samples(self, samples: int, seed: int) -> LstmSamples:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from concord.models.data.batch import Batch, Work, overlap
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Window
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import LabelDistribution, SoftmaxDistribution
@@ -47,11 +48,14 @@ class OneStageTagger(Tagger[ConfigT]):
         def works() -> Iterator[Work[None]]:
             batch_words = self.batch_words(call.options)
             for part, batch in self.batches(windows, batch_words=batch_words, on_batch=call.on_batch):
-                with self.autocast(call.options.precision):
-                    distribution = self.distribution(batch)
-                yield table.write(part, batch, distribution, self.vocabulary)
+                yield table.write(part, batch, self.predicted(batch, call.options), self.vocabulary)
 
         overlap(works(), self.device)
+
+    def predicted(self, batch: Batch, options: PredictOptions) -> LabelDistribution:
+        """Return the distribution that labels are predicted from, where it is another one than that of training."""
+        with self.autocast(options.precision):
+            return self.distribution(batch)
 
 
 class BiLstmTaggerConfig(TaggerConfig):

@@ -25,8 +25,6 @@ from concord.models.data.sentence import Sentence, Window
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.distribution import LabelDistribution, SoftmaxDistribution, SpanQuery, joint_probability
 from concord.models.layers.attention import capture_outputs
-from concord.models.layers.lstm import weights_key
-from concord.models.layers.variational_lstm import LstmSample
 from concord.models.taggers.base import Call, Tagger
 from concord.models.taggers.token_table import KeptWords, TokenTable
 from concord.models.taggers.two_stage_networks import (
@@ -55,7 +53,6 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
             config.draft_representation, config.lstm, vocabulary, encoder_width=self.encoder_width
         )
         self.refine_network = RefineNetwork(config, vocabulary, self.encoder_width)
-        self._drawn: tuple[object, Sequence[LstmSample]] | None = None
 
     @property
     @override
@@ -195,19 +192,10 @@ class TwoStageTagger(Tagger[TwoStageConfig]):
         return self.draft_network.drafting(
             batch,
             features,
-            self._weight_samples(samples or self.config.samples),
+            self.draft_network.lstm.weight_samples(samples or self.config.samples, self.config.sample_seed),
             samples_above=self.config.samples_above if samples is None else None,
             computing=partial(self._small_networks, precision),
         )
-
-    def _weight_samples(self, samples: int) -> Sequence[LstmSample]:
-        """Return M weight samples, which are drawn again only when the weights or their device have changed."""
-        weights = weights_key(self.draft_network.lstm.parameters())
-        drawn = self._drawn
-        if drawn is None or drawn[0] != (samples, weights):
-            fresh = self.draft_network.lstm.draw_samples(samples, self.config.sample_seed)
-            drawn = self._drawn = (samples, weights), fresh
-        return drawn[1]
 
     def _empty_memory(self, documents: Sequence[Sequence[Sentence]]) -> DocumentMemory | None:
         """Allocate a memory for the words of documents; None for a tagger without one."""

@@ -230,10 +230,6 @@ class DraftNetwork(nn.Module):
         hidden, masked = self.lstm(self.representation(batch, features), batch.lengths)
         return self.output(masked), hidden
 
-    def sampled(self, batch: Batch, features: Tensor | None, samples: Sequence[LstmSample]) -> tuple[Tensor, Tensor]:
-        """Return the logits of each weight sample, ``(M, B, T, L)``, and the mean of their states, ``(B, T, H)``."""
-        return self._read(self.representation(batch, features), batch.lengths, samples)
-
     def draft(
         self,
         batch: Batch,
@@ -279,8 +275,11 @@ class DraftNetwork(nn.Module):
             draft.samples[:, chosen] = sampled.samples
         return draft
 
-    def _read(self, words: Tensor, lengths: Tensor, samples: Sequence[LstmSample]) -> tuple[Tensor, Tensor]:
-        """Return what ``sampled`` does, float32; no sample's states are kept."""
+    def read(self, words: Tensor, lengths: Tensor, samples: Sequence[LstmSample]) -> tuple[Tensor, Tensor]:
+        """Return the logits of each weight sample, ``(M, B, T, L)``, and the mean of their states, ``(B, T, H)``.
+
+        They are float32, and no sample's states are kept. The words are given by their representations, ``(B, T, D)``.
+        """
         sentences, width = words.shape[:2]
         masks = torch.stack([sample.output_mask for sample in samples])
         # Both halves of a state, of the two directions, come apart: (2, M, H, L).
@@ -295,7 +294,7 @@ class DraftNetwork(nn.Module):
         return logits.unflatten(1, shape), (hidden / len(samples)).unflatten(0, shape)
 
     def _average(self, words: Tensor, lengths: Tensor, samples: Sequence[LstmSample]) -> Draft:
-        logits, hidden = self._read(words, lengths, samples)
+        logits, hidden = self.read(words, lengths, samples)
         sampled = logits.softmax(dim=-1)
         probabilities = sampled.mean(dim=0)
         return Draft(

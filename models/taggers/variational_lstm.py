@@ -4,21 +4,19 @@ With a softmax the label probabilities are the mean over the M weight samples, a
 the mean of the logits, since the mean of M CRFs is not a CRF.
 """
 
-from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from pydantic import Field
 from typing_extensions import override
 
-from concord.models.data.batch import Batch, Work, overlap
-from concord.models.data.sentence import Window
+from concord.models.data.batch import Batch
+from concord.models.data.outputs import PredictOptions
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf import DecoderName, SoftmaxOrCrf
 from concord.models.decoders.distribution import LabelDistribution, SampledDistribution
 from concord.models.layers.variational_lstm import VariationalLstmConfig
-from concord.models.taggers.base import Call, TaggerConfig
+from concord.models.taggers.base import TaggerConfig
 from concord.models.taggers.one_stage import OneStageTagger
-from concord.models.taggers.token_table import TokenTable
 from concord.models.taggers.two_stage_networks import DraftNetwork
 from concord.models.words.representation import WordRepresentationConfig
 
@@ -53,24 +51,17 @@ class VariationalLstmTagger(OneStageTagger[VariationalLstmTaggerConfig]):
         return self.decoder(logits, batch.mask)
 
     @override
-    def fill(self, table: TokenTable, windows: Sequence[Window], call: Call) -> None:
-        config, options = self.config, call.options
-        samples = self.network.lstm.draw_samples(options.samples or config.samples, config.sample_seed)
-
-        def works() -> Iterator[Work[None]]:
-            batch_words = self.batch_words(options)
-            for part, batch in self.batches(windows, batch_words=batch_words, on_batch=call.on_batch):
-                features = self.encoder_features(batch)
-                with self.autocast(options.precision):
-                    if config.decoder == "crf":
-                        each, _ = self.network.sampled(batch, features, samples)
-                        scores = each.mean(dim=0)
-                    else:
-                        draft = self.network.draft(batch, features, samples)
-                        each, scores = draft.samples.log(), draft.probabilities.log()
-                sampled = SampledDistribution(
-                    self.decoder(scores, batch.mask), [self.decoder(logits, batch.mask) for logits in each]
-                )
-                yield table.write(part, batch, sampled, self.vocabulary)
-
-        overlap(works(), self.device)
+    def predicted(self, batch: Batch, options: PredictOptions) -> LabelDistribution:
+        config, network = self.config, self.network
+        samples = network.lstm.weight_samples(options.samples or config.samples, config.sample_seed)
+        features = self.encoder_features(batch)
+        with self.autocast(options.precision):
+            if config.decoder == "crf":
+                each, _ = network.read(network.representation(batch, features), batch.lengths, samples)
+                scores = each.mean(dim=0)
+            else:
+                draft = network.draft(batch, features, samples)
+                each, scores = draft.samples.log(), draft.probabilities.log()
+        return SampledDistribution(
+            self.decoder(scores, batch.mask), [self.decoder(logits, batch.mask) for logits in each]
+        )

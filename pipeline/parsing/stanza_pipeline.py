@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from threading import get_ident
 from types import ModuleType
 from typing import Any, Literal
@@ -68,58 +68,37 @@ class _DeferredModule(ModuleType):
         return getattr(import_module(self.__name__), name)
 
 
-class _Deferred(Loader):
-    """Loads a module as a ``_DeferredModule``."""
-
-    @override
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _DeferredModule(spec.name)
-
-    @override
-    def exec_module(self, module: ModuleType) -> None:
-        del module
-
-
 def _forget(module: ModuleType) -> None:
     """Let the next import of a deferred module find the module itself."""
     if sys.modules.get(module.__name__) is module:
         del sys.modules[module.__name__]
 
 
-class _UnusedImports(MetaPathFinder):
-    """Hides some modules, and defers others, for the imports of the thread that makes it."""
+class _HidingFinder(MetaPathFinder):
+    """Hides modules from the imports of the thread that makes it."""
 
     def __init__(self) -> None:
         self._thread = get_ident()
-        self._deferred: set[str] = set()
 
     @override
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
-        if get_ident() != self._thread:
-            return None
-        if fullname in _HIDDEN:
+        if get_ident() == self._thread and fullname in _HIDDEN:
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
-        if fullname not in _DEFERRED - self._deferred:
-            return None
-        self._deferred.add(fullname)
-        spec = PathFinder.find_spec(fullname, path)
-        if spec is not None:
-            spec.loader = _Deferred()
-        return spec
+        return None
 
 
 @contextmanager
 def _without_unused_imports() -> Iterator[None]:
-    """Import Stanza without libraries that it does not use here, which are a third of its import."""
-    finder = _UnusedImports()
+    """Import Stanza without libraries that it does not use here, which are most of its import."""
+    finder, deferred = _HidingFinder(), list(map(_DeferredModule, _DEFERRED - sys.modules.keys()))
     sys.meta_path.insert(0, finder)
+    sys.modules.update((module.__name__, module) for module in deferred)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
-        for name in _DEFERRED:
-            if isinstance(module := sys.modules.get(name), _DeferredModule):
-                _forget(module)
+        for module in deferred:
+            _forget(module)
 
 
 class _UnusedOptimizer(Optimizer):

@@ -268,7 +268,8 @@ def test_crf_over_the_variational_lstm_reads_the_mean_logits(build: Build, rando
     tagger = build("variational_lstm", decoder="crf")
     network, batch = tagger.network, encode(tagger, documents)
     with torch.no_grad():
-        logits, _ = network.sampled(batch, None, network.lstm.draw_samples(4, tagger.config.sample_seed))
+        words = network.representation(batch, None)
+        logits, _ = network.read(words, batch.lengths, network.lstm.draw_samples(4, tagger.config.sample_seed))
         expected = logits.mean(0).softmax(-1)
     table = tagger.tabulate(documents, PredictOptions(samples=4))
     own = expected.gather(2, table.label[None, :, None]).flatten()

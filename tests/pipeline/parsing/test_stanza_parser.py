@@ -348,7 +348,7 @@ def test_loading_a_pipeline_leaves_stanza_and_imports_as_they_are() -> None:
 
 
 def test_a_hidden_module_is_hidden_from_one_thread_only() -> None:
-    hidden = stanza_pipeline._UnusedImports()
+    hidden = stanza_pipeline._HidingFinder()
     with pytest.raises(ModuleNotFoundError, match="No module named 'transformers'"):
         hidden.find_spec("transformers", None)
     hidden.find_spec("transformers.utils", None)
