@@ -336,6 +336,29 @@ class BatchEncoder:
         return self._numbers_of_names[names]
 
 
+def word_rows(firsts: Tensor, lengths: Tensor) -> Tensor:
+    """Return the row of each word of a batch, shape ``(B, T)``, int64, -1 where padded.
+
+    ``firsts`` has the row of each sentence's first word, shape ``(B,)``, int64.
+    """
+    places = torch.arange(int(lengths.max()))
+    return (firsts[:, None] + places).masked_fill(places >= lengths[:, None], -1)
+
+
+def by_step(lengths: Tensor, width: int) -> tuple[Tensor, list[int]]:
+    """Order words by step, and within a step by length of their sentence, longest first.
+
+    Return the cells of the words among all ``B * T``, shape ``(2, N)``, counting steps from the start of each sentence
+    and from its end, and the number of sentences at each step.
+    """
+    ordered, sentences = lengths.sort(descending=True, stable=True)
+    steps = torch.arange(width)[:, None]
+    inside = steps < ordered
+    firsts = sentences * width
+    sizes = [size for size in inside.sum(dim=1).tolist() if size]
+    return torch.stack([(firsts + steps)[inside], (firsts + ordered - 1 - steps)[inside]]), sizes
+
+
 def send(device: torch.device, *values: Tensor) -> list[Tensor]:
     """Copy tensors of the CPU to a device, all in one copy; the same tensors if it is the CPU."""
     if device.type == "cpu":

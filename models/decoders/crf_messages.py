@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from concord.models.data.batch import send
+from concord.models.data.batch import by_step, send
 
 # The entries of a state stay within this many nats. The product of two states, one of a forward and one of a backward
 # scan, must stay within the 708 nats of fp64.
@@ -48,19 +48,15 @@ class Packing:
     def of(cls, mask: Tensor) -> "Packing":
         """Order the words of a mask, shape ``(B, T)``, bool, true for words; every sentence has a word."""
         # On the CPU, since the host must know how many words there are at each step.
-        lengths, order = mask.sum(dim=1).cpu().sort(descending=True, stable=True)
-        steps = torch.arange(mask.shape[1])[:, None]
-        inside = steps < lengths
-        continues = (steps + 1 < lengths)[inside]
+        lengths, width = mask.sum(dim=1).cpu(), mask.shape[1]
+        (cells, _), sizes = by_step(lengths, width)
+        owners = cells // width
+        continues = cells % width + 1 < lengths[owners]
         rows, sentences, followed, last = send(
-            mask.device,
-            (order * mask.shape[1] + steps)[inside],
-            order.expand_as(inside)[inside],
-            continues.nonzero()[:, 0],
-            (~continues).nonzero()[:, 0],
+            mask.device, cells, owners, continues.nonzero()[:, 0], (~continues).nonzero()[:, 0]
         )
         return cls(
-            sizes=[size for size in inside.sum(dim=1).tolist() if size],
+            sizes=sizes,
             rows=rows,
             sentences=sentences,
             followed=followed,

@@ -31,7 +31,7 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from concord.models.config import Config
-from concord.models.data.batch import Batch
+from concord.models.data.batch import Batch, by_step
 from concord.models.words.representation import WordRepresentation
 
 LstmState = tuple[Tensor, Tensor]
@@ -421,20 +421,6 @@ def _advance(gates: Iterable[Tensor], weight: Tensor, masks: Tensor | None = Non
         cell = entering if cell is None else entering.addcmul_(forget_gate, cell[:, :, :sentences])
         hidden = cell.tanh().mul_(output_gate.sigmoid_())
         yield hidden
-
-
-def by_step(lengths: Tensor, width: int) -> tuple[Tensor, list[int]]:
-    """Order words by step, and within a step by length of their sentence, longest first.
-
-    Return the cells of the words among all ``B * T``, shape ``(2, N)``, counting steps from the start of each sentence
-    and from its end, and the number of sentences at each step.
-    """
-    ordered, sentences = lengths.sort(descending=True, stable=True)
-    steps = torch.arange(width)[:, None]
-    inside = steps < ordered
-    firsts = sentences * width
-    sizes = [size for size in inside.sum(dim=1).tolist() if size]
-    return torch.stack([(firsts + steps)[inside], (firsts + ordered - 1 - steps)[inside]]), sizes
 
 
 def _blocks(sizes: list[int], *, words: int) -> Iterator[list[int]]:

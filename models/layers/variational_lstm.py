@@ -18,16 +18,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from concord.models.config import Config
-from concord.models.data.batch import send
-from concord.models.layers.lstm import (
-    SampledLayer,
-    both_directions,
-    by_step,
-    draw_mask,
-    lstm_states,
-    run_lstm,
-    weights_key,
-)
+from concord.models.data.batch import by_step, send
+from concord.models.layers.lstm import SampledLayer, both_directions, draw_mask, lstm_states, run_lstm, weights_key
 
 
 class VariationalLstmConfig(Config):

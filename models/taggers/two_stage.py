@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from concord.models.data.batch import IGNORED_LABEL, Batch, Work, finished, overlap, send
+from concord.models.data.batch import IGNORED_LABEL, Batch, Work, finished, overlap, send, word_rows
 from concord.models.data.outputs import AttentionWeights, Draft, OnBatch, Precision, PredictOptions, Refined
 from concord.models.data.sentence import Sentence, Window
 from concord.models.data.vocabulary import Vocabulary
@@ -33,7 +33,6 @@ from concord.models.taggers.two_stage_networks import (
     RefineNetwork,
     TwoStageConfig,
     number_words,
-    word_rows,
 )
 from concord.models.terms import find_contradictions, leave_matches_to_stage_two
 

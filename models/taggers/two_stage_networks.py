@@ -164,15 +164,6 @@ class DocumentMemory:
         )
 
 
-def word_rows(firsts: Tensor, lengths: Tensor) -> Tensor:
-    """Return the row of each word of a batch, shape ``(B, T)``, int64, -1 where padded.
-
-    ``firsts`` has the row of each sentence's first word, shape ``(B,)``, int64.
-    """
-    places = torch.arange(int(lengths.max()))
-    return (firsts[:, None] + places).masked_fill(places >= lengths[:, None], -1)
-
-
 def occurrence_index(groups: Tensor, *, slots: int) -> Tensor:
     """Find the other occurrences of each word within its document, at most ``slots``, the first in document order.
 

@@ -6,7 +6,6 @@ state, which knows the sentence already; the trees from LSTMs, which know its or
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -16,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from concord.models.config import Config
+from concord.models.data.batch import word_rows
 from concord.models.layers.lstm import DIRECTIONS, input_weights, lstm_states, scan
 from concord.models.words.bert import Int8Linear
 from concord.pipeline.parsing.stanza_packages import NETWORK_NAME, NETWORK_WEIGHTS_NAME
@@ -60,11 +60,8 @@ class Words:
     def of(cls, lengths: Sequence[int], device: torch.device | str = "cpu") -> Self:
         """Return the places of sentences whose words are in rows one after the other."""
         sizes = torch.tensor(lengths)
-        places = torch.arange(int(sizes.max()))
-        inside = places < sizes[:, None]
-        firsts = torch.tensor([0, *accumulate(lengths)][:-1])[:, None]
-        index = torch.where(inside, firsts + places, 0)
-        return cls(sizes, index.to(device), inside.flatten().nonzero()[:, 0].to(device))
+        rows = word_rows(sizes.cumsum(0) - sizes, sizes)
+        return cls(sizes, rows.clamp(min=0).to(device), (rows >= 0).flatten().nonzero()[:, 0].to(device))
 
     def pad(self, rows: Tensor) -> Tensor:
         """Return rows, ``(N, D)``, by sentence, ``(B, T, D)``; what is in padding means nothing."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from concord.models.data.batch import by_step
 from concord.models.layers.lstm import can_read_sequence, ordered_weights, read_sequence, read_steps
 
 
@@ -35,20 +36,16 @@ class PackedSentences:
     """
 
     def __init__(self, lengths: Sequence[int], *, device: torch.device) -> None:
-        sizes = np.asarray(lengths)
         self.lengths = list(lengths)
-        self.longest = int(sizes[0])
-        self.sentences = len(sizes)
-        steps = np.searchsorted(-sizes, -np.arange(self.longest), side="left")  # sentences that have a word there
-        first_rows, first_words = np.cumsum(steps) - steps, np.cumsum(sizes) - sizes
-        place = np.repeat(np.arange(self.longest), steps)
-        sentence = np.arange(sizes.sum()) - first_rows[place]
-        self.source: NDArray[np.int64] = first_words[sentence] + place
-        self.row = np.empty_like(self.source)
-        self.row[self.source] = np.arange(len(self.source))
-        self.cell = sentence * self.longest + place
-        self._device_cell = torch.from_numpy(self.cell).to(device)
-        self._batch_sizes = torch.from_numpy(steps)
+        self.longest = lengths[0]
+        self.sentences = len(lengths)
+        (cells, _), steps = by_step(torch.tensor(lengths), self.longest)
+        self.cell: NDArray[np.int64] = cells.numpy()
+        sentence, place = np.divmod(self.cell, self.longest)
+        self.source = (np.cumsum(lengths) - lengths)[sentence] + place
+        self.row = np.argsort(self.source)
+        self._device_cell = cells.to(device)
+        self._batch_sizes = torch.tensor(steps)
 
     def run(self, lstm: Any, rows: Tensor, first_hidden: Tensor, first_cell: Tensor) -> Tensor:
         """Run a highway LSTM of Stanza over rows of inputs.

@@ -87,18 +87,6 @@ class Parser(ABC):
             for document, fault, document_pieces in zip(documents, faults, pieces, strict=True)
         ]
 
-    def split(self, documents: Sequence[Document]) -> list[list[tuple[str, ...]] | DeadLetter]:
-        """Split documents into sentences of words, without tags and trees; otherwise as ``parse`` does.
-
-        A sentence above the cap is not cut.
-        """
-        with self._in_one_thread():
-            tokenized, faults = self._read(documents, None)
-        return [
-            _dead_letter(document, fault) if fault else [tuple(_forms(sentence)) for sentence in sentences]
-            for document, fault, sentences in zip(documents, faults, tokenized, strict=True)
-        ]
-
     def _read(
         self, documents: Sequence[Document], on_batch: OnBatch | None
     ) -> tuple[list[list[list[Token]]], list["_Fault | None"]]:

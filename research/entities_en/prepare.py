@@ -33,6 +33,7 @@ from research.entities_en.learning import Documents
 from research.entities_en.prepared import Prepared, flat
 from research.entities_en.silver import add_silver
 from research.entities_en.spacy_labels import SpacyLabels
+from research.texts import split_texts
 
 _LONGEST = 256
 _LONGEST_TEXT = 120_000
@@ -183,8 +184,7 @@ def _draw(path: Path, words: int) -> list[list[Sentence]]:
         if len(text) > _LONGEST_TEXT:
             continue
         document = Document(doc_id=str(number), text=text, source_uri=str(path), source_position=number)
-        (sentences,) = parser.split([document])
-        if isinstance(sentences, list):
+        for sentences in split_texts(parser, [document]):
             found.append([Sentence(words=tuple(one)) for one in sentences if 0 < len(one) <= _LONGEST])
             words -= sum(len(one.words) for one in found[-1])
     return found

@@ -37,6 +37,7 @@ from research.parser_en.faults import count_faults
 from research.parser_en.forms import make_pretrain
 from research.parser_en.pack import pack as write_package
 from research.parser_en.score import score as score_package
+from research.texts import split_texts
 
 EARLIER = Path(__file__).resolve().parents[2] / "models" / "pretrained" / "parser_en"
 _TEXTS_AT_ONCE = 8
@@ -182,10 +183,9 @@ def _split(path: Path, words: int) -> Iterator[tuple[str, ...]]:
         documents = [
             Document(doc_id=str(n), text=t, source_uri=str(path), source_position=n) for n, t in enumerate(part)
         ]
-        for sentences in parser.split(documents):
-            if isinstance(sentences, list):
-                yield from sentences
-                found += sum(map(len, sentences))
+        for sentences in split_texts(parser, documents):
+            yield from sentences
+            found += sum(map(len, sentences))
         if found >= words:
             return
 

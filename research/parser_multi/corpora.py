@@ -20,6 +20,7 @@ from research.parser_en import raw_text
 from research.parser_en.raw_text import Paragraph, split_compounds
 from research.parser_multi import texts
 from research.parser_multi.labels import MOST_WORDS, language_of
+from research.texts import split_texts
 
 EWT = "ewt_uner"
 LANGUAGES = ("da", "hr", "pt", "sk", "sr", "sv")
@@ -126,4 +127,4 @@ def _split(path: Path) -> Iterator[list[Words]]:
         documents = [
             Document(doc_id=str(n), text=t, source_uri=str(path), source_position=n) for n, t in enumerate(part)
         ]
-        yield from (sentences for sentences in parser.split(documents) if isinstance(sentences, list))
+        yield from split_texts(parser, documents)

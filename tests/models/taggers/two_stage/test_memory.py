@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from concord.models.bundles.registry import build_tagger
+from concord.models.data.batch import word_rows
 from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
@@ -27,7 +28,6 @@ from concord.models.taggers.two_stage_networks import (
     TwoStageConfig,
     number_words,
     occurrence_index,
-    word_rows,
 )
 from concord.models.training.fit_calibration import REFINE_ALL
 from concord.models.words.representation import WordRepresentation
