@@ -9,7 +9,7 @@ reads of it is copied back in the background, and a piece of work that needs suc
 waits.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeVar
@@ -29,6 +29,7 @@ IGNORED_LABEL = -100
 WORD_CASES = 4
 
 Computed = TypeVar("Computed")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 Work = Generator[None, None, Result]
 """Work on a device, which stops wherever the host would have to wait for it."""
@@ -357,6 +358,18 @@ def by_step(lengths: Tensor, width: int) -> tuple[Tensor, list[int]]:
     firsts = sentences * width
     sizes = [size for size in inside.sum(dim=1).tolist() if size]
     return torch.stack([(firsts + steps)[inside], (firsts + ordered - 1 - steps)[inside]]), sizes
+
+
+def in_blocks(items: Iterable[Item], size: Callable[[Item], int], *, least: int) -> Iterator[list[Item]]:
+    """Split items into blocks whose sizes add up to ``least`` or more; the last may be smaller."""
+    block: list[Item] = []
+    for item in items:
+        block.append(item)
+        if sum(map(size, block)) >= least:
+            yield block
+            block = []
+    if block:
+        yield block
 
 
 def send(device: torch.device, *values: Tensor) -> list[Tensor]:

@@ -42,11 +42,6 @@ def log_space_marginals(emissions: Tensor, transitions: Tensor, start: Tensor, e
     return (joint.softmax(dim=2) * mask[:, :, None]).to(emissions.dtype)
 
 
-def log_space_suffixes(emissions: Tensor, transitions: Tensor, end: Tensor, mask: Tensor) -> Tensor:
-    """Return log-sums of the suffixes that begin with each word and label, shape ``(B, T, L)``, double."""
-    return emissions.double() + _scan_backward(emissions.double(), transitions.double(), end.double(), mask)
-
-
 def _scan_forward(emissions: Tensor, transitions: Tensor, start: Tensor, mask: Tensor) -> Tensor:
     """Return log-sums of the prefixes that end in each word and label, shape ``(B, T, L)``."""
     state = start + emissions[:, 0]
@@ -272,12 +267,12 @@ class CrfDistribution(LabelDistribution):
 
     @cached_property
     def _chain(self) -> Posterior:
-        emissions, transitions, start, end = self._scores
         factors = self._factors()
         if factors is None:
+            emissions, transitions, start, end = (scores.double() for scores in self._scores)
             return Posterior(
-                marginals=log_space_marginals(emissions.double(), transitions, start, end, self._mask),
-                suffixes=log_space_suffixes(emissions, transitions, end, self._mask),
+                marginals=log_space_marginals(emissions, transitions, start, end, self._mask),
+                suffixes=emissions + _scan_backward(emissions, transitions, end, self._mask),
             )
         found, packing = _messages(factors), factors.packing
         joint = found.before * found.after

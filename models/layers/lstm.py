@@ -31,7 +31,7 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from concord.models.config import Config
-from concord.models.data.batch import Batch, by_step
+from concord.models.data.batch import Batch, by_step, in_blocks
 from concord.models.words.representation import WordRepresentation
 
 LstmState = tuple[Tensor, Tensor]
@@ -378,7 +378,7 @@ class SampledLayer:
         """
         for first in range(0, len(lengths), _SENTENCES):
             cells, sizes = by_step(lengths[first : first + _SENTENCES], width)
-            blocks = list(_blocks(sizes, words=_WORDS_AHEAD))
+            blocks = list(in_blocks(sizes, int, least=_WORDS_AHEAD))
             parts = (cells + first * width).split([sum(block) for block in blocks], dim=1)
             gates = (
                 step for part, block in zip(parts, blocks, strict=True) for step in self._gates(inputs, part, block)
@@ -421,15 +421,3 @@ def _advance(gates: Iterable[Tensor], weight: Tensor, masks: Tensor | None = Non
         cell = entering if cell is None else entering.addcmul_(forget_gate, cell[:, :, :sentences])
         hidden = cell.tanh().mul_(output_gate.sigmoid_())
         yield hidden
-
-
-def _blocks(sizes: list[int], *, words: int) -> Iterator[list[int]]:
-    """Split the sizes of steps into blocks of at least this many words; the last may be smaller."""
-    block: list[int] = []
-    for size in sizes:
-        block.append(size)
-        if sum(block) >= words:
-            yield block
-            block = []
-    if block:
-        yield block

@@ -121,9 +121,7 @@ class TokenTable:
 
         The probabilities are those of all labels, ``(B, T, L)``; the uncertainty, ``(B, T)``, is in nats.
         """
-        copied = self._begin(labels, probabilities, uncertainty)
-        yield
-        found = copied()
+        found = yield from self._fetched(labels, probabilities, uncertainty)
         self.draft[words.rows] = self.label[words.rows] = words.take(found.labels)
         self.margin[words.rows] = words.take(found.margins)
         self.uncertainty[words.rows] = words.take(found.other)
@@ -132,9 +130,7 @@ class TokenTable:
 
     def write_refined(self, words: KeptWords, stage_two: Refined) -> Work["WordResults"]:
         """Overwrite the labels that stage two replaced; the margin becomes the smaller one of both stages."""
-        copied = self._begin(stage_two.labels, stage_two.probabilities, stage_two.refined)
-        yield
-        found = copied()
+        found = yield from self._fetched(stage_two.labels, stage_two.probabilities, stage_two.refined)
         refined = words.where(found.other > 0)
         self.label[refined.rows] = refined.take(found.labels)
         self.margin[refined.rows] = torch.minimum(self.margin[refined.rows], refined.take(found.margins))
@@ -213,25 +209,22 @@ class TokenTable:
     def _scores(self, column: Tensor) -> tuple[float | None, ...]:
         return tuple(column.tolist()) if self.scored else (None,) * len(column)
 
-    def _begin(self, labels: Tensor, probabilities: Tensor, other: Tensor) -> Callable[[], "WordResults"]:
-        """Begin to copy the results of a batch to the CPU."""
+    def _fetched(self, labels: Tensor, probabilities: Tensor, other: Tensor) -> Work["WordResults"]:
+        """Copy the results of a batch to the CPU."""
         temperature = 1.0 if self.calibration is None else self.calibration.tokens.temperature
         chosen = chosen_probability(probabilities, labels, temperature)
         # All numbers of labels are exact in float32.
-        columns = fetch(torch.stack([labels.float(), top_two_margin(probabilities), chosen, other.float()]))
+        copied = fetch(torch.stack([labels.float(), top_two_margin(probabilities), chosen, other.float()]))
         distributions = None if self.distributions is None else fetch(probabilities)
-
-        def wait() -> WordResults:
-            labels, margins, chosen, other = columns()
-            return WordResults(
-                labels=labels.long(),
-                margins=margins,
-                chosen=chosen,
-                other=other,
-                distributions=None if distributions is None else distributions(),
-            )
-
-        return wait
+        yield
+        numbers, margins, chosen, other = copied()
+        return WordResults(
+            labels=numbers.long(),
+            margins=margins,
+            chosen=chosen,
+            other=other,
+            distributions=None if distributions is None else distributions(),
+        )
 
     def _write_probabilities(self, words: KeptWords, found: "WordResults") -> None:
         chosen = words.take(found.chosen)

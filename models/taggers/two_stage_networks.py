@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from concord.models.config import Config
-from concord.models.data.batch import Batch, Work, fetch, finished, send
+from concord.models.data.batch import Batch, Work, fetch, send
 from concord.models.data.outputs import Draft
 from concord.models.data.vocabulary import Vocabulary, normalize_digits
 from concord.models.decoders.crf import DecoderName, SoftmaxOrCrf
@@ -221,17 +221,6 @@ class DraftNetwork(nn.Module):
         hidden, masked = self.lstm(self.representation(batch, features), batch.lengths)
         return self.output(masked), hidden
 
-    def draft(
-        self,
-        batch: Batch,
-        features: Tensor | None,
-        samples: Sequence[LstmSample],
-        *,
-        samples_above: float | None = None,
-    ) -> Draft:
-        """Do the work of ``drafting``."""
-        return finished(self.drafting(batch, features, samples, samples_above=samples_above))
-
     def drafting(
         self,
         batch: Batch,
@@ -327,13 +316,7 @@ class RefineNetwork(nn.Module):
         self.reader: MemoryReader | None = None
         if memory is not None:
             self._detaches_values = memory.value_gradient == "released"
-            self.reader = MemoryReader(
-                width=width,
-                hidden=2 * config.lstm.hidden,
-                dropout=memory.dropout,
-                contexts=memory.contexts,
-                labels=memory.labels,
-            )
+            self.reader = MemoryReader(memory, width=width, hidden=2 * config.lstm.hidden)
             joins_labels = memory.labels and config.sentence_labels
             if config.label_stream == "paper":
                 layers = range(config.two_stream.layers)
@@ -422,18 +405,18 @@ class MemoryReader(nn.Module):
     whichever the label stream.
     """
 
-    def __init__(self, *, width: int, hidden: int, dropout: float, contexts: bool = True, labels: bool = True) -> None:
+    def __init__(self, config: MemoryConfig, *, width: int, hidden: int) -> None:
         """Build the projections from stage one's states, ``hidden`` wide, to streams and drafts, ``width`` wide."""
         super().__init__()
-        self.reads_contexts, self.reads_labels = contexts, labels
+        self.reads_contexts, self.reads_labels = config.contexts, config.labels
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(hidden, width)
-        if labels:
+        if config.labels:
             self.value = nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
-        if contexts:
+        self.dropout = nn.Dropout(config.dropout)
+        if config.contexts:
             self.default_context = nn.Parameter(torch.randn(width))
-        if labels:
+        if config.labels:
             self.default_label = nn.Parameter(torch.randn(width))
         self._scale = width**0.5
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field
 from typing_extensions import override
 
-from concord.models.data.batch import Batch
+from concord.models.data.batch import Batch, finished
 from concord.models.data.outputs import PredictOptions
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.decoders.crf import DecoderName, SoftmaxOrCrf
@@ -60,7 +60,7 @@ class VariationalLstmTagger(OneStageTagger[VariationalLstmTaggerConfig]):
                 each, _ = network.read(network.representation(batch, features), batch.lengths, samples)
                 scores = each.mean(dim=0)
             else:
-                draft = network.draft(batch, features, samples)
+                draft = finished(network.drafting(batch, features, samples))
                 each, scores = draft.samples.log(), draft.probabilities.log()
         return SampledDistribution(
             self.decoder(scores, batch.mask), [self.decoder(logits, batch.mask) for logits in each]

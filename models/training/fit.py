@@ -7,7 +7,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from concord.models.bundles.checkpoint import save_tagger, write_tensors
 from concord.models.bundles.manifest import BUNDLE_NAME
 from concord.models.config import Config
-from concord.models.data.batch import Batch, fetch
+from concord.models.data.batch import Batch, fetch, in_blocks
 from concord.models.data.outputs import Precision, PredictOptions
 from concord.models.data.sentence import Sentence, first_documents
 from concord.models.errors import ConfigError
@@ -91,7 +91,7 @@ def document_batches(
     """
     units = [part for document in documents for part in _chunks(document, document_sentences) if _teaches(part)]
     shuffler.shuffle(units)
-    return list(_fill_batches(units, batch_sentences))
+    return list(in_blocks(units, len, least=batch_sentences))
 
 
 def split_long(sentence: Sentence, longest: int, scheme: LabelScheme) -> list[Sentence]:
@@ -110,17 +110,6 @@ def split_long(sentence: Sentence, longest: int, scheme: LabelScheme) -> list[Se
 def _teaches(unit: Unit) -> bool:
     """Return whether any label of a unit is known; a sentence without is read only beside others of its document."""
     return any(sentence.known is None or any(sentence.known) for sentence in unit)
-
-
-def _fill_batches(units: Sequence[Unit], sentences: int) -> Iterator[list[Unit]]:
-    batch: list[Unit] = []
-    for unit in units:
-        batch.append(unit)
-        if sum(map(len, batch)) >= sentences:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def _chunks(items: Sequence[_Item], size: int) -> list[Sequence[_Item]]:

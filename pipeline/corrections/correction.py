@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import orjson
 from pydantic import AfterValidator, Field, ValidationError, model_validator
@@ -163,13 +163,9 @@ class Correction(Config):
         if anchor is None:
             raise ValueError("expected an old mark, a new one or both")
         return cls(
-            id=_new_id(),
+            **_stamp(who),
+            **seen.model_dump(),
             action=action,
-            who=who,
-            when=_now(),
-            doc_id=seen.doc_id,
-            tagger=seen.tagger,
-            generation=seen.generation,
             text_sha256=text_digest(text) if digest is None else digest,
             old=old,
             new=new,
@@ -180,10 +176,8 @@ class Correction(Config):
     def undone(self, *, who: str) -> Self:
         """Return the line that undoes this one, which may be an ``undo`` itself."""
         return type(self)(
-            id=_new_id(),
+            **_stamp(who),
             action="undo",
-            who=who,
-            when=_now(),
             doc_id=self.doc_id,
             tagger=self.tagger,
             generation=self.generation,
@@ -454,9 +448,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _DESCRIBED else f"{text[: _DESCRIBED - 3]}..."
 
 
-def _new_id() -> str:
-    return secrets.token_hex(8)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+def _stamp(who: str) -> dict[str, Any]:
+    """Return what says who makes a line, and when, with its id."""
+    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return {"id": secrets.token_hex(8), "who": who, "when": now}

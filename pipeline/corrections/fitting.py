@@ -226,12 +226,7 @@ def _keep_canonical(placed: Correction, replaced: Sequence[Correction]) -> Corre
     if new is None or new.canonical is not None:
         return placed
     same = (earlier.new.canonical for earlier in replaced if earlier.new is not None and earlier.new.is_same(new))
-    canonical = next(same, None)
-    return (
-        placed
-        if canonical is None
-        else placed.model_copy(update={"new": new.model_copy(update={"canonical": canonical})})
-    )
+    return placed.model_copy(update={"new": new.model_copy(update={"canonical": next(same, None)})})
 
 
 def _place(correction: Correction, text: str, digest: str) -> Correction | str:

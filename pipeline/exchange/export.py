@@ -310,18 +310,8 @@ def _rows(items: Iterable[ExportItem]) -> Iterator[Iterable[Any]]:
             context = " ".join(spaced_text(sentences[entity.sent_id].tokens).split())
             place = (row.doc_id, row.source_uri, entity.sent_id, entity.start_char, entity.end_char)
             part = part_at(entity.start_char)
-            described = "" if part is None else str(part)
-            yield (
-                *place,
-                described,
-                entity.label,
-                entity.name,
-                entity.canonical,
-                entity.value,
-                *numbers,
-                entity.source,
-                context,
-            )
+            names = ("" if part is None else str(part), entity.label, entity.name, entity.canonical, entity.value)
+            yield (*place, *names, *numbers, entity.source, context)
 
 
 def _cell(value: Any) -> Any:

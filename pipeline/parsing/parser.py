@@ -74,36 +74,31 @@ class Parser(ABC):
             on_batch: called after each batch of a network, with no words as long as they are not known; what it raises
                 ends the call.
         """
+        views = [parser_view(document.text) for document in documents]
+        are_unspaced = [self._needs_spaces and is_unspaced(view) for view in views]
         with self._in_one_thread():
-            tokenized, faults = self._read(documents, on_batch)
-            pieces = [
-                [] if fault else list(self._pieces(sentences))
-                for fault, sentences in zip(faults, tokenized, strict=True)
-            ]
-            unknown = [piece.sentence for piece in chain.from_iterable(pieces) if not piece.analyses]
-            analyses = iter(self._analyse(unknown, on_batch))
+            readable = ["" if unspaced else view for unspaced, view in zip(are_unspaced, views, strict=True)]
+            read = list(map(self._read, documents, views, are_unspaced, self._tokenize(readable, on_batch)))
+            pieces = chain.from_iterable(found for found in read if isinstance(found, list))
+            analyses = iter(self._analyse([piece.sentence for piece in pieces if not piece.analyses], on_batch))
         return [
-            _dead_letter(document, fault) if fault else _parsed(document, document_pieces, analyses)
-            for document, fault, document_pieces in zip(documents, faults, pieces, strict=True)
+            found if isinstance(found, DeadLetter) else _parsed(document, found, analyses)
+            for document, found in zip(documents, read, strict=True)
         ]
 
     def _read(
-        self, documents: Sequence[Document], on_batch: OnBatch | None
-    ) -> tuple[list[list[list[Token]]], list["_Fault | None"]]:
-        """Return the sentences of tokens of each document, and why it cannot be parsed, if it cannot."""
-        views = [parser_view(document.text) for document in documents]
-        refused = [_UNSPACED if self._needs_spaces and is_unspaced(view) else None for view in views]
-        views = ["" if fault else view for fault, view in zip(refused, views, strict=True)]
-        tokenized = self._tokenize(views, on_batch)
-        faults = [
-            fault or _offset_fault(view, sentences)
-            for fault, view, sentences in zip(refused, views, tokenized, strict=True)
-        ]
-        restored = [
-            [] if fault else restore_offsets(document.text, view, sentences)
-            for document, view, sentences, fault in zip(documents, views, tokenized, faults, strict=True)
-        ]
-        return restored, faults
+        self, document: Document, view: str, unspaced: bool, sentences: list[list[Token]]
+    ) -> "list[_Piece] | DeadLetter":
+        """Return the pieces of a document, or why it cannot be parsed."""
+        if unspaced:
+            return DeadLetter.for_document(document, stage="parse", error="no_spaces", message=_UNSPACED)
+        if fault := find_token_fault(view, list(chain.from_iterable(sentences))):
+            message = (
+                f"expected tokens that cover the text in order, but {fault}; change it there, or try another "
+                "parser.package"
+            )
+            return DeadLetter.for_document(document, stage="parse", error="offsets", message=message)
+        return list(self._pieces(restore_offsets(document.text, view, sentences)))
 
     def parse_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[WordAnalysis, ...]]:
         """Tag and parse sentences that are split into words already, each independently of the others.
@@ -130,28 +125,10 @@ class Parser(ABC):
                 start = end
 
 
-class _Fault(NamedTuple):
-    """Why a document cannot be parsed: a stable reason, and what was expected."""
-
-    error: str
-    message: str
-
-
-_UNSPACED = _Fault(
-    "no_spaces",
+_UNSPACED = (
     "expected a language that writes spaces between words, got mostly letters of one that writes none (Chinese, "
-    "Japanese, Thai, ...); install Stanza's package for it and name it by parser.language and parser.package",
+    "Japanese, Thai, ...); install Stanza's package for it and name it by parser.language and parser.package"
 )
-
-
-def _offset_fault(view: str, sentences: Sequence[Sequence[Token]]) -> _Fault | None:
-    fault = find_token_fault(view, [token for sentence in sentences for token in sentence])
-    if fault is None:
-        return None
-    return _Fault(
-        "offsets",
-        f"expected tokens that cover the text in order, but {fault}; change it there, or try another parser.package",
-    )
 
 
 class _Piece(NamedTuple):
@@ -187,7 +164,3 @@ def _parsed(document: Document, pieces: Sequence[_Piece], analyses: Iterator[Seq
         sentences.append(ParsedSentence(words=parsed, continues=piece.continues))
     passages = dict.fromkeys(piece.sentence.passage for piece in pieces if piece.sentence.passage)
     return ParsedDocument(document=document, sentences=tuple(sentences), passages=tuple(passages))
-
-
-def _dead_letter(document: Document, fault: _Fault) -> DeadLetter:
-    return DeadLetter.for_document(document, stage="parse", error=fault.error, message=fault.message)

@@ -115,7 +115,10 @@ class FastTokenizer(PlainStanza):
         labels = self._tokenizer.label(paragraphs, on_batch)
         for paragraph, row in zip(paragraphs, labels, strict=True):
             row[-1] = BOTH_END if row[-1] > SENTENCE_END else SENTENCE_END
-            _merge_addresses(paragraph.characters, row)
+            # Each e-mail and web address is one token, as Stanza makes it after its network.
+            for start, end in find_addresses(paragraph.characters):
+                row[start : end - 1] = 0
+                row[end - 1] = max(row[end - 1], TOKEN_END)
         return labels
 
     def _expand(self, spans: Sequence[TokenSpan]) -> dict[str, list[str]]:
@@ -240,13 +243,6 @@ class FastStanza(FastTokenizer):
         words = layout.row[is_word]
         names = self._nlp.processors["depparse"].vocab["deprel"].unmap(relations[words].tolist())
         return list(zip(heads[words].tolist(), names, strict=True))
-
-
-def _merge_addresses(characters: str, labels: NDArray[np.int8]) -> None:
-    """Make each e-mail and web address one token, in place, as Stanza does after its network."""
-    for start, end in find_addresses(characters):
-        labels[start : end - 1] = 0
-        labels[end - 1] = max(labels[end - 1], TOKEN_END)
 
 
 def find_addresses(characters: str) -> Iterator[tuple[int, int]]:

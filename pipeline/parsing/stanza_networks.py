@@ -266,9 +266,12 @@ class FormTable:
             new = list(distinct)
             self._start(max(len(new), self._most_forms))
         if new:
+            from stanza.models.common.utils import simplify_punct
+
             start = 1 + len(self._numbers)
             self._numbers.update(zip(new, range(start, start + len(new)), strict=True))
-            simplified = _simplify(new)
+            # As Stanza's tagger and parser read them: runs of question and exclamation marks as one.
+            simplified = [form for [[form]] in simplify_punct([[[form]] for form in new])]
             for tables, reader in zip(self._tables, self._readers, strict=True):
                 for table, vectors in zip(tables, reader.form_vectors(simplified), strict=True):
                     table[start : start + len(new)] = vectors
@@ -277,13 +280,6 @@ class FormTable:
     def vectors(self, reader: int, rows: NDArray[np.int64]) -> list[Tensor]:
         """Return what a reader, given by its place among them, reads of each row; see ``form_vectors``."""
         return [table[torch.from_numpy(rows).to(table.device)] for table in self._tables[reader]]
-
-
-def _simplify(forms: Sequence[str]) -> list[str]:
-    """Return forms as Stanza's tagger and parser read them: runs of question and exclamation marks as one."""
-    from stanza.models.common.utils import simplify_punct
-
-    return [form for [[form]] in simplify_punct([[[form]] for form in forms])]
 
 
 def _hidden(layer: torch.nn.Module, states: Tensor) -> Tensor:

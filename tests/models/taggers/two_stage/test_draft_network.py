@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from concord.models.data.batch import Batch
+from concord.models.data.batch import Batch, finished
 from concord.models.data.outputs import PredictOptions
 from concord.models.data.sentence import Sentence
 from concord.models.decoders.distribution import entropy
@@ -36,7 +36,7 @@ def encode(tagger: TwoStageTagger, documents: list[list[Sentence]]) -> Batch:
 
 def draft(tagger: TwoStageTagger, batch: Batch, samples: int) -> Any:
     network = tagger.draft_network
-    return network.draft(batch, None, network.lstm.draw_samples(samples, seed=5))
+    return finished(network.drafting(batch, None, network.lstm.draw_samples(samples, seed=5)))
 
 
 def sampled_logits(tagger: TwoStageTagger, batch: Batch, samples: int) -> Tensor:
@@ -123,10 +123,11 @@ def test_samples_above_draws_samples_only_for_sentences_with_an_uncertain_word(
 ) -> None:
     batch, network = encode(tagger, documents), tagger.draft_network
     samples = network.lstm.draw_samples(6, seed=5)
-    mean, all_drawn = network.draft(batch, None, [network.lstm.mean_weights()]), network.draft(batch, None, samples)
+    mean = finished(network.drafting(batch, None, [network.lstm.mean_weights()]))
+    all_drawn = finished(network.drafting(batch, None, samples))
     most = mean.uncertainty.masked_fill(~batch.mask, 0).amax(dim=1)
     limit = most.median().item()
-    found = network.draft(batch, None, samples, samples_above=limit)
+    found = finished(network.drafting(batch, None, samples, samples_above=limit))
     drawn = most > limit
     assert 0 < int(drawn.sum()) < len(drawn)
     for name in ("probabilities", "labels", "uncertainty", "hidden"):
@@ -145,7 +146,8 @@ def test_mean_weights_are_those_of_the_lstm_without_dropout(
     plain = build("uanet", lstm=NONE)
     plain.load_state_dict(tagger.state_dict())
     batch = encode(tagger, documents)
-    found = tagger.draft_network.draft(batch, None, [tagger.draft_network.lstm.mean_weights()])
+    network = tagger.draft_network
+    found = finished(network.drafting(batch, None, [network.lstm.mean_weights()]))
     assert torch.allclose(found.probabilities, draft(plain, batch, 1).probabilities, atol=1e-6)
 
 

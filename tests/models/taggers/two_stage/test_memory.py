@@ -22,6 +22,7 @@ from concord.models.layers.lstm import SampledLayer
 from concord.models.taggers.token_table import TokenTable
 from concord.models.taggers.two_stage_networks import (
     DocumentMemory,
+    MemoryConfig,
     MemoryContents,
     MemoryReader,
     RefineNetwork,
@@ -73,7 +74,7 @@ def test_index_lists_the_first_other_occurrences_in_document_order(
 @pytest.fixture
 def reader() -> MemoryReader:
     torch.manual_seed(2)
-    return MemoryReader(width=4, hidden=6, dropout=0.0).double().eval()
+    return MemoryReader(MemoryConfig(dropout=0.0), width=4, hidden=6).double().eval()
 
 
 @torch.no_grad()
