@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from concord.models.data.outputs import Prediction
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.metrics import Labels, Scores, TokenScores, gold_sequences, grouped_scores, name_of
+from concord.models.evaluation.metrics import Labels, Scores, gold_sequences, grouped_scores, name_of
 from concord.models.labels import BIO, OUTSIDE, TOKENS, LabelScheme, Span, convert_labels, split_label
 
 MENTION_LENGTHS = ("1", "2", "3", "4+")
@@ -80,6 +80,20 @@ def recurring_scores(
         return "recurring" if name_of(sentences[number], span) in recurring[number] else "single"
 
     return grouped_scores(gold_sequences(documents), predicted, group, scheme=scheme).get("recurring", Scores())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenScores:
+    """How many words are labelled right."""
+
+    words: int
+    correct: int
+    REPORTED: ClassVar = ("accuracy", "words", "correct")
+
+    @property
+    def accuracy(self) -> float:
+        """Percent of the words whose label is right; 0 if there are none."""
+        return 100.0 * self.correct / self.words if self.words else 0.0
 
 
 def co_occurrence_scores(documents: Sequence[Sequence[Sentence]], predicted: Labels) -> TokenScores:

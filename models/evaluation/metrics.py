@@ -4,13 +4,13 @@ consistently the occurrences of a name in a document are labelled.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 
 from concord.models.data.sentence import Sentence
-from concord.models.labels import BIO, OUTSIDE, TOKENS, LabelScheme, Span, decode_spans
+from concord.models.labels import BIO, OUTSIDE, LabelScheme, Span, decode_spans
 
 Labels = Sequence[Sequence[str]]
 """One sequence of labels per sentence. Functions of two raise ValueError if sentences or words differ in number."""
@@ -55,24 +55,12 @@ class Scores:
         return 200.0 * self.correct / total if total else 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenScores:
-    """Scores of token labels over all words and by label; the recall of a label is its accuracy."""
+def span_scores(gold: Labels, predicted: Labels, *, scheme: LabelScheme = BIO) -> dict[str, Scores]:
+    """Score label sequences by exact spans and types: over ``all`` types together, and each type.
 
-    words: int
-    correct: int
-    by_label: dict[str, Scores] = field(default_factory=dict)
-    REPORTED: ClassVar = ("accuracy", "words", "correct")
-
-    @property
-    def accuracy(self) -> float:
-        """Percent of the words whose label is right; 0 if there are none."""
-        return 100.0 * self.correct / self.words if self.words else 0.0
-
-
-def span_scores(gold: Labels, predicted: Labels) -> dict[str, Scores]:
-    """Score BIO2 label sequences by exact spans and types: over ``all`` types together, and each type."""
-    by_type = grouped_scores(gold, predicted, lambda _, span: span.label)
+    With ``TOKENS`` a span is a word, and the recall is the accuracy.
+    """
+    by_type = grouped_scores(gold, predicted, lambda _, span: span.label, scheme=scheme)
     total = {"all": sum(by_type.values(), Scores())}
     return total | by_type | total
 
@@ -126,13 +114,6 @@ def group_counts_by_document(
                 for group in groups(document, sentence, span):
                     counts[group][document] += (span in wanted, span in found, span in wanted & found)
     return dict(counts)
-
-
-def token_scores(gold: Labels, predicted: Labels) -> TokenScores:
-    """Score token labels word by word."""
-    by_label = grouped_scores(gold, predicted, lambda _, span: span.label, scheme=TOKENS)
-    total = sum(by_label.values(), Scores())
-    return TokenScores(words=total.gold, correct=total.correct, by_label=by_label)
 
 
 def known_names(sentences: Iterable[Sentence], *, scheme: LabelScheme = BIO) -> frozenset[tuple[str, ...]]:
@@ -269,30 +250,17 @@ def name_labels(document: Iterable[LabelledSentence]) -> dict[str, Counter[str]]
     sentences = [(list(words), list(labels)) for words, labels in document]
     words = [word for sentence, _ in sentences for word in sentence]
     spans = decode_spans([label for _, labels in sentences for label in labels], "BIO")
-    owners = _owners(spans, len(words))
+    owners = {place: span for span in spans for place in range(span.start, span.end)}
     found = [
         (start, " ".join(name), OUTSIDE)
         for start, name in _occurrences([sentence for sentence, _ in sentences], _lower_case_names(words, spans))
-        if not _within_an_entity(owners[start : start + len(name)])
+        if start not in owners or owners[start].end < start + len(name)
     ]
     found += [(span.start, " ".join(name_key(words[span.start : span.end])), span.label) for span in spans]
     labels_of_names: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for _, name, label in sorted(found):
         labels_of_names[name][label] += 1
     return dict(labels_of_names)
-
-
-def _owners(spans: Iterable[Span], length: int) -> list[Span | None]:
-    """Return the entity that each word belongs to."""
-    owners: list[Span | None] = [None] * length
-    for span in spans:
-        owners[span.start : span.end] = [span] * (span.end - span.start)
-    return owners
-
-
-def _within_an_entity(owners: Sequence[Span | None]) -> bool:
-    """Return whether all of these words belong to the same entity."""
-    return owners[0] is not None and all(owner == owners[0] for owner in owners)
 
 
 def _lower_case_names(words: Sequence[str], spans: Iterable[Span]) -> dict[tuple[str, ...], bool]:

@@ -24,7 +24,7 @@ from concord.models.data.batch import Batch, fetch, in_blocks
 from concord.models.data.outputs import Precision, PredictOptions
 from concord.models.data.sentence import Sentence, first_documents
 from concord.models.errors import ConfigError
-from concord.models.evaluation.metrics import gold_sequences, span_scores, token_scores
+from concord.models.evaluation.metrics import gold_sequences, span_scores
 from concord.models.labels import LabelScheme
 from concord.models.taggers.base import Tagger
 from concord.models.taggers.token_table import TokenTable
@@ -403,11 +403,11 @@ def _score(tagger: Tagger, dev: Sequence[Documents]) -> tuple[dict[str, float], 
 def _score_corpus(table: TokenTable, dev: Documents, tagger: Tagger, *, threshold: float | None) -> dict[str, float]:
     gold = gold_sequences(dev)
     labels = table.label if threshold is None else labels_at(table, threshold)
+    scheme = tagger.vocabulary.scheme
     stages = [label_sequences(column, dev, tagger.vocabulary) for column in (labels, table.draft)]
-    if not tagger.vocabulary.scheme.has_entities:
-        dev_accuracy, draft_accuracy = (token_scores(gold, predicted).accuracy for predicted in stages)
-        return {"dev_accuracy": dev_accuracy, "draft_accuracy": draft_accuracy}
-    final, draft = (span_scores(gold, predicted)["all"] for predicted in stages)
+    final, draft = (span_scores(gold, predicted, scheme=scheme)["all"] for predicted in stages)
+    if not scheme.has_entities:
+        return {"dev_accuracy": final.recall, "draft_accuracy": draft.recall}
     return {"dev_f1": final.f1, "dev_precision": final.precision, "dev_recall": final.recall, "draft_f1": draft.f1}
 
 

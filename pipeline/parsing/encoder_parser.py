@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +56,8 @@ class EncoderParser(StanzaParser):
         folder = self._package.folder
         try:
             self._network = read_network(folder, device=device)
-            self._lemmas = _Lemmas(folder / LEMMAS_NAME)
+            with gzip.open(folder / LEMMAS_NAME) as file:
+                self._lemmas: Mapping[str, Mapping[str, str]] = json.load(file)
         except (OSError, EOFError, ValueError, RuntimeError, SafetensorError, zlib.error) as error:
             raise ModelError(
                 f"parser.package: {config.package} cannot be read from {folder}: {error}; install Concord again"
@@ -110,11 +110,16 @@ class EncoderParser(StanzaParser):
             arcs = [list(pairs) for pairs in self._attach(contexts, lengths)]
         for sentence, tag, arc in zip(sentences, tags, arcs, strict=True):
             yield [
-                WordAnalysis(
-                    self._lemmas.find(tag.language, word, upos), upos, xpos if tag.language else None, feats, *own
-                )
+                WordAnalysis(self._lemma(tag.language, word, upos), upos, xpos if tag.language else None, feats, *own)
                 for word, (upos, xpos, feats), own in zip(sentence.words, tag.words, arc, strict=True)
             ]
+
+    def _lemma(self, language: str | None, form: str, upos: str) -> str | None:
+        """Return the lemma of a form that treebanks have; that of a word without letters is the word itself."""
+        if not any(map(str.isalpha, form)):
+            return form
+        known = self._lemmas.get(language or "", {})
+        return known.get(f"{form}\t{upos}") or known.get(f"{form.lower()}\t{upos}")
 
     def _attach(self, contexts: Tensor, lengths: Sequence[int]) -> Iterator[Iterator[tuple[int, str]]]:
         """Return head and relation of each word of each sentence."""
@@ -194,18 +199,3 @@ class _TagReader:
         )
         name = self._config.xpos[xpos]
         return self._config.upos[upos], None if name == "_" else name, "|".join(features) or None
-
-
-class _Lemmas:
-    """The lemmas of forms that treebanks have, by language."""
-
-    def __init__(self, path: Path) -> None:
-        with gzip.open(path) as file:
-            self._found: Mapping[str, Mapping[str, str]] = json.load(file)
-
-    def find(self, language: str | None, form: str, upos: str) -> str | None:
-        """Return the lemma of a word; that of a word without letters is the word itself."""
-        if not any(map(str.isalpha, form)):
-            return form
-        known = self._found.get(language or "", {})
-        return known.get(f"{form}\t{upos}") or known.get(f"{form.lower()}\t{upos}")

@@ -56,7 +56,9 @@ def find_package(config: ParserConfig) -> StanzaPackage:
         found = _read_package(folder, language=_MULTILINGUAL, name="default", processors=["tokenize", "mwt"])
         names = (NETWORK_NAME, NETWORK_WEIGHTS_NAME, LEMMAS_NAME) if config.tags else ()
         return replace(found, files=(*found.files, *(folder / name for name in names)))
-    folder = Path(config.directory or _default_directory())
+    if not config.directory:
+        from stanza.resources.common import DEFAULT_MODEL_DIR  # imports torch
+    folder = Path(config.directory or DEFAULT_MODEL_DIR)
     return _read_package(folder, language=config.language, name=config.package, processors=_processors(config))
 
 
@@ -81,14 +83,6 @@ def identity_of(config: ParserConfig, package: StanzaPackage) -> ComponentIdenti
     return ComponentIdentity(name=f"stanza/{config.package}", version=version("stanza"), digest=digest)
 
 
-def _default_directory() -> str:
-    """Return where Stanza looks for packages; this imports Stanza, and torch with it."""
-    from stanza.resources.common import DEFAULT_MODEL_DIR
-
-    folder: str = DEFAULT_MODEL_DIR
-    return folder
-
-
 def _read_package(folder: Path, *, language: str, name: str, processors: Sequence[str]) -> StanzaPackage:
     """Look up the files of a package's processors, with those they depend on, in resources.json."""
     index = folder / "resources.json"
@@ -102,7 +96,9 @@ def _read_package(folder: Path, *, language: str, name: str, processors: Sequenc
         raise _not_installed(folder, language=language, name=name, missing=f"{language!r} in {index}") from None
     found, files = [], set()
     for processor in processors:
-        chosen = _model_name(resources, processor, package=name)
+        of_processor = resources.get(processor, {})
+        # A model with the package's name wins over one that the package lists.
+        chosen = name if name in of_processor else resources.get("packages", {}).get(name, {}).get(processor)
         if chosen is None and processor == "mwt":  # many languages have no multi-word tokens
             continue
         if chosen is None:
@@ -110,7 +106,7 @@ def _read_package(folder: Path, *, language: str, name: str, processors: Sequenc
             raise _not_installed(folder, language=language, name=name, missing=missing)
         found.append(processor)
         files.add(folder / language / processor / f"{chosen}.pt")
-        for needed in resources.get(processor, {}).get(chosen, {}).get("dependencies", []):
+        for needed in of_processor.get(chosen, {}).get("dependencies", []):
             files.add(folder / language / needed["model"] / f"{needed['package']}.pt")
     for path in sorted(files):
         if not path.is_file():
@@ -118,14 +114,6 @@ def _read_package(folder: Path, *, language: str, name: str, processors: Sequenc
     return StanzaPackage(
         folder=folder, language=language, name=name, processors=tuple(found), files=tuple(sorted(files))
     )
-
-
-def _model_name(resources: dict[str, Any], processor: str, *, package: str) -> str | None:
-    """Return the model of a package for a processor: one with the package's name wins over one that it lists."""
-    if package in resources.get(processor, {}):
-        return package
-    listed: str | None = resources.get("packages", {}).get(package, {}).get(processor)
-    return listed
 
 
 def _not_installed(folder: Path, *, language: str, name: str, missing: str) -> ModelError:

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concord.models.data.sentence import Sentence
-from concord.models.evaluation.metrics import Scores, TokenScores, grouped_scores, span_scores
+from concord.models.evaluation.metrics import Scores, grouped_scores, span_scores
 from concord.models.labels import TOKENS, convert_labels
 from research.breakdown import (
+    TokenScores,
     co_occurrence_scores,
     recurring_scores,
     scores_by_mention_length,

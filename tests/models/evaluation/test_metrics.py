@@ -18,7 +18,6 @@ from concord.models.evaluation.metrics import (
     known_names,
     name_labels,
     span_scores,
-    token_scores,
 )
 from concord.models.labels import TOKENS
 
@@ -66,16 +65,16 @@ def test_f1_equals_strict_f1_of_seqeval(pairs: list[tuple[list[str], list[str]]]
 
 
 def test_accuracy_counts_words_and_labels() -> None:
-    scores = token_scores([("NN", "VB"), ("NN",)], [("NN", "NN"), ("NN",)])
-    assert (scores.words, scores.correct) == (3, 2)
-    assert scores.accuracy == pytest.approx(200 / 3)
-    assert scores.by_label == {
+    scores = span_scores([("NN", "VB"), ("NN",)], [("NN", "NN"), ("NN",)], scheme=TOKENS)
+    assert scores == {
+        "all": Scores(gold=3, predicted=3, correct=2),
         "NN": Scores(gold=2, predicted=3, correct=2),
         "VB": Scores(gold=1, predicted=0, correct=0),
     }
-    assert token_scores([], []).accuracy == 0.0
+    assert scores["all"].recall == pytest.approx(200 / 3)
+    assert span_scores([], [], scheme=TOKENS)["all"].recall == 0.0
     with pytest.raises(ValueError, match="sentence 0: expected 2 labels, got 1"):
-        token_scores([("NN", "VB")], [("NN",)])
+        span_scores([("NN", "VB")], [("NN",)], scheme=TOKENS)
 
 
 def test_names_of_training_corpora_are_known_in_any_case(sentence: Callable[[str], Sentence]) -> None:
