@@ -224,10 +224,10 @@ class Tagger(nn.Module, ABC, Generic[ConfigT]):
             self.fill(table, self.windows(documents), Call(options=options, on_batch=on_batch))
         return table
 
-    def windows(self, documents: Sequence[Sequence[Sentence]], *, overlap: int | None = None) -> list[Window]:
+    def windows(self, documents: Sequence[Sequence[Sentence]]) -> list[Window]:
         """Return the windows of documents, with the passages that the encoder reads."""
-        overlap = self.config.window_overlap if overlap is None else overlap
-        return cut_windows(self.with_passages(documents), longest=self.config.window_words, overlap=overlap)
+        longest, overlap = self.config.window_words, self.config.window_overlap
+        return cut_windows(self.with_passages(documents), longest=longest, overlap=overlap)
 
     def with_passages(self, documents: Sequence[Sequence[Sentence]]) -> Sequence[Sequence[Sentence]]:
         """Return documents with the passages that the encoder reads; the same ones where it reads sentences alone."""

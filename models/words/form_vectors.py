@@ -31,11 +31,10 @@ class WordVectors:
     matrix: np.ndarray
 
 
-def read_word_vectors(path: Path, *, limit: int | None = None) -> WordVectors:
+def read_word_vectors(path: Path) -> WordVectors:
     """Read a text file of GloVe, word2vec or fastText, with a word and its numbers on each line.
 
-    A first line of two integers (word2vec, fastText) is a header. Of a repeated word the first vector is used. At most
-    ``limit`` words are read.
+    A first line of two integers (word2vec, fastText) is a header. Of a repeated word the first vector is used.
 
     Raises:
         ConfigError: naming file and line, when numbers are missing, too few or not finite; if it cannot be read.
@@ -43,8 +42,6 @@ def read_word_vectors(path: Path, *, limit: int | None = None) -> WordVectors:
     words: dict[str, int] = {}
     rows: list[np.ndarray] = []
     for number, word, values in _vector_lines(path):
-        if limit is not None and len(rows) >= limit:
-            break
         vector = _to_vector(values)
         if vector is None:
             raise ConfigError(f"{path}:{number}: expected numbers after the word {word!r}, got {values[:3]}")

@@ -221,10 +221,6 @@ def test_vectors_of_unusual_words_are_read(write: Callable[[str], Path]) -> None
     assert vectors.words == ["\u00a0", "\u2028", "7", "\x85"]
 
 
-def test_vectors_are_limited_to_the_first_words(write: Callable[[str], Path]) -> None:
-    assert read_word_vectors(write("a 1\nb 2\nc 3\n"), limit=2).words == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
