@@ -203,17 +203,20 @@ class Generations:
 
     def show_newest(self) -> None:
         """Make the newest complete generation current, where a run was killed before it did."""
-        for link, target in self._astray().items():
+        for link, target in (self._astray() or {}).items():
             write_pointer(link, target, staged=self._staged())
             crash_point("swap" if link == self._current else "link")
 
     def shows_newest(self) -> bool:
         """Tell whether the newest generation is current and every name leads to it."""
-        return bool(self.history()) and not self._astray()
+        return self._astray() == {}
 
-    def _astray(self) -> dict[OutputPath, str]:
-        """Return the names that do not lead to the newest generation, and where they should."""
-        links = self._links(generations[-1]) if (generations := self.history()) else {}
+    def _astray(self) -> dict[OutputPath, str] | None:
+        """Return the names that do not lead to the newest generation, and where they should; None if there is none."""
+        generations = self.history()
+        if not generations:
+            return None
+        links = self._links(generations[-1])
         found = {link: read_pointer(link) for link in links}
         return {link: links[link] for link, pointer in found.items() if not pointer or pointer.target != links[link]}
 
