@@ -303,7 +303,7 @@ class OutputFolder:
             StoreError: when the store fails.
         """
         manifest = self.find().manifest()
-        with store_errors(self.output, state="the collection is whole, but not everything that is no longer kept is removed"):
+        with store_errors(self.output, state="nothing is lost, but not everything that is no longer kept is removed"):
             expired = self.generations.expired(keep=keep, grace_seconds=grace_seconds)
             for generation in expired:
                 self.generations.remove(generation)
