@@ -274,9 +274,6 @@ class TwoStreamEncoder(RelativeTransformer):
         return super().attentions() | {"drafts": self.label_attention.dropout}
 
 
-Join = Callable[[int, list[Tensor]], list[Tensor]]
-
-
 class LayeredTwoStreamEncoder(RelativeTransformer):
     """One or two streams in every layer, as the paper writes them (Ye et al., 2021, eq. 9, 12 and 13).
 
@@ -292,15 +289,11 @@ class LayeredTwoStreamEncoder(RelativeTransformer):
         super().__init__(config, projected=True)
         self.labels = nn.ModuleList(RelativeLayer(config, projected=True) for _ in range(labelled * config.layers))
 
-    def run(self, streams: list[Tensor], mask: Tensor, join: Join | None = None) -> list[Tensor]:
-        """Run all layers on words and, if it is labelled, labels; return their states, all ``(B, T, width)``.
-
-        Before each layer, ``join`` returns the streams that it reads, by its number from 0 and the streams so far.
-        """
-        for number, layer in enumerate((*self.lower, self.last)):
-            words, *labels = streams if join is None else join(number, streams)
-            streams = [layer(words, mask), *(self.labels[number](stream, mask, queries=words) for stream in labels)]
-        return streams
+    def run_layer(self, number: int, streams: list[Tensor], mask: Tensor) -> list[Tensor]:
+        """Run a layer, from 0, on words and, if it is labelled, labels; return their states, all ``(B, T, width)``."""
+        words, *labels = streams
+        layer = (*self.lower, self.last)[number]
+        return [layer(words, mask), *(self.labels[number](stream, mask, queries=words) for stream in labels)]
 
     @override
     def attentions(self) -> dict[str, nn.Module]:

@@ -356,19 +356,17 @@ class RefineNetwork(nn.Module):
     def _run_as_in_the_paper(
         self, words: Tensor, labels: Tensor | None, mask: Tensor, memory: MemoryContents | None
     ) -> Tensor:
+        encoder = cast(LayeredTwoStreamEncoder, self.encoder)
         context, remembered = self._recall(words, memory)
         labels = remembered if labels is None else labels
-
-        def join(layer: int, streams: list[Tensor]) -> list[Tensor]:
-            words, *labels = streams
-            if context is not None:
-                words = self.join_words[layer](torch.cat([words, context], dim=-1))
-            if remembered is not None and self._config.sentence_labels:
-                labels = [self.join_labels[layer](torch.cat([*labels, remembered], dim=-1))]
-            return [words, *labels]
-
         streams = [words] if labels is None else [words, labels]
-        return torch.cat(cast(LayeredTwoStreamEncoder, self.encoder).run(streams, mask, join), dim=-1)
+        for number in range(self._config.two_stream.layers):
+            if context is not None:
+                streams[0] = self.join_words[number](torch.cat([streams[0], context], dim=-1))
+            if remembered is not None and self._config.sentence_labels:
+                streams[1] = self.join_labels[number](torch.cat([streams[1], remembered], dim=-1))
+            streams = encoder.run_layer(number, streams, mask)
+        return torch.cat(streams, dim=-1)
 
     def _recall(self, words: Tensor, memory: MemoryContents | None) -> tuple[Tensor | None, Tensor | None]:
         """Return what words read in the memory: contexts and labels, each None where it is not read."""

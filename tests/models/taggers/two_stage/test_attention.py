@@ -158,7 +158,9 @@ def test_words_and_labels_are_updated_in_every_layer_as_in_equation_9() -> None:
     words, labels = torch.randn(2, 2, 5, HEADS * WIDTH, dtype=torch.float64)
     lengths = [5, 3]
     mask = torch.arange(5) < torch.tensor(lengths)[:, None]
-    found = encoder.run([words, labels], mask)
+    found = [words, labels]
+    for number in range(CONFIG.layers):
+        found = encoder.run_layer(number, found, mask)
     for row, length in enumerate(lengths):
         h, y = words[row, :length], labels[row, :length]
         for word_layer, label_layer in zip((*encoder.lower, encoder.last), encoder.labels, strict=True):
