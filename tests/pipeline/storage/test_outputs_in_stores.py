@@ -158,8 +158,8 @@ def test_verify_finds_damaged_missing_and_orphaned_parts(source: Path, s3_url: s
     assert "orphan" in problems["tokens/part-00099-g0-00000000.parquet"]
 
     runs.run_job(runs.job(source, output))
-    (again,) = (name for name in stores.contents(output) if name.startswith("tokens/") and "-g1-" in name)
-    assert stores.get(f"{output}/{again}") == whole
+    parts = [name for name in stores.contents(output) if name.startswith("tokens/")]
+    assert whole in [stores.get(f"{output}/{name}") for name in parts]
     assert verify(output_path(output)) == []
 
 
