@@ -282,7 +282,7 @@ def _known_files(base: Plan | None, unfinished: Plan | None, config: AnnotateCon
     plans = [plan for plan in (base, unfinished) if plan is not None]
     reader = config.reader.deciding_values()
     is_read_alike = all(plan.config.reader.deciding_values() == reader for plan in plans)
-    if base is None or {base.config.limit, config.limit} != {None} or not is_read_alike:
+    if base is None or base.config.limit is not None or config.limit is not None or not is_read_alike:
         return {}
     later = {source.uri: source.sha256 for source in plans[-1].sources}
     libraries = libraries_of(base.libraries)
