@@ -1,14 +1,12 @@
 """What a run reports while a shard is being done."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from concord_testing import fakes, runs
 
-from concord.models.data.outputs import DEFAULT_OPTIONS, OnBatch, Prediction, PredictOptions
-from concord.models.data.sentence import Sentence
+from concord.models.data.outputs import OnBatch
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import Document
 from concord.pipeline.errors import ShardError
@@ -16,25 +14,7 @@ from concord.pipeline.parsing.stanza_parser import StanzaParser
 from concord.pipeline.planning.planner import Planner
 from concord.pipeline.run_report import Progress
 from concord.pipeline.worker.shard_progress import ShardProgress
-from concord.pipeline.worker.shard_worker import ShardWorker
 from concord.pipeline.worker.stages import ParseStage
-
-
-class CountingTagger(fakes.FakeTagger):
-    """Reports that it has tagged none and half of 200 words."""
-
-    def predict_documents(
-        self,
-        documents: Sequence[Sequence[Sentence]],
-        options: PredictOptions = DEFAULT_OPTIONS,
-        *,
-        on_batch: OnBatch | None = None,
-        **call: Any,
-    ) -> list[list[Prediction]]:
-        assert on_batch is not None
-        on_batch(0, 200)
-        on_batch(100, 200)
-        return super().predict_documents(documents, options)
 
 
 class Stop(Exception):
@@ -86,7 +66,14 @@ def test_share_of_a_shard_goes_by_the_seconds_of_the_shards_before(
     monkeypatch.setattr("concord.pipeline.worker.shard_progress.perf_counter", lambda: next(clock, 4))
     source = runs.write_collection(tmp_path / "in.jsonl", documents=2)
     plan = Planner(runs.resolved(runs.job(source, tmp_path / "out", planning={"shard_bytes": 1}))).resolve()
-    worker = ShardWorker(plan, parser=fakes.FakeParser(), tagger=CountingTagger())
+    worker = fakes.build_fake_worker(plan)
+
+    def tag_half(run: Any, records: Any, *, on_batch: OnBatch) -> Any:
+        on_batch(0, 200)
+        on_batch(100, 200)
+        return run(records)
+
+    fakes.wrap_stage(worker.tag_stage, tag_half)
     seen: list[ShardProgress] = []
     for shard in plan.shards:
         worker.run(shard, on_progress=seen.append)
