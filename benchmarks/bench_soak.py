@@ -22,18 +22,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch
 from concord_testing.heads import ray_head
 from concord_testing.soak import Round, Schedule, SoakSetup, draw, soak
 from corpora import read_texts, write_chunks
 from environment import environment
 
-from concord.models.bundles.checkpoint import load_tagger
-from concord.pipeline.config import ParserConfig
-from concord.pipeline.parsing.stanza_parser import StanzaParser
-from concord.pipeline.plan import Plan
-from concord.pipeline.resources import bound_caches
-from concord.pipeline.worker.shard_worker import ShardWorker, build_worker
+from concord.pipeline.worker.shard_worker import build_worker
 from concord.workflows.registry import find_entity_tagger
 
 _WORDS = ("Anna", "Bob", "Geneva", "New", "Smith", "York", "cat", "quickly", "walking", "the", "on", "and", "a")
@@ -92,16 +86,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def _real_workers(model: str) -> dict[str, Any]:
-    """Return the workers; parser and tagger of local ones are loaded once, and every driver inherits them."""
-    resolved = find_entity_tagger(model)
-    torch.set_num_threads(1)
-    parser, tagger = StanzaParser(ParserConfig()), load_tagger(resolved.folder)
-
-    def build(plan: Plan) -> ShardWorker:
-        bound_caches()
-        return ShardWorker(plan, parser=parser, tagger=tagger)
-
-    return {"tagger": resolved, "parser": None, "build": build, "build_on_ray": build_worker}
+    """Return the workers, which load parser and tagger as those of any run do."""
+    return {"tagger": find_entity_tagger(model), "parser": None, "build": build_worker, "build_on_ray": build_worker}
 
 
 def _documents(arguments: argparse.Namespace, folder: Path) -> list[tuple[str, str]]:
