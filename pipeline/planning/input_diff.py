@@ -132,7 +132,8 @@ class ExistingOutput:
 
     Attributes:
         documents: by id. Where two shards hold one id, the row of the later generation.
-        files: the input files of which each record is one of them, as they were annotated, by path.
+        files: the input files that would have the same records, as they were annotated, by path.
+        complete: those of which every record is among the documents and dead letters, and not in a part that was lost.
         corrections: by id, the digest of the corrections that the rows of documents should have.
         reasons: why rows are not current, in plain words.
     """
@@ -141,6 +142,7 @@ class ExistingOutput:
     documents: Mapping[str, ExistingDocument] = field(default_factory=dict)
     dead_letters: Sequence[ExistingDeadLetter] = ()
     files: Mapping[str, Source] = field(default_factory=dict)
+    complete: Set[str] = frozenset()
     corrections: Mapping[str, str] = field(default_factory=dict)
     reasons: Sequence[str] = ()
 
@@ -166,7 +168,7 @@ class ExistingOutput:
             owner = failed.get(dead_letter.doc_id) if document is None else document.source_uri
             if dead_letter.lacks_id and owner not in unchanged:
                 outdated.add(dead_letter.source_uri)
-        return unchanged - outdated
+        return (unchanged & self.complete) - outdated
 
 
 def read_existing(
@@ -216,12 +218,17 @@ def read_existing(
                 dead_letters.append(ExistingDeadLetter(shard, letter.doc_id, *place, stays, lacks_id, attempts))
     records = Counter(document.source_uri for document in documents.values())
     records.update(dead_letter.source_uri for dead_letter in dead_letters)
-    known = _known_files(base, unfinished, config)
+    files = _known_files(base, unfinished, config)
+    complete = {uri for uri, source in files.items() if source.records == records[uri]}
+    if unfinished is not None:
+        # It may hold a record that is a dead letter of the finished generation as well.
+        files = {uri: files[uri] for uri in complete}
     return ExistingOutput(
         shards=list(committed.values()),
         documents=documents,
         dead_letters=dead_letters,
-        files={uri: source for uri, source in known.items() if source.records == records[uri]},
+        files=files,
+        complete=complete,
         corrections=corrections,
         reasons=list(dict.fromkeys(reasons)),
     )

@@ -60,6 +60,7 @@ def existing_output(
         files={
             uri: Source(uri=uri, format="jsonl", sha256="0" * 64, records=records.count(uri)) for uri in set(records)
         },
+        complete=set(records),
     )
 
 
@@ -166,5 +167,6 @@ def test_file_is_reusable_when_all_its_records_are_held_by_current_shards() -> N
     existing = existing_output(documents)
     assert existing.reusable_files(existing.unchanged_files(digests)) == {"/in/a", "/in/b"}
     assert existing.reusable_files(existing.unchanged_files(digests | {"/in/b": "1" * 64})) == {"/in/a"}
+    assert replace(existing, complete={"/in/a"}).reusable_files(existing.unchanged_files(digests)) == {"/in/a"}
     outdated = existing_output(documents, outdated=["x"])
     assert outdated.reusable_files(outdated.unchanged_files(digests)) == {"/in/b"}

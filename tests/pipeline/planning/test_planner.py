@@ -352,16 +352,28 @@ def test_dry_run_names_the_documents_of_each_kind(archive: Path) -> None:
 
 
 @pytest.mark.parametrize("generations", [1, 2])
-def test_lost_part_of_a_generation_is_restored(archive: Path, generations: int) -> None:
-    for number in range(generations):
-        (archive / f"new{number}.txt").write_text(f"Dora went {number} times.")
+@pytest.mark.parametrize("number", range(4))
+def test_lost_part_of_a_generation_is_restored_and_no_other_shard_is_touched(
+    archive: Path, generations: int, number: int
+) -> None:
+    # Its shards have records of one file, of which some are dead letters.
+    lines = (archive / "lines.jsonl").read_text().splitlines()
+    lines[2:2] = ['{"id": "without text"}']
+    lines += ['{"id": "other type", "text": 5}', '{"id": "d3", "text": "It has the id of another one."}']
+    (archive / "lines.jsonl").write_text("\n".join(lines))
+    for generation in range(generations):
+        (archive / f"z{generation}.txt").write_text(f"Dora went {generation} times.")
         report = runs.run_job(job(archive))
     manifest = OutputFolder(report.output).manifest()
     assert manifest is not None
-    (runs.folder_of(report) / manifest.shards[0].files["tokens"].path).unlink()
-    lost = manifest.shards[0].annotated
+    lost, *others = manifest.shards[number:] + manifest.shards[:number]
+    (runs.folder_of(report) / lost.files["tokens"].path).unlink()
     report = runs.run_job(job(archive))
-    assert report.annotated == lost
+    assert report.annotated == lost.annotated
+    restored = OutputFolder(report.output).manifest()
+    assert restored is not None
+    assert [shard for shard in restored.shards if shard in others] == sorted(others, key=lambda shard: shard.shard)
+    assert len(restored.shards) == len(manifest.shards)
     assert_equals_one_run(archive, report)
 
 
