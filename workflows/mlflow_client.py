@@ -125,7 +125,7 @@ def has_store() -> bool:
 
 @contextmanager
 def open_run(*, experiment: str, name: str, parameters: Mapping[str, object], tags: Mapping[str, str]) -> Iterator[Run]:
-    """Yield a new run, which ends as finished, or as failed after any error.
+    """Yield a new run, which ends as finished, as killed after an interrupt, or as failed after any other error.
 
     Args:
         parameters: logged as text; MLflow does not allow them to change later.
@@ -136,9 +136,9 @@ def open_run(*, experiment: str, name: str, parameters: Mapping[str, object], ta
         _log_parameters(client, run_id, parameters)
     try:
         yield Run(client, run_id)
-    except BaseException:
+    except BaseException as error:
         with suppress(TrackingError), mlflow_errors("the run could not be closed"):
-            client.set_terminated(run_id, status="FAILED")
+            client.set_terminated(run_id, status="KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
         raise
     with mlflow_errors("the run could not be closed"):
         client.set_terminated(run_id, status="FINISHED")

@@ -1,14 +1,14 @@
 """Train a tagger on gold corpora, write its bundle and score it; MLflow may follow.
 
-The files of the folder are the result. MLflow gets a copy of them at the end, and nothing is read back from it; a store
-that does not answer costs a warning.
+The files of the folder are the result. MLflow follows the training and gets a copy of them, and nothing is read back
+from it; a store that does not answer costs a warning.
 """
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -100,40 +100,79 @@ class TrainResult:
         return REFUSED if self.refused else 0
 
 
-def _record(training: "Training", fitted: FitResult, result: TrainResult) -> TrainResult:
-    """Record a training in MLflow, register its bundle unless it finds nothing, and return the result with its version.
+class _Tracking:
+    """The run of a training in MLflow, which shows each epoch when it ends; one that is resumed has a run of its own.
 
-    If MLflow does not answer, a warning names the command that registers the bundle later.
+    A store that does not answer costs a warning, and is asked again when the training ends.
     """
-    job, alias, folder = training.job, training.options.alias, training.folder.absolute()
-    paths = [path for part in PARTS for path in job.data.paths(part)]
-    hashes = {f"sha256 {Path(path).parent.name}/{Path(path).name}": file_sha256(path) for path in paths}
-    weights = sum(weight.numel() for weight in training.tagger.parameters() if weight.requires_grad)
-    sizes = {"parameters": weights, "threads": torch.get_num_threads()}
-    try:
-        with open_run(
-            experiment=EXPERIMENT,
-            name=folder.name,
-            parameters=flatten({**job.model_dump(mode="json"), **sizes}),
-            tags={"concord.kind": "training", "concord.job": job.digest, **hashes, **code_tags()},
-        ) as run:
-            for epoch in fitted.epochs:
-                scores = flatten(asdict(epoch))
-                numbers = {key: value for key, value in scores.items() if isinstance(value, int | float)}
-                run.log_metrics(numbers, step=epoch.epoch)
+
+    def __init__(self, training: "Training", stack: ExitStack) -> None:
+        self._training, self._stack = training, stack
+        self._run: Run | None = None
+        self._logged: set[int] = set()
+        self._answers = True
+        self._follow(())
+
+    def log_epoch(self, epoch: EpochResult) -> None:
+        """Log the scores of an epoch, unless an earlier call was not answered: each takes seconds then."""
+        if self._answers:
+            self._follow([epoch])
+
+    def finish(self, result: TrainResult, epochs: Sequence[EpochResult]) -> TrainResult:
+        """Log what is missing, register the bundle unless it finds nothing, and return the result with its version.
+
+        If MLflow does not answer, a warning names the command that registers the bundle later.
+        """
+        job, alias = self._training.job, self._training.options.alias
+        try:
+            run = self._log(epochs)
             run.log_metrics(_result_metrics(result), step=result.best.epoch)
             for name in FILES:
-                run.log_text(name, (folder / name).read_text(encoding="utf-8"))
+                run.log_text(name, (self._training.folder / name).read_text(encoding="utf-8"))
             if not result.refused:
-                result = replace(result, registered=_register(training, result, run), alias=alias)
-    except TrackingError as error:
-        command = ["concord", "registry", "register", str(result.bundle), "--name", job.register_as]
-        command += [] if alias is None else ["--alias", alias]
-        warn(
-            f"all results are on disk, but MLflow could not record them: {error}\n"
-            f"  To register the tagger later: {shlex.join(command)}"
+                result = replace(result, registered=_register(self._training, result, run), alias=alias)
+            self._stack.close()
+        except TrackingError as error:
+            self._stack.pop_all()  # dropped, the run ends as failed if MLflow answers again
+            command = ["concord", "registry", "register", str(result.bundle), "--name", job.register_as]
+            command += [] if alias is None else ["--alias", alias]
+            warn(
+                f"all results are on disk, but MLflow could not record them: {error}\n"
+                f"  To register the tagger later: {shlex.join(command)}"
+            )
+        return result
+
+    def _follow(self, epochs: Sequence[EpochResult]) -> None:
+        try:
+            self._log(epochs)
+        except TrackingError as error:
+            self._answers = False
+            warn(f"MLflow does not answer; the training goes on, and is recorded when it ends. {error}")
+
+    def _log(self, epochs: Sequence[EpochResult]) -> Run:
+        """Log epochs that are not logged yet, in a run that is opened by the first call."""
+        if self._run is None:
+            self._run = self._stack.enter_context(self._open())
+        for epoch in epochs:
+            if epoch.epoch not in self._logged:
+                scores = flatten(asdict(epoch))
+                numbers = {key: value for key, value in scores.items() if isinstance(value, int | float)}
+                self._run.log_metrics(numbers, step=epoch.epoch)
+                self._logged.add(epoch.epoch)
+        return self._run
+
+    def _open(self) -> AbstractContextManager[Run]:
+        job, tagger = self._training.job, self._training.tagger
+        paths = [path for part in PARTS for path in job.data.paths(part)]
+        hashes = {f"sha256 {Path(path).parent.name}/{Path(path).name}": file_sha256(path) for path in paths}
+        weights = sum(weight.numel() for weight in tagger.parameters() if weight.requires_grad)
+        sizes = {"parameters": weights, "threads": torch.get_num_threads()}
+        return open_run(
+            experiment=EXPERIMENT,
+            name=self._training.folder.absolute().name,
+            parameters=flatten({**job.model_dump(mode="json"), **sizes}),
+            tags={"concord.kind": "training", "concord.job": job.digest, **hashes, **code_tags()},
         )
-    return result
 
 
 def _register(training: "Training", result: TrainResult, run: Run) -> str:
@@ -223,7 +262,7 @@ class Training:
     corpora: TrainCorpora
     tagger: Tagger
 
-    def fit(self) -> FitResult:
+    def fit(self, on_epoch: Callable[[EpochResult], None] | None = None) -> FitResult:
         """Train the tagger, and write the bundle of the best epoch with its provenance."""
         if unscored := self.corpora.unscored:
             warn(
@@ -231,13 +270,18 @@ class Training:
                 "what is found there of it counts as wrong, and the last epoch is kept. Add a dev corpus that has some"
             )
 
+        def report(epoch: EpochResult) -> None:
+            _report_epoch(epoch, config=self.config)
+            if on_epoch is not None:
+                on_epoch(epoch)
+
         fitted = fit(
             self.tagger,
             self.corpora.parts["train"],
             self.corpora.dev,
             self.config,
             self.folder,
-            on_epoch=partial(_report_epoch, config=self.config),
+            on_epoch=report,
             resume=self.options.resume,
             on_batch=TrainingProgress() if shows_progress() else None,
             keep_last=bool(unscored),
@@ -285,9 +329,12 @@ def train(job: TrainJob, options: TrainOptions) -> TrainResult:
         ModelError: when the encoder is not installed.
     """
     training = _prepare(job, options)
-    fitted = training.fit()
-    result = training.score(fitted)
-    return _record(training, fitted, result) if options.tracked else result
+    if not options.tracked:
+        return training.score(training.fit())
+    with ExitStack() as stack:
+        tracking = _Tracking(training, stack)
+        fitted = training.fit(tracking.log_epoch)
+        return tracking.finish(training.score(fitted), fitted.epochs)
 
 
 def _prepare(job: TrainJob, options: TrainOptions) -> Training:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -29,11 +29,11 @@ from concord.pipeline.corpora.corpus_format import GoldFormat
 from concord.pipeline.errors import InputError
 from concord.workflows import progress
 from concord.workflows.corpora import find_overlap, label_types, read_corpora, read_provenance, weighted
-from concord.workflows.mlflow_client import tracking_uri
+from concord.workflows.mlflow_client import Run, TrackingError, tracking_uri
 from concord.workflows.registry import fetch, model_names, resolve
 from concord.workflows.training import train
 from concord.workflows.training.job import read_train_job
-from concord.workflows.training.train import Training, TrainOptions, default_folder
+from concord.workflows.training.train import TrainOptions, default_folder
 
 pytestmark = pytest.mark.slow
 
@@ -139,21 +139,47 @@ def test_tuned_encoder_is_registered_with_its_tagger(store: Path, train_file: Pa
 
 
 @pytest.mark.usefixtures("fake_fit")
-def test_a_resumed_training_is_one_run(store: Path, train_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_follows_a_training_and_what_is_resumed_is_a_run_of_its_own(
+    store: Path, train_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     del store
+    logged = Run.log_metrics
 
-    def interrupt(*_: object, **__: object) -> None:
+    def interrupt(self: Run, metrics: Mapping[str, float], *, step: int) -> None:
+        logged(self, metrics, step=step)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "score", interrupt)
+        patch.setattr(Run, "log_metrics", interrupt)
         assert concord("train", train_file).exit_code == 130
+    [run] = runs()
+    assert (run.info.status, logged_epochs(run)) == ("KILLED", [1])
     refused = concord("train", train_file)
     assert (refused.exit_code, "--resume continues it" in refused.stderr) == (2, True)
     resumed = concord_json("train", train_file, "--resume")
     assert resumed["registered"] == "models:/tiny/1"
+    assert {run.info.status: sorted(logged_epochs(run)) for run in runs()} == {"KILLED": [1], "FINISHED": [1, 2]}
+
+
+@pytest.mark.usefixtures("fake_fit")
+def test_a_store_that_fails_during_training_gets_what_it_lacks_when_the_training_ends(
+    store: Path, train_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del store
+    logged, calls = Run.log_metrics, []
+
+    def fail_once(self: Run, metrics: Mapping[str, float], *, step: int) -> None:
+        calls.append(step)
+        if len(calls) == 2:
+            raise TrackingError("the store is down")
+        logged(self, metrics, step=step)
+
+    monkeypatch.setattr(Run, "log_metrics", fail_once)
+    result = concord("train", train_file, "--set", "fit.epochs=4")
+    assert (result.exit_code, result.stderr.count("Warning")) == (0, 1), result.output
+    assert "registered  models:/tiny/1" in result.stdout
     [run] = runs()
-    assert (run.info.status, logged_epochs(run)) == ("FINISHED", [1, 2])
+    assert (calls[:3], logged_epochs(run)) == ([1, 2, 2], [1, 2, 3, 4])
 
 
 def test_a_tagger_that_finds_nothing_is_registered_only_if_forced(
@@ -197,7 +223,7 @@ def test_a_training_without_mlflow_is_registered_later_by_the_command_that_it_na
         result = concord("train", train_file, "--alias", "late", "-o", folder, "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout).get("registered") is None
-    assert result.stderr.count("Warning") == 1
+    assert result.stderr.count("Warning: MLflow does not answer; the training goes on") == 1
     command = f"concord registry register '{folder}/bundle' --name tiny --alias late"
     assert result.stderr.endswith(f"To register the tagger later: {command}\n")
     for _ in range(2):
