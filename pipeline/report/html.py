@@ -15,17 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-import pyarrow as pa
-
 from concord.pipeline.identity import ComponentIdentity
 from concord.pipeline.output.collection import Collection, open_collection
 from concord.pipeline.output.manifest import check_equation
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import iter_batches
 from concord.pipeline.output.run_stats import RunStats, read_stats
-from concord.pipeline.output.schema import ERRORS
+from concord.pipeline.output.schema import CANDIDATE, ERRORS
 from concord.pipeline.output.shard_stats import total_counts
-from concord.pipeline.output.tables import without_candidates, without_lost_pages
+from concord.pipeline.output.tables import without_lost_pages
 from concord.pipeline.storage.atomic_writes import store_errors, write_atomically
 from concord.pipeline.storage.output_paths import OutputPath
 
@@ -156,10 +154,11 @@ def count_names(collection: Collection) -> tuple[Sequence[EntityType], bool]:
     entities: Counter[str] = Counter()
     columns = ("label", "name", "source")
     for batch in chain.from_iterable(iter_batches(part, columns) for part in collection.parts("entities")):
-        rows = without_candidates(pa.Table.from_batches([batch])).group_by(["label", "name"], use_threads=False)
-        for group in rows.aggregate([([], "count_all")]).to_pylist():
-            names[group["label"], group["name"]] += group["count_all"]
-            entities[group["label"]] += group["count_all"]
+        rows = zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
+        found = Counter((label, name) for label, name, source in rows if source != CANDIDATE)
+        names.update(found)
+        for (label, _), count in found.items():
+            entities[label] += count
         if len(names) > DISTINCT_NAMES:
             names, is_exact = Counter(dict(names.most_common(DISTINCT_NAMES // 2))), False
     top: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)

@@ -184,7 +184,7 @@ def test_status_and_verify_tell_finished_changed_and_unfinished_runs(
     copy = shutil.copytree(output, tmp_path / "copy", symlinks=True)
     (copy / "tokens" / "part-orphan.parquet").write_bytes(b"")
     assert [finding["place"] for finding in concord_json("verify", copy, exit_code=1)["findings"]] == [
-        "tokens/part-orphan.parquet"
+        "generations/000000/tokens/part-orphan.parquet"
     ]
     assert "1 finding in" in concord("verify", copy, "--shallow").stdout
 
