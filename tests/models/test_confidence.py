@@ -105,18 +105,6 @@ def test_calibration_changes_only_probabilities(
         assert [value for entry in after for value in entry.probabilities] == pytest.approx(halves)
 
 
-def test_calibrated_predictions_are_the_same_alone_and_in_a_batch(
-    build: Build, random_documents: Callable[..., Documents]
-) -> None:
-    tagger = build("uanet")
-    tagger.calibration = HOT
-    documents = random_documents(2, documents=4)
-    for document, together in zip(documents, tagger.predict_documents(documents), strict=True):
-        for left, right in zip(tagger.predict_documents([document])[0], together, strict=True):
-            assert left.probabilities == pytest.approx(right.probabilities, abs=1e-5)
-            assert left.confidences == pytest.approx(right.confidences, abs=1e-5)
-
-
 def test_calibration_is_saved_loaded_and_part_of_the_digest(build: Build, tmp_path: Path) -> None:
     tagger = build("uanet")
     save_tagger(tagger, tmp_path)

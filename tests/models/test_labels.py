@@ -122,23 +122,6 @@ def test_legal_transitions_admit_exactly_the_well_formed_sequences(scheme: Label
         assert all(scheme.allows(left, right) for left, right in steps) == well_formed, labels
 
 
-@pytest.mark.parametrize(
-    ("scheme", "labels", "spans"),
-    [
-        ("BIOES", "O B-PER I-ORG E-LOC", []),
-        ("BIOES", "B-PER O E-PER", []),
-        ("BIOES", "B-PER I-PER", []),
-        ("BIOES", "B-PER S-LOC E-PER", [Span(1, 2, "LOC")]),
-        ("BIOES", "S-PER B-LOC E-LOC", [Span(0, 1, "PER"), Span(1, 3, "LOC")]),
-        ("BIO", "I-PER I-PER B-PER", [Span(2, 3, "PER")]),
-        ("BIO", "B-PER I-LOC I-PER", [Span(0, 1, "PER")]),
-        ("BIO", "B-PER B-PER I-PER", [Span(0, 1, "PER"), Span(1, 3, "PER")]),
-    ],
-)
-def test_malformed_pieces_yield_no_span(scheme: SpanScheme, labels: str, spans: list[Span]) -> None:
-    assert decode_spans(labels.split(), scheme) == tuple(spans)
-
-
 def test_entity_type_may_contain_a_dash() -> None:
     assert split_label("B-work-of-art") == ("B", "work-of-art")
 

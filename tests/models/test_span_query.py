@@ -109,19 +109,6 @@ def test_span_probability_is_exact_for_scores_far_apart(spread: float) -> None:
     assert_exact(random_crf(vocabulary, seed=3, spread=spread)(random_scores(3, seed=4), MASK), vocabulary, ("X",))
 
 
-@torch.inference_mode()
-def test_span_probability_of_a_crf_is_its_constrained_partition_function() -> None:
-    vocabulary = vocabulary_of(("X",), BIOES)
-    crf, scores = random_crf(vocabulary, seed=5), random_scores(5, seed=6)
-    query = ask(3, Span(1, 4, "X"), vocabulary)
-    forbidden = torch.zeros(4, 5, dtype=torch.bool)
-    forbidden[1:4] = ~query.allowed[0]
-    constrained = scores.clone()
-    constrained[3].masked_fill_(forbidden, -1e4)
-    expected = (crf(constrained, MASK).log_partition() - crf(scores, MASK).log_partition())[3].exp()
-    assert float(crf(scores, MASK).span_probability(query)) == pytest.approx(float(expected), rel=1e-9)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["softmax", "crf"])
 @torch.inference_mode()
@@ -186,15 +173,6 @@ def test_pieces_of_a_cut_sentence_add_up_to_its_spans(labels: list[str], data: s
         for span in scheme.entities(names):
             cuts = sorted({span.start, span.end, *({seam} if span.start < seam < span.end else ())})
             assert all(Span(start, end, span.label) in pieces for start, end in pairwise(cuts))
-
-
-def test_one_word_spans_of_a_softmax_have_the_probability_of_their_word(build: Build) -> None:
-    tagger = build("bilstm_softmax", scheme="BIOES")
-    documents = [[Sentence(words=("Ada", "met", "Ford", "in", "Paris"))] * 3]
-    for prediction in tagger.predict_documents(documents)[0]:
-        for span, confidence in zip(prediction.spans, prediction.confidences, strict=True):
-            if span.end == span.start + 1:
-                assert confidence == pytest.approx(prediction.probabilities[span.start], abs=1e-6)
 
 
 class _Certain(SoftmaxDistribution):

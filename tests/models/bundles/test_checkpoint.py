@@ -52,10 +52,6 @@ def test_saved_folder_has_two_files_and_no_class_path(saved: Path) -> None:
     assert b"models." not in (saved / CONFIG_NAME).read_bytes()
 
 
-def test_loaded_tagger_is_ready_to_predict(saved: Path) -> None:
-    assert not load_tagger(saved).training
-
-
 def test_loading_draws_no_weights_that_the_saved_ones_replace(build: Build, tmp_path: Path) -> None:
     tagger = build("bilstm_crf")
     save_tagger(tagger, tmp_path)
@@ -128,6 +124,8 @@ def test_load_tagger_rejects_another_format_version(saved: Path, version: object
         (lambda values: values["vocabulary"].pop("labels"), "vocabulary: labels: expected a value, got none"),
         (lambda values: values.update(tagger="doc_uanett"), "unknown tagger 'doc_uanett'; did you mean 'doc_uanet'"),
         (lambda values: values.update(tagger=["doc_uanet"]), "tagger"),
+        (lambda values: values.update(tagger="../../etc/passwd"), "unknown tagger"),
+        (lambda values: values.update(unknown=1), "unknown: unknown key"),
         (lambda values: values["config"].update(sampels=3), "sampels: unknown key; did you mean 'samples'"),
         (lambda values: values["config"].update(samples="many"), "samples: .*'many'"),
         (lambda values: values.update(config=None), "config|doc_uanet"),

@@ -108,10 +108,6 @@ def test_vocabulary_rejects_word_labels_that_are_missing_repeated_or_unsorted(la
         Vocabulary(words=(), characters=(), labels=labels, scheme=TOKENS)
 
 
-def test_vocabulary_round_trips_through_a_mapping(vocabulary: Vocabulary) -> None:
-    assert Vocabulary.from_mapping(vocabulary.model_dump(mode="json")) == vocabulary
-
-
 def test_batch_has_numbers_mask_and_labels(sentence: Tagged) -> None:
     sentences = [sentence("in Paris/B-LOC 1984"), sentence("Zo\u00eb")]
     vocabulary = Vocabulary.from_sentences(sentences[:1])
@@ -249,21 +245,6 @@ def test_rare_words_become_unknown_at_the_configured_rate(sentence: Tagged) -> N
     hidden = (representation(batch, None) == representation.words.weight[UNKNOWN]).all(dim=2)
     assert 0.4 < float(hidden[0].float().mean()) < 0.6
     assert not hidden[1].any()
-
-
-@pytest.mark.slow
-def test_training_changes_the_unknown_vector(build: Callable[..., Any], documents: list[Any]) -> None:
-    tagger = build("bilstm_softmax")
-    table = tagger.representation.words.weight
-    before = table.detach().clone()
-    optimizer = torch.optim.SGD(tagger.parameters(), lr=0.1)
-    torch.manual_seed(0)
-    for _ in range(3):
-        tagger.train().loss(tagger.encode(documents[0])).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert float((table[UNKNOWN] - before[UNKNOWN]).detach().abs().max()) > 1e-4
-    assert not table[PADDING].any()
 
 
 CPU = torch.device("cpu")

@@ -214,23 +214,6 @@ def test_windows_change_results_only_near_their_seams(name: str, build: Callable
     assert torch.equal(whole.draft[far], cut.draft[far])
 
 
-@pytest.mark.parametrize("name", ["bilstm_crf", "doc_uanet"])
-def test_long_sentences_and_empty_documents_have_one_result_per_word(name: str, build: Callable[..., Any]) -> None:
-    tagger = build(name)
-    documents = [
-        [],
-        [Sentence(words=())],
-        [Sentence(words=("Paris",) * 600), Sentence(words=()), Sentence(words=("Ford", "laughed"))],
-    ]
-    predictions = tagger.predict_documents(documents, PredictOptions(threshold=-1.0))
-    assert [[len(entry.labels) for entry in document] for document in predictions] == [[], [0], [600, 0, 2]]
-    for entry in predictions[2]:
-        assert len(entry.labels) == len(entry.draft_labels) == len(entry.probabilities) == len(entry.uncertainty)
-        assert all(0 < probability <= 1 for probability in entry.probabilities)
-        assert all(0 <= margin <= 1 for margin in entry.margins)
-        assert entry.refined == (name == "doc_uanet",) * len(entry.labels)
-
-
 @pytest.mark.slow
 def test_memory_spans_the_windows_of_a_sentence(build: Callable[..., Any]) -> None:
     tagger = build("doc_uanet", window_words=20, window_overlap=4)

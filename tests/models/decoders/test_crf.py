@@ -82,20 +82,6 @@ def test_gradient_of_the_partition_equals_the_marginals_and_is_0_where_padded(la
     assert float((gradient - distribution.marginals()).detach().abs().max()) < 1e-12
 
 
-def test_gradient_of_the_loss_is_exactly_0_where_padded(labels: tuple[str, ...]) -> None:
-    crf, emissions = random_crf(labels), random_emissions(len(labels)).requires_grad_()
-    crf(emissions, MASK).log_prob(torch.zeros(MASK.shape, dtype=torch.int64)).sum().backward()
-    assert emissions.grad is not None
-    assert torch.equal(emissions.grad[~MASK], torch.zeros_like(emissions.grad[~MASK]))
-    assert torch.equal(emissions.grad[MASK].isfinite(), torch.ones_like(emissions.grad[MASK], dtype=torch.bool))
-
-
-@torch.inference_mode()
-def test_marginals_sum_to_1_at_words_and_are_0_where_padded(labels: tuple[str, ...]) -> None:
-    marginals = random_crf(labels)(random_emissions(len(labels)), MASK).marginals()
-    assert torch.allclose(marginals.sum(dim=2), MASK.double(), atol=1e-12, rtol=0)
-
-
 @torch.inference_mode()
 def test_marginals_of_long_sentences_are_probabilities_in_single_precision() -> None:
     labels = BIOES.label_set(["A", "B", "C"])

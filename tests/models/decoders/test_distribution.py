@@ -73,10 +73,6 @@ def test_allowed_labels_equal_enumeration(distribution: LabelDistribution) -> No
         assert float(found[row].detach().exp()) == pytest.approx(total, abs=1e-6)
 
 
-def test_words_that_may_have_any_label_teach_nothing(distribution: LabelDistribution) -> None:
-    assert distribution.log_prob_allowed(MASK[:, :, None].expand(-1, -1, len(LABELS))).abs().max() < 1e-6
-
-
 def test_expected_log_prob_equals_enumeration() -> None:
     distribution = build("softmax", random_emissions())
     weights = torch.rand(3, 4, len(LABELS), generator=torch.Generator().manual_seed(3)).double()

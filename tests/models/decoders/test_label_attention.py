@@ -97,15 +97,6 @@ def test_naive_attention_has_neither_projection_nor_scale() -> None:
     assert not list(attention.parameters())
 
 
-@torch.inference_mode()
-def test_weights_sum_to_1_over_labels_and_are_0_where_padded() -> None:
-    attention, hidden, labels, mask = draw(heads=3)
-    joined, weights = attention(hidden, labels, mask)
-    assert torch.allclose(weights.sum(-1), mask[:, None, :].expand(2, 3, 3).double(), rtol=0, atol=1e-12)
-    assert not weights[1, :, 1:].any()
-    assert not joined[1, 1:].any()
-
-
 def test_dropout_hides_labels_in_training_but_not_in_the_returned_weights() -> None:
     attention, hidden, labels, mask = draw(heads=1)
     calm, _ = attention(hidden, labels, mask)

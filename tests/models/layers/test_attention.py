@@ -47,15 +47,6 @@ def test_contexts_equal_those_of_torch_head_by_head(self_attention: MultiHeadSel
             assert torch.allclose(found[row, :length, part], expected[0], rtol=0, atol=1e-12)
 
 
-@torch.inference_mode()
-def test_weights_sum_to_one_and_are_zero_on_padding(self_attention: MultiHeadSelfAttention) -> None:
-    weights = self_attention.weights(make_states(), WORDS)
-    assert weights.shape == (3, 3, 7, 7)
-    assert torch.allclose(weights.sum(dim=-1), torch.ones(3, 3, 7, dtype=torch.float64))
-    assert not weights.masked_select(~WORDS[:, None, None, :]).any()
-    assert bool((weights.masked_select(WORDS[:, None, None, :]) > 0).all())
-
-
 def test_projections_have_the_sizes_of_the_paper_and_no_bias() -> None:
     self_attention = MultiHeadSelfAttention(SelfAttentionConfig(), 200)
     assert {name: tuple(weight.shape) for name, weight in self_attention.named_parameters()} == dict.fromkeys(
@@ -82,17 +73,6 @@ def global_attention() -> GlobalAttention:
 
 def vectors(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-@torch.no_grad()
-def test_word_attends_to_all_words_but_itself(others: OtherWordsAttention) -> None:
-    weights = others.weights(vectors(3, 5, WIDTH), MASK)
-    assert not weights.diagonal(dim1=1, dim2=2).any()
-    assert torch.allclose(weights[0].sum(dim=-1), torch.ones(5, dtype=torch.float64))
-    assert weights[1, :2].tolist() == [[0, 1, 0, 0, 0], [1, 0, 0, 0, 0]]
-    assert not weights[1, 2:].any()
-    assert not weights[2].any()
-    assert int((weights[0] > 0).sum()) == 20
 
 
 @torch.no_grad()
@@ -155,22 +135,6 @@ def relative() -> RelativeAttention:
 def states(length: int, *, seed: int = 1) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(1, length, CONFIG.width, dtype=torch.float64, generator=generator)
-
-
-@torch.no_grad()
-def test_scores_follow_the_formula(relative: RelativeAttention) -> None:
-    queries, keys = states(4), states(4, seed=2)
-    found = relative.scores(queries, keys)
-    for head in range(CONFIG.heads):
-        part = slice(head * CONFIG.head_dimension, (head + 1) * CONFIG.head_dimension)
-        for i in range(4):
-            for j in range(4):
-                query, key = relative.query(queries)[0, i, part], relative.key(keys)[0, j, part]
-                angles = [(i - j) / 10_000 ** (2 * pair / CONFIG.head_dimension) for pair in range(3)]
-                offset = torch.tensor([*map(math.sin, angles), *map(math.cos, angles)], dtype=torch.float64)
-                expected = (query + relative.content_bias[head]) @ key
-                expected += (query + relative.position_bias[head]) @ (relative.position.weight @ offset)
-                assert float(found[0, head, i, j]) == pytest.approx(float(expected) / math.sqrt(6), abs=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -82,15 +82,6 @@ def test_masked_lstm_equals_a_naive_loop() -> None:
         assert not found[row, length:].any()
 
 
-def test_masked_lstm_with_ones_equals_torch_including_gradients() -> None:
-    lstm, inputs = lstm_layers(make_lstm(0.5))[0], make_inputs()
-    ones = torch.ones(2, len(LENGTHS), HIDDEN, dtype=torch.float64)
-    masked, (plain, _) = run_masked_lstm(lstm, inputs, LENGTHS, ones), run_lstm(lstm, inputs, LENGTHS)
-    assert float((masked - plain).detach().abs().max()) < 1e-12
-    gradients = [torch.autograd.grad(out.square().sum(), list(lstm.parameters())) for out in (masked, plain)]
-    assert all(torch.allclose(left, right, atol=1e-10) for left, right in zip(*gradients, strict=True))
-
-
 def test_input_masks_are_shared_by_steps_but_not_by_sentences() -> None:
     """A masked feature has a zero gradient at all steps of its sentence, an unmasked one at none."""
     lstm = make_lstm(0.5, hidden=12)

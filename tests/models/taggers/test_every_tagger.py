@@ -26,7 +26,7 @@ from concord.models.adapters.spacy import SpacyTagger
 from concord.models.bundles.checkpoint import load_tagger, save_tagger
 from concord.models.bundles.manifest import SOURCE_NAME
 from concord.models.bundles.registry import available, build_tagger
-from concord.models.data.batch import UNKNOWN, Batch
+from concord.models.data.batch import PADDING, UNKNOWN, Batch
 from concord.models.data.outputs import Prediction, PredictOptions
 from concord.models.data.sentence import Sentence, SoftLabels
 from concord.models.data.vocabulary import Vocabulary
@@ -304,6 +304,7 @@ def test_loss_falls_on_one_batch_and_unknown_words_are_trained(learner: Tagger, 
     assert sum(losses[-3:]) < 0.7 * sum(losses[:3])
     assert all(math.isfinite(loss) for loss in losses)
     assert not any(torch.equal(table[UNKNOWN], start) for table, start in zip(tables, before, strict=True))
+    assert not any(bool(table[PADDING].any()) for table in tables)
 
 
 def test_loss_requires_gold_labels(learner: Tagger) -> None:

@@ -159,15 +159,6 @@ def test_gradient_of_the_marginals_equals_finite_differences() -> None:
     assert torch.autograd.gradgradcheck(marginals, (emissions, *scores), eps=1e-6, atol=1e-7, rtol=0)
 
 
-def test_weights_of_a_word_depend_on_the_scores_of_other_words() -> None:
-    emissions = random_emissions(3).requires_grad_()
-    marginals = Marginals(3)(emissions)
-    for word in range(4):
-        (gradient,) = torch.autograd.grad(marginals[2, word, 0], emissions, retain_graph=True)
-        assert float(gradient[2, word + 1].abs().max()) > 1e-4
-        assert float(gradient[:2].abs().max()) == 0.0
-
-
 def test_attention_maps_are_the_marginals_of_each_layer(tagger: Build, documents: Documents) -> None:
     maps = tagger(layers=2).attention_maps(documents[0])
     assert list(maps[0]) == ["refinement_1", "refinement_2"]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from concord_testing.trees import with_tree
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.bundles.registry import build_tagger
@@ -187,16 +186,6 @@ def test_patience_begins_with_a_score_above_0(tmp_path: Path, monkeypatch: pytes
     tagger = new_tagger("bilstm_crf")
     config = fit_config(tagger, epochs=9, patience=2)
     assert len(fit(tagger, corpus(2), [corpus(1)], config, tmp_path).epochs) == 7
-
-
-def test_parts_of_a_long_training_sentence_have_their_own_trees(tmp_path: Path) -> None:
-    torch.manual_seed(3)
-    words = tuple(f"w{number}" for number in range(40))
-    long = with_tree(Sentence(words=words, labels=("O", "B-PER", *["I-PER"] * 30, *["O"] * 8)))
-    config = {"representation": REPRESENTATION, "window_words": 16, "window_overlap": 4}
-    tagger = build_tagger("dependency_aware", config, Vocabulary.from_sentences([long]))
-    result = fit(tagger, [[long]], [[[long]]], fit_config(tagger, epochs=1), tmp_path)
-    assert math.isfinite(result.best.loss)
 
 
 def test_optimizers_must_match_the_parameter_groups() -> None:

@@ -144,18 +144,6 @@ def test_table_returns_rows_of_all_parts() -> None:
         assert torch.equal(table(torch.tensor(numbers, dtype=torch.long)), expected[numbers])
 
 
-@pytest.mark.slow
-def test_bundled_table_returns_rows_of_both_parts() -> None:
-    parts = [load_file(BUNDLED_ENCODER / name) for name in WEIGHT_NAMES[1:]]
-    first, second = (len(part["packed"]) for part in parts)
-    numbers = [0, first - 1, first, first + second - 1, first + 1, first - 2]
-    found = PackedTable(parts)(torch.tensor(numbers))
-    for row, number in zip(found, numbers, strict=True):
-        part, place = (parts[0], number) if number < first else (parts[1], number - first)
-        assert torch.equal(row, unpack(part["packed"][place : place + 1], part["scales"][place : place + 1])[0])
-    assert first + second == len(load_file(BUNDLED_ENCODER / PIECES_NAME)["scores"])
-
-
 def test_configuration_is_the_one_whose_digest_taggers_save() -> None:
     assert BUNDLED.sha256 == BUNDLED_SHA256 == file_digest(BUNDLED_ENCODER / CONFIG_NAME).hex()
     assert BUNDLED.precision == "int8"

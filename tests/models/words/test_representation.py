@@ -99,22 +99,6 @@ def test_characters_start_as_the_vectors_of_their_words_times_an_orthogonal_matr
     assert torch.equal(table[[PADDING, UNKNOWN, 3, 5]], drawn[[PADDING, UNKNOWN, 3, 5]])
 
 
-def test_the_vector_of_a_word_of_two_characters_changes_no_character() -> None:
-    numbers = np.array([[4, 1, 0, 2], [7, 7, 7, 7]], np.float32)
-    first, _ = character_table(WordVectors(["x", "xy"], numbers), dimension=3)
-    second, _ = character_table(WordVectors(["x", "xy"], numbers * np.array([[1], [-5]], np.float32)), dimension=3)
-    assert torch.equal(first, second)
-
-
-def test_characters_of_no_pretrained_word_keep_their_initial_embedding() -> None:
-    vocabulary = Vocabulary(words=(), characters=("x",), labels=("O",))
-    built = WordRepresentation(WordRepresentationConfig(word_dimension=2, characters_from_vectors=True), vocabulary)
-    assert built.characters is not None
-    drawn = built.characters.embedding.weight.detach().clone()
-    built.load_vectors(vocabulary, WordVectors(["w"], np.ones((1, 2), np.float32)))
-    assert torch.equal(built.characters.embedding.weight, drawn)
-
-
 def test_characters_from_vectors_is_rejected_without_a_character_network() -> None:
     with pytest.raises(ConfigError, match=r"characters_from_vectors: .*expected characters of the kind cnn or lstm"):
         WordRepresentationConfig.from_mapping({"characters": None, "characters_from_vectors": True})
@@ -412,13 +396,6 @@ def test_word_vector_is_the_last_state_of_a_plain_lstm_in_each_direction(char_ls
         embedded = char_lstm.embedding(torch.tensor([word]))
         expected = torch.cat([forward(embedded)[0][0, -1], backward(embedded.flip(1))[0][0, -1]])
         assert torch.allclose(vector, expected, rtol=0, atol=1e-12)
-
-
-@torch.inference_mode()
-def test_padding_changes_nothing(char_lstm: CharLstm) -> None:
-    assert torch.equal(char_lstm(padded_rows(CODES, width=7)), char_lstm(padded_rows(CODES, width=30)))
-    alone = torch.cat([char_lstm(torch.tensor([word])) for word in CODES])
-    assert torch.allclose(char_lstm(padded_rows(CODES, width=7)), alone, rtol=0, atol=1e-12)
 
 
 def test_row_without_characters_is_zero_and_has_no_gradient(char_lstm: CharLstm) -> None:

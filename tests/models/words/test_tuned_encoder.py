@@ -55,14 +55,6 @@ def test_no_sentences_yield_no_features(encoder: TunedEncoder) -> None:
     assert encoder([], 0).shape == (0, 0, 16)
 
 
-def test_sentences_in_a_batch_are_independent_and_equal_ones_have_equal_features(encoder: TunedEncoder) -> None:
-    sentences = [*SENTENCES, list(SENTENCES[0])]
-    together = encoder(sentences, 40)
-    for words, row in zip(sentences, together, strict=True):
-        assert torch.allclose(encoder([words], 40)[0], row, atol=1e-6)
-    assert torch.equal(together[0], together[-1])
-
-
 def test_gradient_of_a_word_reaches_only_its_own_sentence(encoder: TunedEncoder) -> None:
     encoder([("ada", "laughed"), ("paris",)], 2)[0, 0].sum().backward()
     table = encoder.network.get_input_embeddings().weight.grad

@@ -86,17 +86,6 @@ def test_uncertainty_is_the_entropy_of_the_mean_within_its_bounds(
     assert float(words.max()) <= math.log(len(tagger.vocabulary.labels)) + 1e-6
 
 
-@torch.inference_mode()
-def test_number_of_samples_has_no_effect_without_dropout(build: Build, documents: list[list[Sentence]]) -> None:
-    tagger = build("uanet", lstm=NONE)
-    batch = encode(tagger, documents)
-    one, many = draft(tagger, batch, 1), draft(tagger, batch, 7)
-    plain = tagger.draft_network(batch, None)[0].softmax(-1)
-    assert torch.allclose(one.probabilities, many.probabilities, atol=1e-6)
-    assert torch.allclose(one.probabilities, plain, atol=1e-6)
-    assert torch.allclose(many.uncertainty, entropy(plain), atol=1e-6)
-
-
 def test_number_of_samples_has_an_effect_with_dropout_and_can_be_set_per_call(
     tagger: TwoStageTagger, documents: list[list[Sentence]]
 ) -> None:
@@ -106,15 +95,6 @@ def test_number_of_samples_has_an_effect_with_dropout_and_can_be_set_per_call(
     )
     assert not torch.equal(one.uncertainty, three.uncertainty)
     assert torch.equal(tagger.tabulate(documents).uncertainty, three.uncertainty)
-
-
-@torch.inference_mode()
-def test_training_draws_new_masks_in_every_pass(build: Build, documents: list[list[Sentence]]) -> None:
-    tagger = build("uanet", lstm=STRONG)
-    twin = tagger.encode([documents[0][0], documents[0][0]])
-    first, second = (tagger.draft_network(twin, None)[0] for _ in range(2))
-    assert not torch.equal(first, second)
-    assert not torch.equal(first[0], first[1])
 
 
 @torch.inference_mode()
@@ -171,12 +151,6 @@ def test_samples_above_depends_on_no_other_sentence_and_a_number_of_samples_turn
     assert torch.allclose(alone, table.uncertainty, atol=1e-5)
     backwards = [tagger.tabulate(documents[::-1], PredictOptions(batch_words=20)).uncertainty.flip(0)]
     assert torch.allclose(torch.cat(backwards).sort().values, table.uncertainty.sort().values, atol=1e-5)
-
-
-def test_samples_above_0_draws_samples_for_every_sentence(build: Build, documents: list[list[Sentence]]) -> None:
-    always, above = build("uanet", lstm=STRONG), build("uanet", lstm=STRONG, samples_above=0.0)
-    above.load_state_dict(always.state_dict())
-    assert torch.allclose(above.tabulate(documents).uncertainty, always.tabulate(documents).uncertainty, atol=1e-6)
 
 
 def test_weight_samples_follow_the_weights(tagger: TwoStageTagger, documents: list[list[Sentence]]) -> None:

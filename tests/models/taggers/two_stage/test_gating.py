@@ -1,6 +1,5 @@
 """The threshold chooses between draft and stage two for each word."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,19 +18,6 @@ Draw = Callable[..., Documents]
 @pytest.fixture(params=["uanet", "doc_uanet"])
 def tagger(request: pytest.FixtureRequest, build: Callable[..., Any]) -> Any:
     return build(request.param)
-
-
-def test_threshold_below_0_refines_every_word(tagger: Any, random_documents: Draw) -> None:
-    documents = random_documents(0, documents=4)
-    assert bool(tagger.tabulate(documents, PredictOptions(threshold=-1.0)).refined.all())
-
-
-def test_threshold_above_ln_of_the_labels_keeps_every_draft(tagger: Any, random_documents: Draw) -> None:
-    table = tagger.tabulate(
-        random_documents(0, documents=4), PredictOptions(threshold=math.log(len(tagger.vocabulary.labels)) + 0.1)
-    )
-    assert not table.refined.any()
-    assert torch.equal(table.label, table.draft)
 
 
 def test_a_word_is_refined_only_when_its_uncertainty_exceeds_the_threshold(tagger: Any, random_documents: Draw) -> None:

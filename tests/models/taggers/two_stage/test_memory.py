@@ -285,7 +285,6 @@ def test_memory_resolves_types_beside_both_streams_of_every_layer() -> None:
 
 Documents = list[list[Sentence]]
 Draw = Callable[..., Documents]
-NEAR = 1e-5
 
 
 @pytest.fixture(params=["uanet", "doc_uanet"])
@@ -297,40 +296,12 @@ def tagger(request: pytest.FixtureRequest, build: Callable[..., Any]) -> Any:
     return tagger
 
 
-def words_in(document: list[Sentence]) -> int:
-    return sum(len(sentence.words) for sentence in document)
-
-
 def middle_threshold(tagger: Any, documents: Documents) -> float:
     """Return a threshold that the words of some sentences exceed and those of others do not."""
     table = tagger.tabulate(documents, PredictOptions(threshold=10.0))
     lengths = [len(sentence.words) for document in documents for sentence in document]
     worst = sorted(float(part.max()) for part in table.uncertainty.split(lengths))
     return (worst[len(worst) // 2 - 1] + worst[len(worst) // 2]) / 2
-
-
-def assert_same_but_for_near_ties(left: TokenTable, right: TokenTable, threshold: float) -> None:
-    near = (torch.minimum(left.margin, right.margin) < NEAR) | ((left.uncertainty - threshold).abs() < NEAR)
-    assert bool(((left.label == right.label) | near).all())
-    assert bool(((left.draft == right.draft) | near).all())
-    assert float(near.float().mean()) < 0.1
-    assert float((left.uncertainty - right.uncertainty).abs().max()) < 1e-5
-
-
-@pytest.mark.parametrize("threshold", [-1.0, 10.0])
-def test_document_alone_equals_document_in_a_batch_of_three(
-    tagger: Any, random_documents: Draw, threshold: float
-) -> None:
-    documents = random_documents(3, documents=3)
-    together = tagger.tabulate(documents, PredictOptions(threshold=threshold))
-    first = 0
-    for document in documents:
-        alone = tagger.tabulate([document], PredictOptions(threshold=threshold))
-        rows = slice(first, first + words_in(document))
-        first = rows.stop
-        assert float((alone.uncertainty - together.uncertainty[rows]).abs().max()) <= 2e-6
-        assert float((alone.probability - together.probability[rows]).abs().max()) <= 2e-6
-        assert torch.equal(alone.label, together.label[rows])
 
 
 def test_skipping_stage_two_is_lossless_also_within_batches(tagger: Any, random_documents: Draw) -> None:
@@ -390,23 +361,6 @@ def test_stage_one_reads_once_for_all_samples_and_stage_two_only_uncertain_sente
     assert len(refined) <= len(drafted)
 
 
-def test_stage_two_does_not_run_when_every_word_is_certain(
-    tagger: Any, random_documents: Draw, record_calls: Callable[..., Any]
-) -> None:
-    with record_calls(RefineNetwork, WordRepresentation) as calls:
-        tagger.tabulate(random_documents(5, documents=3), PredictOptions(threshold=10.0))
-    assert [module for module, _ in calls] == [tagger.draft_network.representation]
-
-
-def test_batch_size_changes_labels_only_at_near_ties(tagger: Any, random_documents: Draw) -> None:
-    documents = random_documents(6, documents=6)
-    threshold = middle_threshold(tagger, documents)
-    wide = tagger.tabulate(documents, PredictOptions(threshold=threshold))
-    for batch_words in (1, 13, 60):
-        narrow = tagger.tabulate(documents, PredictOptions(threshold=threshold, batch_words=batch_words))
-        assert_same_but_for_near_ties(wide, narrow, threshold)
-
-
 def test_bf16_leaves_all_but_the_encoder_in_fp32_on_a_cpu(tagger: Any, random_documents: Draw) -> None:
     documents = random_documents(4, documents=2)
     exact, rough = (
@@ -415,13 +369,3 @@ def test_bf16_leaves_all_but_the_encoder_in_fp32_on_a_cpu(tagger: Any, random_do
     )
     assert torch.equal(exact.probability, rough.probability)
     assert torch.equal(exact.uncertainty, rough.uncertainty)
-
-
-def test_tagging_is_reproducible_whatever_the_global_random_state(tagger: Any, random_documents: Draw) -> None:
-    documents = random_documents(7, documents=4)
-    torch.manual_seed(1)
-    first = tagger.tabulate(documents)
-    torch.manual_seed(2)
-    second = tagger.tabulate(documents)
-    for name in ("draft", "label", "probability", "margin", "uncertainty", "refined"):
-        assert torch.equal(getattr(first, name), getattr(second, name)), name

@@ -37,24 +37,6 @@ def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="sum")
 
 
-@TAGGERS
-def test_loss_of_stage_two_does_not_reach_stage_one(name: str, build: Build, documents: list[list[Sentence]]) -> None:
-    tagger = build(name, **STILL)
-    batch = encode(tagger, documents)
-    logits, hidden = tagger.draft_network(batch, None)
-    probabilities = logits.softmax(-1)
-    memory = None
-    if name == "doc_uanet":
-        slots = torch.full((*batch.mask.shape, 2), -1)
-        slots[0, 3, 0], slots[1, 0, 1] = 13, 3
-        memory = MemoryContents.of(hidden.flatten(0, 1), probabilities.flatten(0, 1), slots)
-    cross_entropy(tagger.refine_network(batch, None, probabilities, memory), batch).backward()
-    assert all(parameter.grad is None for parameter in tagger.draft_network.parameters())
-    embedding = tagger.refine_network.label_embedding.grad
-    assert embedding is not None
-    assert bool((embedding != 0).any(dim=1).all())
-
-
 @pytest.mark.parametrize("form", ["paper", "released"])
 def test_memory_trains_the_label_embedding_in_the_form_of_the_paper_alone(
     form: str, build: Build, documents: list[list[Sentence]]
