@@ -1,9 +1,7 @@
 """A tagger that somebody else has made: it is loaded, tagged with or packed, or a named error says why not."""
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from concord_testing import hostile
@@ -19,7 +17,7 @@ from concord.workflows.registry import ModelVersion, fetch
 
 __all__ = ["tiny_bundle"]
 
-FILES = ("tagger.json", "weights.safetensors", "calibration.json", "encoder/config.json")
+FILES = ("tagger.json", "weights.safetensors", "calibration.json")
 KINDS = ("dangling_link", "loop", "link_to_device", "fifo", "folder", *hostile.CONTENTS)
 
 
@@ -30,7 +28,7 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", FILES[:3])
+@pytest.mark.parametrize("name", FILES)
 def test_bundles_with_other_things_in_place_of_files_are_refused(
     bundle: Path, tmp_path: Path, name: str, kind: str
 ) -> None:
@@ -47,30 +45,6 @@ def test_bundles_with_other_things_in_place_of_files_are_refused(
 def test_whatever_is_no_file_within_a_bundle_is_named(bundle: Path, tmp_path: Path, name: str, kind: str) -> None:
     hostile.replace(bundle / name, kind, tmp_path)
     with pytest.raises(ModelError, match=f"{name}: expected a file of a saved tagger"):
-        load_tagger(bundle)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"format_version": 2},
-        {"format_version": [1]},
-        {"tagger": "os.system"},
-        {"tagger": "../../etc/passwd"},
-        {"tagger": 5},
-        {"config": []},
-        {"config": {"unknown": 1}},
-        {"config": {"encoder": {"source": "/nowhere"}}},
-        {"vocabulary": {}},
-        {"vocabulary": {"words": 5}},
-        {"trees": 5},
-        {"unknown": 1},
-    ],
-)
-def test_other_values_in_a_bundle_are_named(bundle: Path, changes: dict[str, Any]) -> None:
-    saved = json.loads((bundle / "tagger.json").read_bytes())
-    (bundle / "tagger.json").write_text(json.dumps(saved | changes))
-    with pytest.raises(ModelError, match=r"tagger\.json"):
         load_tagger(bundle)
 
 

@@ -13,7 +13,7 @@ from concord_testing.runs import copy_output
 
 import concord
 from concord.models.errors import ConfigError
-from concord.pipeline.errors import DeadLetterLimitError, InputError, IntegrityError, PlanError
+from concord.pipeline.errors import DeadLetterLimitError, IntegrityError, PlanError
 from concord.pipeline.output.schema import SCHEMAS
 from concord.runs import Run
 from concord.workflows.cli.main import main
@@ -105,15 +105,6 @@ def test_a_document_needs_only_the_parts_of_its_shard(tmp_path: Path) -> None:
 def test_a_document_that_is_not_there_is_a_key_error(run: Run) -> None:
     with pytest.raises(KeyError, match="no document 'nobody'"):
         run.document("nobody")
-
-
-def test_a_document_whose_text_has_changed_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.txt").write_text("Ada left.")
-    run = concord.annotate(tmp_path / "in", tmp_path / "out", model=MODEL)
-    (tmp_path / "in" / "a.txt").write_text("Ada stayed.")
-    with pytest.raises(InputError, match="annotate it again"):
-        run.document("a.txt")
 
 
 def test_a_document_whose_text_is_stored_needs_no_input(tmp_path: Path) -> None:

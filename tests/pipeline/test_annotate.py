@@ -121,37 +121,6 @@ def test_what_a_kill_at_the_end_leaves_is_repaired_without_a_worker(source: Path
     assert runs.committed_bytes(output) == original
 
 
-@pytest.mark.parametrize("change", [{"planning": {"shard_bytes": 900}}, {"executor": {"threads": 2}}])
-def test_setting_that_changes_no_row_leaves_a_finished_run_untouched(
-    source: Path, tmp_path: Path, change: dict[str, Any]
-) -> None:
-    runs.run_job(runs.job(source, tmp_path / "out"))
-    before = state_of(tmp_path / "out")
-    runs.run_job(runs.job(source, tmp_path / "out", **change), build=fakes.build_no_worker)
-    after = state_of(tmp_path / "out")
-    # But for the settings themselves, which hold for the next run.
-    changed = {Path(path).name for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-    assert changed <= {"settings.yaml", "staging", "_run"}
-
-
-def test_other_input_is_refused(source: Path, tmp_path: Path) -> None:
-    runs.run_job(runs.job(source, tmp_path / "out"))
-    before = state_of(tmp_path / "out")
-    other = runs.write_collection(tmp_path / "other.jsonl")
-    with pytest.raises(PlanError, match=r"in\.jsonl, this job reads .*other\.jsonl.*accept_input"):
-        runs.run_job(runs.job(other, tmp_path / "out"))
-    assert state_of(tmp_path / "out") == before
-
-
-@pytest.mark.slow
-def test_threads_are_those_of_the_existing_plan(source: Path, tmp_path: Path) -> None:
-    runs.run_job(runs.job(source, tmp_path / "out", executor={"threads": 3}))
-    again = runs.run_job(runs.job(source, tmp_path / "out", executor={}), build=fakes.build_no_worker)
-    assert again.done_before == again.shards
-    runs.run_job(runs.job(source, tmp_path / "other", executor={}))
-    assert 1 <= OutputFolder(tmp_path / "other").plan().threads <= 4
-
-
 @pytest.mark.parametrize(("allowed", "exit_code"), [(0.1, 3), (0.2, 0)])
 def test_exit_code_is_3_when_dead_letters_exceed_the_limit(
     source: Path, tmp_path: Path, allowed: float, exit_code: int
@@ -225,11 +194,6 @@ def test_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:
     assert state_of(tmp_path / "out") == before
     with pytest.raises(PlanError):
         dry_run(runs.resolved(runs.job(source, tmp_path / "out", limit=3)))
-
-
-def test_limit_is_the_number_of_records_read(source: Path, tmp_path: Path) -> None:
-    report = runs.run_job(runs.job(source, tmp_path / "out", limit=5))
-    assert (report.read, report.annotated) == (5, 5)
 
 
 @pytest.mark.parametrize("below", ["file/out", "file", "/proc/nothing/out"])

@@ -112,14 +112,6 @@ def test_describe_line_is_one_sentence(line: Line) -> None:
 
 
 @pytest.mark.slow
-def test_tagger_does_not_differ_from_itself(tiny_bundle: Path) -> None:
-    comparison = compare(job(tiny_bundle, tiny_bundle))
-    assert {(line.p, line.corrected, line.verdict) for line in comparison.lines} == {(1.0, 1.0, "undecided")}
-    assert comparison.unit == "document"
-    assert "the same in every document" in comparison.verdict
-
-
-@pytest.mark.slow
 def test_evidence_names_taggers_data_and_level(tiny_bundle: Path, tmp_path: Path) -> None:
     other = make_bundle(tmp_path / "b", kinds=("LOC", "ORG", "PER"))
     question = job(tiny_bundle, other, train=[str(GOLD)])

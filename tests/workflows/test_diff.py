@@ -222,14 +222,6 @@ def test_diff_rejects_folders_that_cannot_be_compared(sides: tuple[Path, Path], 
         diff(broken, sides[1])
 
 
-def test_diff_ignores_files_that_the_manifest_does_not_name(sides: tuple[Path, Path], tmp_path: Path) -> None:
-    output = finished_runs.write_run(tmp_path / "a", BEFORE)
-    for table in ("documents", "entities"):
-        (part,) = (output / table).iterdir()
-        part.with_name("part-00009-g0-orphan.parquet").write_bytes(part.read_bytes())
-    assert diff(output, sides[1])["entities"] == diff(*sides)["entities"]
-
-
 def test_diff_command_prints_tables_or_json(sides: tuple[Path, Path]) -> None:
     result = concord("diff", *sides, "--top", 2)
     assert result.exit_code == 0, result.output

@@ -189,10 +189,3 @@ def test_labels_that_would_be_lost_are_a_fault_with_its_remedy(write: Write, tmp
     result = concord("prepare", spread)
     assert result.exit_code == 1
     assert f"{spread}:1: the range 1-2 has the label B-LOC, which would be lost" in result.stdout
-
-
-def test_line_ends_that_were_converted_twice_do_not_cut_sentences(write: Write, tmp_path: Path) -> None:
-    path = write("a.conll", "")
-    path.write_bytes(b"Ada B-PER\r\r\nKing I-PER\r\r\nmet O\r\r\n\r\r\n")
-    assert concord("prepare", path, "-o", tmp_path / "out").exit_code == 0
-    assert read_gold(tmp_path / "out/a.conll")[0][0].labels == ("B-PER", "I-PER", "O")

@@ -179,19 +179,6 @@ def test_a_folder_is_named_after_its_tagger(tiny_bundle: Path, tmp_path: Path) -
     assert find_tagger(str(moved)).name == found.name
 
 
-def test_a_broken_folder_is_a_model_error(tiny_bundle: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "broken"))
-    (folder / "weights.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"weights\.safetensors"):
-        find_tagger(str(folder))
-    (folder / "tagger.json").write_text("[")
-    with pytest.raises(ModelError, match="expected JSON"):
-        find_tagger(str(folder))
-    (folder / "tagger.json").write_text("[]")
-    with pytest.raises(ModelError, match=r"tagger\.json: input should be an object, got \[\]"):
-        find_tagger(str(folder))
-
-
 def test_the_folder_of_a_training_points_to_its_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_bundle, tmp_path / "runs" / "mine" / "bundle")
     with pytest.raises(ModelError, match=r"that of a training; its tagger is .*runs/mine/bundle"):

@@ -188,15 +188,7 @@ def test_the_server_answers_with_the_entities_of_annotate(
     ("body", "content_type", "status", "reason"),
     [
         ({"inputs": ["Paris", None]}, "application/json", 400, "text 1: expected a string"),
-        ({"inputs": ["Paris", 3]}, "application/json", 400, "text 1: expected a string, got int"),
         ({"inputs": {"text": ["Paris"]}}, "application/json", 400, "un-named"),
-        ({"dataframe_records": [{"text": None}]}, "application/json", 400, "text 0: expected a string, got None"),
-        (
-            {"dataframe_records": [{"body": "Paris"}]},
-            "application/json",
-            400,
-            "expected texts or a column 'text', got body",
-        ),
         ({"text": "Paris"}, "application/json", 400, "exactly one of the input fields"),
         ({"inputs": ["Paris"], "params": {"threshold": 1}}, "application/json", 200, ""),
         (b'{"inputs": ["Pa', "application/json", 400, "valid JSON"),

@@ -43,7 +43,6 @@ from concord.pipeline.exchange.export import (
 )
 from concord.pipeline.exchange.items import ExportItem
 from concord.pipeline.exchange.review_queue import Quotas, write_review_queue
-from concord.pipeline.output import parquet_parts
 from concord.pipeline.output.collection import open_collection, read_collection
 from concord.pipeline.output.verify import verify
 from concord.pipeline.worker.source_texts import SourceTexts
@@ -586,18 +585,6 @@ def test_truncated_part_is_an_error(tmp_path: Path) -> None:
     pq.write_table(pq.read_table(part).slice(1), part)
     with pytest.raises(IntegrityError, match="ends before the last row that the table of documents counts"):
         export_collection(tmp_path / "out", tmp_path / "a.conllu", to="conllu")
-
-
-@pytest.mark.parametrize("batch_rows", [1, 3])
-def test_export_does_not_depend_on_the_batch_size_when_documents_are_skipped(
-    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_rows: int
-) -> None:
-    wanted = frozenset(EXPORTED[1::2])
-    export_collection(output, tmp_path / "a.jsonl", to="jsonl", ids=wanted)
-    monkeypatch.setattr(parquet_parts, "_BATCH_ROWS", batch_rows)
-    export_collection(output, tmp_path / "b.jsonl", to="jsonl", ids=wanted)
-    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
-    assert [json.loads(line)["doc_id"] for line in stream_lines(tmp_path / "a.jsonl")] == EXPORTED[1::2]
 
 
 def test_ids_and_limit_select_documents(output: Path, tmp_path: Path) -> None:

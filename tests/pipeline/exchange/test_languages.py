@@ -20,7 +20,6 @@ from concord.pipeline.output.verify import verify
 pytestmark = pytest.mark.slow
 
 RECORDS = records()
-BUNDLES = FOLDER.parents[1] / "models" / "pretrained"
 # Croatian and Bosnian are told apart by few words: the library says 0.78 to 0.21 here.
 LANGUAGES = {doc_id: None if doc_id == "hr-brodovi" else doc_id[:2] for doc_id in RECORDS}
 

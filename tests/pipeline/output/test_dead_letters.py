@@ -18,7 +18,6 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.run_report import RunReport
-from concord.pipeline.storage.atomic_writes import CRASH_STEPS
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.pipeline.worker.shard_worker import ShardWorker
 
@@ -30,10 +29,7 @@ SOUND = {"a": "Anna came.", "b": "Bob went.", "c": "Carla stayed."}
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     """Write a folder with dead letters of three stages in two of its four files."""
-    return make_archive(tmp_path / "in")
-
-
-def make_archive(folder: Path) -> Path:
+    folder = tmp_path / "in"
     folder.mkdir()
     write_lines(folder / "sound.jsonl", SOUND)
     lines = write_lines(folder / "mixed.jsonl", {"d": "Dora sang.", "e": "PARSERFAULT one.", "f": "TAGGERFAULT two."})
@@ -54,8 +50,7 @@ def job(archive: Path, **changes: Any) -> AnnotateConfig:
         "max_removed": 1.0,
         "max_dead_letters": 1.0,
     }
-    output = changes.pop("output", str(archive.parent / "out"))
-    return runs.job(archive, output, **(values | changes))
+    return runs.job(archive, archive.parent / "out", **(values | changes))
 
 
 class FixedParser(fakes.FakeParser):
@@ -69,8 +64,8 @@ def build_fixed_worker(plan: Plan) -> ShardWorker:
     return ShardWorker(plan, parser=FixedParser(), tagger=fakes.FakeTagger())
 
 
-def retry(archive: Path, stage: Retry = "all", *, output: str | None = None, **arguments: Any) -> RunReport:
-    return runs.run_job(job(archive, retry=stage, **({} if output is None else {"output": output})), **arguments)
+def retry(archive: Path, stage: Retry = "all", **arguments: Any) -> RunReport:
+    return runs.run_job(job(archive, retry=stage), **arguments)
 
 
 def dead_letters_of(report: RunReport) -> list[DeadLetter]:
@@ -212,31 +207,6 @@ def test_an_interrupted_retry_is_continued_and_any_other_run_keeps_the_attempts(
         runs.run_job(job(archive), build=fakes.build_worker_without_room)
     report = retry(archive)
     assert (report.annotated, attempts(report)["e"]) == (1, 2)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an archive, its collection, and that of an undisturbed retry."""
-    folder = tmp_path_factory.mktemp("finished")
-    archive = make_archive(folder / "in")
-    runs.run_job(job(archive, output=str(folder / "before")))
-    undisturbed = runs.copy_output(folder / "before", folder / "undisturbed")
-    retry(archive, output=str(undisturbed), build=build_fixed_worker)
-    return folder
-
-
-@pytest.mark.parametrize("step", CRASH_STEPS[:-1])
-def test_a_retry_killed_at_any_step_ends_with_the_same_bytes(finished: Path, tmp_path: Path, step: str) -> None:
-    archive, output = finished / "in", str(runs.copy_output(finished / "before", tmp_path / "out"))
-    killed = runs.in_child(lambda: retry(archive, output=output, build=build_fixed_worker), crash_at=step)
-    killed.join()
-    if step not in {"publish", "swap"}:
-        report = retry(archive, output=output, build=build_fixed_worker)
-    else:
-        # Only removing orphans is left to do.
-        report = runs.run_job(job(archive, output=output))
-    assert attempts(report) == {None: 1, "d": 0, "f": 1}
-    assert runs.committed_bytes(stores.local(report.output)) == runs.committed_bytes(finished / "undisturbed")
 
 
 def test_retry_covers_dead_letters_of_a_limited_run(archive: Path) -> None:

@@ -3,15 +3,12 @@
 import errno
 import os
 import shutil
-import signal
 import subprocess
 import time
-from contextlib import ExitStack
 from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +16,7 @@ from concord_testing import fakes, faults, runs
 
 import concord
 from concord.models.errors import ConfigError
-from concord.pipeline.errors import BusyError, PlanError, StoreError
+from concord.pipeline.errors import PlanError, StoreError
 from concord.pipeline.output import tables
 from concord.pipeline.output.collection import open_collection
 from concord.pipeline.output.output_folder import OutputFolder
@@ -195,45 +192,6 @@ def test_names_and_numbers_that_do_not_fit_are_refused(archive: Path) -> None:
         open_collection(output, version="v2")
 
 
-@pytest.mark.parametrize("step", ["write", "publish"])
-def test_driver_that_is_stopped_stays_the_writer_and_goes_on(archive: Path, step: str) -> None:
-    output = run(archive)
-    change(archive)
-    expected = seen(run(archive, archive.parent / "other"))
-    stopped = runs.in_child(partial(run_until_stopped, archive, step))
-    assert stopped.pid is not None
-    wait_until_stopped(stopped.pid)
-    with pytest.raises(BusyError, match=f"process {stopped.pid} of"):
-        run(archive)
-    os.kill(stopped.pid, signal.SIGCONT)
-    stopped.join()
-    assert stopped.exitcode == 0
-    assert seen(output) == expected
-    assert verify(output) == []
-
-
-def run_until_stopped(archive: Path, step: str) -> None:
-    """Annotate; the process stops itself when it first comes to a step."""
-    reached: list[str] = []
-
-    def stop_at(point: str) -> None:
-        if point == step and not reached:
-            reached.append(point)
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-    with ExitStack() as patches:
-        for module in ("storage.atomic_writes", "output.parquet_parts", "output.output_folder", "output.generations"):
-            patches.enter_context(mock.patch(f"concord.pipeline.{module}.crash_point", stop_at))
-        run(archive)
-
-
-def wait_until_stopped(pid: int) -> None:
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_generation_that_is_finished_again_stays_and_an_older_one_is_refused(archive: Path) -> None:
     output = run(archive)
     change(archive)
@@ -249,17 +207,6 @@ def test_generation_that_is_finished_again_stays_and_an_older_one_is_refused(arc
     with pytest.raises(PlanError, match="a newer generation is finished, whose plan is gone"):
         run(archive)
     assert seen(output) == before
-
-
-def test_run_that_was_killed_before_its_generation_was_current_is_finished_by_the_next(archive: Path) -> None:
-    output = run(archive)
-    change(archive)
-    expected = seen(run(archive))
-    (output / "current").unlink()
-    (output / "current").symlink_to("generations/000000")
-    assert verify(output)
-    assert seen(run(archive, build=fakes.build_no_worker)) == expected
-    assert verify(output) == []
 
 
 def test_copy_with_or_without_its_links_is_a_collection_of_its_own(archive: Path) -> None:

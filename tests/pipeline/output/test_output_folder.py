@@ -1,7 +1,5 @@
 """Plans, commit records and the manifest of an output folder."""
 
-import errno
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import orjson
 import pytest
 from concord_testing import stores
 
-from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError, StoreError
+from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
 from concord.pipeline.output.manifest import CommitRecord, DataFile
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
@@ -35,17 +33,6 @@ def part_with(output: Path, content: bytes, shard: int) -> CommitRecord:
     )
 
 
-def test_first_commit_wins_and_another_removes_its_parts(tmp_path: Path) -> None:
-    folder = OutputFolder(tmp_path)
-    first, second = part_with(tmp_path, b"first", 0), part_with(tmp_path, b"second", 0)
-    assert folder.commit(first) == folder.commit(first) == first
-    assert folder.commit(second) == first
-    assert [path.name for path in (tmp_path / "_run/parts/documents").iterdir()] == [
-        Path(first.files["documents"].path).name
-    ]
-    assert not any((tmp_path / "_run/staging").iterdir())
-
-
 def test_one_of_many_concurrent_commits_wins(tmp_path: Path) -> None:
     folder = OutputFolder(tmp_path)
     for shard in range(10):
@@ -55,25 +42,6 @@ def test_one_of_many_concurrent_commits_wins(tmp_path: Path) -> None:
         assert len({orjson.dumps(winner) for winner in winners}) == 1
         left = [path.name for path in (tmp_path / "_run/parts/documents").glob(f"part-{shard:05d}-*")]
         assert left == [Path(winners[0].files["documents"].path).name]
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [("fsync", errno.ENOSPC, "No space left"), ("link", errno.EPERM, "hard links cannot be made")],
-)
-def test_commit_writes_no_record_without_space_or_hard_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: int, message: str
-) -> None:
-    folder = OutputFolder(tmp_path)
-    report = part_with(tmp_path, b"x", 0)
-
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(error, os.strerror(error))
-
-    monkeypatch.setattr(os, call, fail)
-    with pytest.raises(StoreError, match=message):
-        folder.commit(report)
-    assert not folder.record_path(0, generation=0).exists()
 
 
 def test_write_plan_accepts_another_executor_and_no_other_plan_of_the_generation(output: Path, plan: Plan) -> None:

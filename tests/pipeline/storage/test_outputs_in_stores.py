@@ -117,25 +117,6 @@ def test_the_second_commit_of_a_shard_removes_its_parts_unless_it_is_the_first_a
     assert [name for name in stores.contents(f"{s3_url}/out") if "part" in name] == [first.files["documents"].path]
 
 
-def test_a_second_generation_rewrites_only_what_has_changed(tmp_path: Path, s3_url: str) -> None:
-    source = runs.write_collection(tmp_path / "in.jsonl", documents=12)
-    stores.put(f"{s3_url}/in/in.jsonl", source.read_bytes())
-    config = runs.job(f"{s3_url}/in", f"{s3_url}/out")
-    runs.run_job(config)
-    before = stores.states(f"{s3_url}/out")
-    lines = source.read_bytes().splitlines(keepends=True)
-    lines[0] = lines[0].replace(b"Anna", b"Hanna").replace(b"cat", b"dog")
-    stores.put(f"{s3_url}/in/in.jsonl", b"".join(lines) + b'{"id": "new", "text": "Bob walked on."}\n')
-
-    again = runs.run_job(config)
-    assert (again.changes.changed, again.changes.new, again.annotated) == (1, 1, 2)
-    after = stores.states(f"{s3_url}/out")
-    parts = {name for name in before if name.endswith(".parquet")}
-    kept = {name for name in parts if after.get(name) == before[name]}
-    assert len(kept) >= len(parts) - 4 > 0
-    assert verify(output_path(f"{s3_url}/out")) == []
-
-
 def test_verify_finds_damaged_missing_and_orphaned_parts(source: Path, s3_url: str) -> None:
     output = f"{s3_url}/out"
     runs.run_job(runs.job(source, output))

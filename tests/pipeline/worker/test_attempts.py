@@ -120,15 +120,6 @@ def test_output_does_not_depend_on_how_often_the_run_was_killed(source: Path, tm
     assert runs.committed_bytes(tmp_path / "many") == runs.committed_bytes(tmp_path / "few")
 
 
-def test_shard_whose_process_was_killed_once_is_done_again_as_planned(source: Path, tmp_path: Path) -> None:
-    runs.write_collection(source, extra=("a KILLER",))
-    runs.configure_fakes(source, once=str(tmp_path / "killed"))
-    assert run_until_done(runs.job(source, tmp_path / "out")) == 1
-    runs.run_job(runs.job(source, tmp_path / "undisturbed"))
-    assert runs.committed_bytes(tmp_path / "out") == runs.committed_bytes(tmp_path / "undisturbed")
-    assert verify(tmp_path / "out") == []
-
-
 def counted(config: AnnotateConfig, attempts: bytes) -> AnnotateConfig:
     """Count attempts at the first shard that did not end."""
     folder = Path(config.output.path) / "_run" / "attempts" / "0"

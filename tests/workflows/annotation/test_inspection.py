@@ -163,12 +163,3 @@ def test_an_empty_collection_is_a_result(kind: str, tmp_path: Path) -> None:
     forms: tuple[ExportForm, ...] = ("conllu", "jsonl", "brat", "label-studio")
     for form in forms:
         assert export_collection(output, tmp_path / form, to=form).documents == 0
-
-
-def test_the_command_line_reports_an_empty_collection(tiny_bundle: Path, tmp_path: Path) -> None:
-    command = ("annotate", write_empty(tmp_path, "jsonl"), "-o", tmp_path / "out", "-m", tiny_bundle)
-    assert concord(*command).stdout.startswith("0 read = ")
-    assert concord_json(*command)["counts"]["entities"] == 0
-    assert concord_json(*command, "--dry-run")["read"] == 0
-    (tmp_path / "empty.jsonl").write_text(json.dumps({"text": "Ada met Charles."}) + "\n")
-    assert concord_json(*command)["annotated"] == 1
