@@ -38,6 +38,7 @@ from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.plan import Plan, Shard
 from concord.pipeline.run_report import RunReport, RunTally
 from concord.pipeline.worker.shard_progress import Timings
+from concord.pipeline.worker.shard_worker import build_worker
 
 SHARDS_PER_WORKER = 10
 
@@ -88,7 +89,7 @@ def drive(actor: Any, plan: Plan, *, workers: int, shard_seconds: float) -> dict
     kind = SimpleNamespace(remote=lambda: actor)
     simulated = SimpleNamespace(remote=lambda **_: lambda _class: kind, put=ray.put, kill=lambda _: None)
     with OutputFolder(plan.config.output.path).writing(), mock.patch.object(ray_actors, "ray", simulated):
-        actors = ShardActors(many, ExecutorConfig(kind="ray"), count=workers, build=build)
+        actors = ShardActors(many, ExecutorConfig(kind="ray"), count=workers, build=build_worker)
         wall, thread = time.perf_counter(), time.thread_time()
         actors.run(many.shards, on_report=tally.add, on_progress=tally.update, stop=StopRequest())
         wall, thread = time.perf_counter() - wall, time.thread_time() - thread
