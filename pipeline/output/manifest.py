@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Self, TypeVar
 
 import orjson
-from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
 from concord.models.config import first_fault
 from concord.pipeline.errors import IntegrityError, ReconciliationError
-from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.output.schema import DOCUMENT_TABLES, SCHEMAS
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.output_paths import OutputPath, read_bytes
 
@@ -18,6 +19,17 @@ _STRICT = ConfigDict(strict=True, extra="forbid")
 _PART = rf"^({'|'.join(SCHEMAS)})/part-[0-9]{{5,10}}-g[0-9]{{1,10}}-[0-9a-f]{{8}}\.parquet$"
 
 RecordT = TypeVar("RecordT")
+
+
+def _part_of(table: str, part: "DataFile | None") -> "DataFile":
+    """Return a part of a table; ValueError if it is missing, or that of another one."""
+    if part is None or not part.path.startswith(f"{table}/"):
+        raise ValueError(f"expected a part of {table}, got {part and part.path}")
+    return part
+
+
+def _parts_of_shard(files: "Mapping[str, DataFile]") -> "Mapping[str, DataFile]":
+    return {table: _part_of(table, files.get(table)) for table in (*files, *DOCUMENT_TABLES)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +71,7 @@ class CommitRecord:
     annotated: NonNegativeInt
     unchanged: NonNegativeInt
     dead_letters: NonNegativeInt
-    files: Mapping[str, DataFile] = field(default_factory=dict)
+    files: Annotated[Mapping[str, DataFile], AfterValidator(_parts_of_shard)] = field(default_factory=dict)
     stats: Mapping[str, int | float] = field(default_factory=dict)
     annotated_in: tuple[tuple[NonNegativeInt, NonNegativeInt], ...] = ()
 
@@ -96,7 +108,7 @@ class Manifest:
     unchanged: NonNegativeInt
     dead_letters: NonNegativeInt
     shards: tuple[CommitRecord, ...]
-    names: DataFile | None = None
+    names: Annotated[DataFile, AfterValidator(partial(_part_of, "names"))] | None = None
 
     @classmethod
     def of(cls, plan: Plan, shards: Iterable[CommitRecord], *, read: int) -> Self:

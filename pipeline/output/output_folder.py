@@ -239,10 +239,7 @@ class OutputFolder:
 
     def find_commit(self, shard: int, *, generation: int) -> CommitRecord | None:
         """Return a shard's commit record if its parts exist and have the right size, else None."""
-        try:
-            report = read_commit_record(self.record_path(shard, generation=generation))
-        except IntegrityError:
-            return None
+        report = self._read_record(shard, generation)
         return report if report is not None and self._has_all(report.files.values()) else None
 
     def require_commit(self, shard: int, *, generation: int) -> CommitRecord:
@@ -383,13 +380,19 @@ class OutputFolder:
         return names
 
     def _read_once(self, shard: int, generation: int, *, version: str) -> CommitRecord | None:
-        """Read a record, again only if it has changed; None if it is broken."""
+        """Read a record, again only if it has changed."""
         key = (shard, generation, version)
         if key not in self._records:
-            self._records[key] = None
-            with suppress(IntegrityError):
-                self._records[key] = read_commit_record(self.record_path(shard, generation=generation))
+            self._records[key] = self._read_record(shard, generation)
         return self._records[key]
+
+    def _read_record(self, shard: int, generation: int) -> CommitRecord | None:
+        """Read a commit record; None if there is none, or one that is broken or of another shard."""
+        with suppress(IntegrityError):
+            report = read_commit_record(self.record_path(shard, generation=generation))
+            if report is not None and (report.shard, report.generation) == (shard, generation):
+                return report
+        return None
 
     def _has_all(self, parts: Iterable[DataFile]) -> bool:
         """Tell whether parts exist and have the right size."""

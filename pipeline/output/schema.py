@@ -250,7 +250,9 @@ NAMES = _schema(
 
 TableName = Literal["documents", "sentences", "tokens", "entities", "errors"]
 SHARD_TABLES: tuple[TableName, ...] = get_args(TableName)
-"""The tables of which every shard has a part; names has one part for all of them."""
+"""The tables of which shards have parts; names has one part for all of them."""
+DOCUMENT_TABLES: tuple[str, ...] = SHARD_TABLES[:4]
+"""Those whose rows belong to documents: every shard has a part of them, and one of errors only where it has any."""
 
 SCHEMAS: dict[str, pa.Schema] = {
     "documents": DOCUMENTS,

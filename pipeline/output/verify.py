@@ -7,7 +7,7 @@ from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationErr
 from concord.pipeline.output.generations import Generation, sizes_below
 from concord.pipeline.output.manifest import CommitRecord, Manifest, check_equation, read_commit_record
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.schema import SCHEMA_VERSION, SHARD_TABLES
+from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.output.shard_stats import LOST_PAGES
 from concord.pipeline.plan import Plan
 from concord.pipeline.storage.files import file_sha256
@@ -93,10 +93,8 @@ def part_faults(root: OutputPath, manifest: Manifest, *, deep: bool = True) -> I
     """Yield the parts of a generation that are missing or damaged, with what is wrong; ``deep`` compares hashes."""
     sizes = sizes_below(root)
     for report in manifest.shards:
-        has_errors = report.dead_letters or LOST_PAGES in report.stats
-        expected = set(SHARD_TABLES) - (set() if has_errors else {"errors"})
-        for name in sorted(expected - set(report.files)):
-            yield root / name, f"shard {report.shard:05d} has no part of this table"
+        if "errors" not in report.files and (report.dead_letters or LOST_PAGES in report.stats):
+            yield root / "errors", f"shard {report.shard:05d} has no part of this table"
     if manifest.names is None:
         yield root / "names", "the manifest names no part of this table; run the command again"
     for part in manifest.all_files():

@@ -14,7 +14,7 @@ from concord.pipeline.output.collection import DocumentRow, with_attempts
 from concord.pipeline.output.manifest import CommitRecord, check_equation
 from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.parquet_parts import read_part, write_part
-from concord.pipeline.output.schema import ERRORS, Signature, signed_schema
+from concord.pipeline.output.schema import DOCUMENT_TABLES, ERRORS, Signature, signed_schema
 from concord.pipeline.output.shard_stats import count_margins, count_rows
 from concord.pipeline.output.tables import annotated_tables, error_table, lost_pages, without_lost_pages
 from concord.pipeline.plan import Plan, RowsToCopy, Shard
@@ -24,8 +24,6 @@ from concord.pipeline.worker.stages import run_batch
 
 Outcome = AnnotatedDocument | DeadLetter
 
-_OWNED = ("documents", "sentences", "tokens", "entities")
-"""Tables whose rows belong to a document."""
 _ANNOTATED_IN = "annotated_in"
 
 
@@ -127,7 +125,7 @@ class CommitStage:
                 generation=self._generation,
             )
             for name, table in tables.items()
-            if name in _OWNED or table.num_rows
+            if name in DOCUMENT_TABLES or table.num_rows
         }
         return folder.commit(replace(report, files=files))
 
@@ -145,7 +143,7 @@ def _copy_rows(folder: OutputFolder, rows: RowsToCopy) -> dict[str, pa.Table]:
     generations = pa.array(report.document_generations(tables["documents"].num_rows), pa.int64())
     tables["documents"] = tables["documents"].append_column(_ANNOTATED_IN, generations)
     new_ids = {rename.was: rename.now.doc_id for rename in rows.renames if rename.was != rename.now.doc_id}
-    for name in _OWNED:
+    for name in DOCUMENT_TABLES:
         tables[name] = _replace(_drop(tables[name], "doc_id", rows.without), "doc_id", new_ids)
     for column in ("source_uri", "source_position", "meta", "meta_nulls", "encoding", "encoding_confidence"):
         # What an extracted text says of itself is known only when it is extracted.

@@ -21,6 +21,7 @@ from concord.pipeline.corrections.correction import Correction, Mark, Seen, appe
 from concord.pipeline.errors import InputError, IntegrityError
 from concord.pipeline.output.manifest import read_commit_record, read_manifest
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.schema import DOCUMENT_TABLES
 from concord.pipeline.output.verify import verify
 from concord.workflows.view.app import build_app
 from concord.workflows.view.index.opened import OpenedCollection
@@ -47,10 +48,14 @@ PATHS = {
 COUNTS: list[Any] = [-1, 1.5, "1", None, True, []]
 
 
+def part(path: object) -> dict[str, Any]:
+    return {"path": path, "rows": 1, "size": 4, "sha256": "0" * 64}
+
+
 def record(**changes: Any) -> dict[str, Any]:
-    part = {"path": GOOD, "rows": 1, "size": 4, "sha256": "0" * 64}
+    parts = {table: part(GOOD.replace("documents", table)) for table in DOCUMENT_TABLES}
     counts = {"shard": 0, "generation": 0, "read": 1, "annotated": 1, "unchanged": 0, "dead_letters": 0}
-    return {**counts, "files": {"documents": part}, "stats": {}, **changes}
+    return {**counts, "files": parts, "stats": {}, **changes}
 
 
 def manifest(**changes: Any) -> dict[str, Any]:
@@ -70,11 +75,22 @@ def test_names_of_parts_in_another_form_are_refused(tmp_path: Path, name: str) -
     assert read_manifest(written(tmp_path, manifest())) is not None
     path = PATHS[name]
     place = path.format(victim=tmp_path) if isinstance(path, str) else path
-    bad = record(files={"documents": {"path": place, "rows": 1, "size": 4, "sha256": "0" * 64}})
+    bad = record(files=record()["files"] | {"documents": part(place)})
     with pytest.raises(IntegrityError, match=r"values\.json: not a commit record: files"):
         read_commit_record(written(tmp_path, bad))
     with pytest.raises(IntegrityError, match=r"values\.json: not a manifest: shards\.0\.files"):
         read_manifest(written(tmp_path, manifest(shards=[bad])))
+
+
+@pytest.mark.parametrize("table", DOCUMENT_TABLES)
+def test_shard_without_a_part_of_a_table_or_with_that_of_another_is_refused(tmp_path: Path, table: str) -> None:
+    files = record()["files"]
+    others = {name: found for name, found in files.items() if name != table}
+    for wrong in (others, others | {table: part("errors/part-00000-g0-00000000.parquet")}):
+        with pytest.raises(IntegrityError, match=f"not a commit record: files: .*expected a part of {table}"):
+            read_commit_record(written(tmp_path, record(files=wrong)))
+    with pytest.raises(IntegrityError, match=f"not a manifest: names: .*expected a part of names, got {table}"):
+        read_manifest(written(tmp_path, manifest(names=files[table])))
 
 
 @pytest.mark.parametrize("key", ["shard", "generation", "read", "annotated", "unchanged", "dead_letters"])

@@ -3,14 +3,13 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import orjson
 import pytest
 from concord_testing import stores
 
 from concord.pipeline.errors import IntegrityError, PlanError, ReconciliationError
-from concord.pipeline.output.manifest import CommitRecord, DataFile
+from concord.pipeline.output.manifest import CommitRecord, DataFile, canonical_json
 from concord.pipeline.output.output_folder import OutputFolder
-from concord.pipeline.output.schema import SCHEMAS
+from concord.pipeline.output.schema import DOCUMENT_TABLES, SCHEMAS
 from concord.pipeline.plan import Plan
 
 pytestmark = pytest.mark.slow
@@ -23,14 +22,14 @@ def plan(output: Path) -> Plan:
 
 
 def part_with(output: Path, content: bytes, shard: int) -> CommitRecord:
-    path = f"documents/part-{shard:05d}-g0-{content.hex()[:8]}.parquet"
-    pending = output / "_run" / "parts"
-    (pending / "documents").mkdir(parents=True, exist_ok=True)
-    (pending / path).write_bytes(content)
-    part = DataFile(path=path, rows=1, size=len(content), sha256="0" * 64)
-    return CommitRecord(
-        shard=shard, generation=0, read=1, annotated=1, unchanged=0, dead_letters=0, files={"documents": part}
-    )
+    files = {}
+    for table in DOCUMENT_TABLES:
+        path = f"{table}/part-{shard:05d}-g0-{content.hex()[:8]}.parquet"
+        place = output / "_run" / "parts" / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+        files[table] = DataFile(path=path, rows=1, size=len(content), sha256="0" * 64)
+    return CommitRecord(shard=shard, generation=0, read=1, annotated=1, unchanged=0, dead_letters=0, files=files)
 
 
 def test_one_of_many_concurrent_commits_wins(tmp_path: Path) -> None:
@@ -39,9 +38,17 @@ def test_one_of_many_concurrent_commits_wins(tmp_path: Path) -> None:
         reports = [part_with(tmp_path, bytes([attempt]) * 4, shard) for attempt in range(8)]
         with ThreadPoolExecutor(8) as pool:
             winners = list(pool.map(folder.commit, reports))
-        assert len({orjson.dumps(winner) for winner in winners}) == 1
+        assert len({canonical_json(winner) for winner in winners}) == 1
         left = [path.name for path in (tmp_path / "_run/parts/documents").glob(f"part-{shard:05d}-*")]
         assert left == [Path(winners[0].files["documents"].path).name]
+
+
+def test_record_of_another_shard_is_not_taken_for_that_of_a_shard(output: Path, plan: Plan) -> None:
+    folder = OutputFolder(output)
+    first, second = (output / f"_run/commits/0/{name}.json" for name in ("00000", "00001"))
+    first.write_bytes(second.read_bytes())
+    assert folder.find_commit(0, generation=0) is None
+    assert 0 not in folder.finished_shards(plan)
 
 
 def test_write_plan_accepts_another_executor_and_no_other_plan_of_the_generation(output: Path, plan: Plan) -> None:

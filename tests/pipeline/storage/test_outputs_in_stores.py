@@ -11,6 +11,7 @@ from concord_testing import fakes, runs, stores
 from concord.pipeline.errors import BusyError, InputError, StoreError
 from concord.pipeline.output.manifest import CommitRecord, DataFile
 from concord.pipeline.output.output_folder import OutputFolder
+from concord.pipeline.output.schema import DOCUMENT_TABLES
 from concord.pipeline.output.verify import verify
 from concord.pipeline.plan import Plan
 from concord.pipeline.report.html import write_report
@@ -100,21 +101,22 @@ def test_a_run_disturbed_at_random_ends_with_the_same_bytes(source: Path, bucket
 
 
 def report(name: str) -> CommitRecord:
-    part = DataFile(path=f"documents/{name}.parquet", rows=1, size=4, sha256="0" * 64)
-    return CommitRecord(
-        shard=0, generation=0, read=1, annotated=1, unchanged=0, dead_letters=0, files={"documents": part}, stats={}
-    )
+    files = {
+        table: DataFile(path=f"{table}/{name}.parquet", rows=1, size=4, sha256="0" * 64) for table in DOCUMENT_TABLES
+    }
+    return CommitRecord(shard=0, generation=0, read=1, annotated=1, unchanged=0, dead_letters=0, files=files)
 
 
 def test_the_second_commit_of_a_shard_removes_its_parts_unless_it_is_the_first_again(s3_url: str) -> None:
     folder = OutputFolder(f"{s3_url}/out")
     first, second = (report(name) for name in ("part-00000-g0-11111111", "part-00000-g0-22222222"))
-    for part in (first, second):
-        stores.put(f"{s3_url}/out/{part.files['documents'].path}", b"rows")
+    for part in (*first.files.values(), *second.files.values()):
+        stores.put(f"{s3_url}/out/{part.path}", b"rows")
     # The response to the first request may have been lost.
     assert folder.commit(first) == folder.commit(first) == folder.find_commit(0, generation=0) == first
     assert folder.commit(second) == first
-    assert [name for name in stores.contents(f"{s3_url}/out") if "part" in name] == [first.files["documents"].path]
+    left = [name for name in stores.contents(f"{s3_url}/out") if "part" in name]
+    assert left == sorted(part.path for part in first.files.values())
 
 
 def test_verify_finds_damaged_missing_and_orphaned_parts(source: Path, s3_url: str) -> None:
