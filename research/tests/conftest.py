@@ -1,5 +1,5 @@
 """Fixtures shared with the tests of the product."""
 
-from concord_testing.tiny_taggers import tiny_bundle, token_bundle, two_stage_config, write_corpus
+from concord_testing.tiny_taggers import tiny_bundle, token_bundle, write_corpus
 
-__all__ = ["tiny_bundle", "token_bundle", "two_stage_config", "write_corpus"]
+__all__ = ["tiny_bundle", "token_bundle", "write_corpus"]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from concord_testing.checkout import CHECKOUT
+from concord_testing.tiny_taggers import TWO_STAGE
 
 from concord.models.bundles.checkpoint import load_tagger, save_tagger
 from concord.models.bundles.registry import build_tagger
@@ -37,11 +38,11 @@ PICTURES = {"png": b"\x89PNG\r\n", "svg": b"<?xml "}
 
 
 @pytest.fixture(scope="module")
-def doc_uanet_bundle(tmp_path_factory: pytest.TempPathFactory, two_stage_config: dict[str, Any]) -> Path:
+def doc_uanet_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Save a small Doc-UANet with random weights and a threshold within the grid."""
     sentences = [sentence for document in read_gold(EXAMPLES / "train.conllu") for sentence in document]
     torch.manual_seed(3)
-    tagger: Any = build_tagger("doc_uanet", two_stage_config, Vocabulary.from_sentences(sentences)).eval()
+    tagger: Any = build_tagger("doc_uanet", TWO_STAGE, Vocabulary.from_sentences(sentences)).eval()
     documents = read_gold(GOLD)
     uncertainty = tagger.tabulate(documents, PredictOptions(threshold=REFINE_ALL)).uncertainty
     tagger.set_threshold(round(float(uncertainty.median()) / 0.05) * 0.05)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from concord_testing.checkout import CHECKOUT
 from concord_testing.command_line import concord, concord_json
-from concord_testing.tiny_taggers import tiny_bundle, token_bundle, two_stage_config, write_corpus
+from concord_testing.tiny_taggers import tiny_bundle, token_bundle, write_corpus
 
 from concord.models.bundles.checkpoint import save_tagger
 from concord.models.bundles.manifest import BUNDLE_NAME
@@ -22,7 +22,7 @@ from concord.workflows import mlflow_client, progress
 from concord.workflows.evaluation import Line
 
 # Named as exported, since a linter sees no use of fixtures.
-__all__ = ["tiny_bundle", "token_bundle", "two_stage_config", "write_corpus"]
+__all__ = ["tiny_bundle", "token_bundle", "write_corpus"]
 
 EXAMPLES = CHECKOUT / "examples"
 

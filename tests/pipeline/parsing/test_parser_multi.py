@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from concord_testing.parses import documents_of
+from concord_testing.parses import check_tree, documents_of
 
 from concord.models.bundles.checkpoint import load_tagger
 from concord.models.data.outputs import PredictOptions
@@ -14,7 +14,7 @@ from concord.models.errors import ModelError
 from concord.models.words.encoder import FrozenEncoder
 from concord.models.words.encoder_config import EncoderConfig
 from concord.pipeline.config import ParserConfig
-from concord.pipeline.documents import DeadLetter, ParsedDocument, ParsedWord
+from concord.pipeline.documents import DeadLetter, ParsedDocument, ParsedSentence
 from concord.pipeline.errors import InputError
 from concord.pipeline.parsing import encoder_parser, stanza_packages
 from concord.pipeline.parsing.biaffine import BiaffineConfig, BiaffineNetwork, Words
@@ -53,18 +53,9 @@ def parse(parser: Parser, texts: Sequence[str]) -> list[ParsedDocument]:
     return found
 
 
-def assert_tree(words: Sequence[ParsedWord]) -> None:
-    """Check that a sentence has tags and one tree."""
-    assert all(word.upos and word.deprel and word.head in range(1 + len(words)) for word in words)
-    assert [word.deprel for word in words if word.head == 0] == ["root"]
-    assert [word.head for word in words if word.deprel == "root"] == [0]
-    for word in words:
-        seen = {0}
-        while word.head not in seen:
-            assert word.head
-            seen.add(word.head)
-            word = words[word.head - 1]
-        assert word.head == 0
+def check_tags_and_tree(sentence: ParsedSentence) -> None:
+    assert all(word.upos and word.deprel for word in sentence.words)
+    check_tree(sentence)
 
 
 def test_sentences_and_words_have_true_offsets_that_depend_on_no_other_document(parser: Parser) -> None:
@@ -80,7 +71,7 @@ def test_sentences_and_words_have_true_offsets_that_depend_on_no_other_document(
         assert "".join(token for _, token in tokens) == text.replace(" ", "")
         assert {word.text for word in words} >= {"."}
         for one in document.sentences:
-            assert_tree(one.words)
+            check_tags_and_tree(one)
     alone = [parse(parser, [text])[0] for text in texts]
     assert [one.sentences for one in together] == [one.sentences for one in alone]
 
@@ -117,7 +108,7 @@ def test_short_english_texts_have_tags_and_trees(parser: Parser) -> None:
     for document in parse(parser, SHORT):
         assert document.sentences
         for one in document.sentences:
-            assert_tree(one.words)
+            check_tags_and_tree(one)
 
 
 def test_lemmas_and_tags_of_treebanks_are_given_where_their_language_is_sure(parser: Parser) -> None:
@@ -165,7 +156,7 @@ def test_long_sentences_are_parsed_in_pieces_of_which_each_has_a_root(
     pieces = [one for document in together if isinstance(document, ParsedDocument) for one in document.sentences]
     assert any(one.continues for one in pieces)
     for one in pieces:
-        assert_tree(one.words)
+        check_tags_and_tree(one)
 
 
 def test_trees_and_tags_may_be_left_out(parser: Parser) -> None:

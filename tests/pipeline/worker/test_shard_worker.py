@@ -12,6 +12,7 @@ import pytest
 import torch
 from concord_testing.encoders import write_encoder
 from concord_testing.runs import committed_bytes, job, resolved
+from concord_testing.tiny_taggers import TWO_STAGE
 
 from concord.models.bundles.checkpoint import save_tagger
 from concord.models.bundles.manifest import tagger_digest
@@ -26,7 +27,6 @@ from concord.pipeline.resources import existing_objects_frozen
 
 pytestmark = pytest.mark.slow
 
-REPRESENTATION = {"word_dimension": 8, "characters": None}
 TEXTS = (
     "Maria Gonzalez flew to Geneva. She met Bob there.\r\n\r\nGeneva was cold; they couldn't stay.",
     "",
@@ -44,18 +44,9 @@ SENTENCE = Sentence(
 
 def save_tiny(folder: Path, **changes: Any) -> ResolvedTagger:
     """Save a random Doc-UANet, uncertain about most words, with windows shorter than the longest sentence."""
-    config = {
-        "draft_representation": REPRESENTATION,
-        "refine_representation": REPRESENTATION,
-        "lstm": {"hidden": 8},
-        "samples": 2,
-        "label_dimension": 6,
-        "two_stream": {"heads": 2, "head_dimension": 8, "layers": 1},
-        "window_words": 64,
-        "window_overlap": 16,
-    }
+    config = TWO_STAGE | {"samples": 2, "window_words": 64, "window_overlap": 16} | changes
     torch.manual_seed(1)
-    built = build_tagger("doc_uanet", config | changes, Vocabulary.from_sentences([SENTENCE]))
+    built = build_tagger("doc_uanet", config, Vocabulary.from_sentences([SENTENCE]))
     save_tagger(built.eval(), folder)
     return ResolvedTagger(name="tiny", version=None, digest=tagger_digest(folder), folder=folder)
 

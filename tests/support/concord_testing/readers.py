@@ -264,11 +264,10 @@ def read_beside_a_writer(
     reads: int,
     documents: int,
     seed: int,
-    readers_at_once: int = 2,
     generations: int = 6,
     grace_seconds: float = GRACE_SECONDS,
 ) -> dict[str, Any]:
-    """Let readers read while a writer works, and return counts by kind of reader.
+    """Let two readers read while a writer works, and return counts by kind of reader.
 
     Args:
         reads: of all kinds together, at least.
@@ -276,10 +275,7 @@ def read_beside_a_writer(
     """
     writer = Writer(folder, documents=documents, seed=seed, grace_seconds=grace_seconds)
     started = time.monotonic()
-    work = [
-        ReaderProcess(writer.output, seed=seed + number, reads=reads // readers_at_once, pause=0.0)
-        for number in range(readers_at_once)
-    ]
+    work = [ReaderProcess(writer.output, seed=seed + number, reads=reads // 2, pause=0.0) for number in range(2)]
     enough = len(writer.generations) + generations
     while any(reader.is_alive() for reader in work):
         writer.step()

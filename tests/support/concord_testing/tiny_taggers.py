@@ -16,6 +16,16 @@ from concord.pipeline.corpora.gold_corpus import read_gold
 from concord_testing.checkout import CHECKOUT
 
 EXAMPLES = CHECKOUT / "examples"
+REPRESENTATION = {"word_dimension": 8, "characters": None}
+TWO_STAGE: dict[str, Any] = {
+    "draft_representation": REPRESENTATION,
+    "refine_representation": REPRESENTATION,
+    "lstm": {"hidden": 8},
+    "samples": 4,
+    "label_dimension": 6,
+    "two_stream": {"heads": 2, "head_dimension": 8, "layers": 1},
+}
+"""The configuration of a small UANet or Doc-UANet."""
 
 
 @pytest.fixture(scope="session")
@@ -23,25 +33,11 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a small BiLSTM-CRF with random weights; tests must not change it."""
     sentences = [sentence for document in read_gold(EXAMPLES / "train/train.conllu") for sentence in document]
     torch.manual_seed(1)
-    config = {"representation": {"word_dimension": 8, "characters": None}, "lstm": {"hidden": 8, "layers": 1}}
+    config = {"representation": REPRESENTATION, "lstm": {"hidden": 8, "layers": 1}}
     tagger = build_tagger("bilstm_crf", config, Vocabulary.from_sentences(sentences))
     folder = tmp_path_factory.mktemp("taggers") / "tiny"
     save_tagger(tagger.eval(), folder)
     return folder
-
-
-@pytest.fixture(scope="session")
-def two_stage_config() -> dict[str, Any]:
-    """Return the configuration of a small UANet or Doc-UANet."""
-    representation = {"word_dimension": 8, "characters": None}
-    return {
-        "draft_representation": representation,
-        "refine_representation": representation,
-        "lstm": {"hidden": 8},
-        "samples": 4,
-        "label_dimension": 6,
-        "two_stream": {"heads": 2, "head_dimension": 8, "layers": 1},
-    }
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +46,7 @@ def token_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     form = GoldFormat(label_column="upos", label_scheme="TOKENS")
     sentences = [sentence for document in read_gold(EXAMPLES / "train/train.conllu", form) for sentence in document]
     torch.manual_seed(1)
-    config = {"scheme": "TOKENS", "representation": {"word_dimension": 8, "characters": None}, "lstm": {"hidden": 8}}
+    config = {"scheme": "TOKENS", "representation": REPRESENTATION, "lstm": {"hidden": 8}}
     tagger = build_tagger("bilstm_softmax", config, Vocabulary.from_sentences(sentences, scheme=TOKENS))
     folder = tmp_path_factory.mktemp("taggers") / "tokens"
     save_tagger(tagger.eval(), folder)
