@@ -1,4 +1,4 @@
-"""The Ray executor: join a cluster or start Ray on this machine, and run shards or hash files there.
+"""The Ray executor: join a cluster or start Ray on this machine, and run shards there.
 
 ``ray_actors`` are the processes that do the work; Ray is imported in these two modules only.
 """

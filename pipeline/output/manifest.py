@@ -82,7 +82,10 @@ class CommitRecord:
         """
         runs = self.annotated_in or ((self.generation, self.annotated + self.unchanged),)
         if sum(number for _, number in runs) != documents:
-            raise IntegrityError(f"shard {self.shard:05d}: its record counts other documents than its {documents}")
+            raise IntegrityError(
+                f"shard {self.shard:05d}: its commit record counts other documents than the {documents} of its part; "
+                "check the folder with 'concord verify'"
+            )
         return [generation for generation, number in runs for _ in range(number)]
 
 
