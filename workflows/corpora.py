@@ -203,7 +203,20 @@ def weighted(documents: Documents, weight: float) -> Documents:
 
 def rename(sequence: Sequence[str], labels: Mapping[str, str | None], *, scheme: LabelScheme) -> tuple[str, ...]:
     """Rename the entity types, or the token labels, of a sentence's labels; None removes the entities of a type."""
-    return _rename_types(sequence, labels) if scheme.has_entities else _rename_labels(sequence, labels)
+    if scheme.has_entities:
+        spans = [
+            Span(span.start, span.end, kind)
+            for span in decode_spans(sequence, "BIO")
+            if (kind := labels.get(span.label, span.label)) is not None
+        ]
+        return encode_spans(spans, len(sequence), "BIO")
+    renamed = []
+    for label in sequence:
+        wanted = labels.get(label, label)
+        if wanted is None:
+            raise ConfigError(f"labels.{label}: expected a label, since every word has one, got null")
+        renamed.append(wanted)
+    return tuple(renamed)
 
 
 def tree_source(path: str) -> str:
@@ -356,25 +369,6 @@ def _check_trees(documents: Iterable[GoldDocument], path: str) -> None:
             grow_forest(document.sentences)
         except TreeError as error:
             raise InputError(f"{path}: {error}") from error
-
-
-def _rename_types(sequence: Sequence[str], labels: Mapping[str, str | None]) -> tuple[str, ...]:
-    wanted = [
-        Span(span.start, span.end, kind)
-        for span in decode_spans(sequence, "BIO")
-        if (kind := labels.get(span.label, span.label)) is not None
-    ]
-    return encode_spans(wanted, len(sequence), "BIO")
-
-
-def _rename_labels(sequence: Sequence[str], labels: Mapping[str, str | None]) -> tuple[str, ...]:
-    renamed = []
-    for label in sequence:
-        wanted = labels.get(label, label)
-        if wanted is None:
-            raise ConfigError(f"labels.{label}: expected a label, since every word has one, got null")
-        renamed.append(wanted)
-    return tuple(renamed)
 
 
 def _hashes(documents: Iterable[Sequence[Sentence]]) -> list[str]:

@@ -54,8 +54,6 @@ from concord.workflows.registry import (
     set_alias,
 )
 
-DEFAULT_GATE = Path("conf/promote.yaml")
-"""The gate of a promotion that names no other."""
 TIMED_WORDS = 5000
 """The speeds are measured on the first documents of the promotion set, of so many words in total."""
 TURNS = 5

@@ -112,8 +112,8 @@ def parse(corpus: Path, *, output: str, overrides: tuple[str, ...]) -> Answer:
 def train(job: Path, *, profile: str, output: Path | None, overrides: tuple[str, ...], **options: Any) -> Answer:
     """Train a tagger and register it.
 
-    At the end, parameters, scores of every epoch and the bundle (the trained tagger) are recorded in MLflow. If it does
-    not answer then, 'concord registry register' registers the bundle later.
+    MLflow shows parameters and the scores of every epoch while it runs, and gets the bundle (the trained tagger) at the
+    end. If it does not answer then, 'concord registry register' registers the bundle later.
 
     A tagger that finds nothing on dev (F1 0.00) is not registered, and the exit code is 4; its folder stays.
 

@@ -244,12 +244,11 @@ def _sizes(gold: Sequence[GoldDocument], observed: Observed) -> dict[str, int | 
 
 def _figures(observed: Observed, after: Calibrated, tagger: Tagger) -> Figures:
     """Measure the probabilities before and after; errors and areas are 0..1, scores in percent."""
-    figures = {
-        kind: {name: _errors(probabilities, right) for name, probabilities in states.items()}
-        for kind, (right, states) in _by_kind(observed, after).items()
-        if kind == "tokens" or tagger.vocabulary.scheme.has_entities
-    }
     states = {"before": fit_calibration.apply(None, observed), "after": after}
+    words, entities = observed.words.right, observed.entities.right
+    figures = {"tokens": {name: _errors(state.words, words) for name, state in states.items()}}
+    if tagger.vocabulary.scheme.has_entities:
+        figures["entities"] = {name: _errors(state.entities, entities) for name, state in states.items()}
     return figures | {"coverage": {name: _coverage(observed, state) for name, state in states.items()}}
 
 
@@ -257,15 +256,6 @@ def _coverage(observed: Observed, state: Calibrated) -> dict[str, float | None]:
     scores = coverage(state.document_confidences(observed), observed.counts)
     shares = {f"at_{round(100 * share)}_percent": score for share, score in scores.at.items()}
     return {"score": scores.whole, **shares, "risk_coverage_area": scores.risk_area}
-
-
-def _by_kind(observed: Observed, after: Calibrated) -> dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]:
-    """Return which predictions are right, and their probabilities before and after, of words and of entities."""
-    before = fit_calibration.apply(None, observed)
-    return {
-        "tokens": (observed.words.right, {"before": before.words, "after": after.words}),
-        "entities": (observed.entities.right, {"before": before.entities, "after": after.entities}),
-    }
 
 
 def _errors(probabilities: np.ndarray, right: np.ndarray) -> dict[str, float | None]:

@@ -111,12 +111,7 @@ class _Tracking:
         self._run: Run | None = None
         self._logged: set[int] = set()
         self._answers = True
-        self._follow(())
-
-    def log_epoch(self, epoch: EpochResult) -> None:
-        """Log the scores of an epoch, unless an earlier call was not answered: each takes seconds then."""
-        if self._answers:
-            self._follow([epoch])
+        self.follow()
 
     def finish(self, result: TrainResult, epochs: Sequence[EpochResult]) -> TrainResult:
         """Log what is missing, register the bundle unless it finds nothing, and return the result with its version.
@@ -142,7 +137,10 @@ class _Tracking:
             )
         return result
 
-    def _follow(self, epochs: Sequence[EpochResult]) -> None:
+    def follow(self, *epochs: EpochResult) -> None:
+        """Log the scores of epochs, unless an earlier call was not answered: each takes seconds then."""
+        if not self._answers:
+            return
         try:
             self._log(epochs)
         except TrackingError as error:
@@ -333,7 +331,7 @@ def train(job: TrainJob, options: TrainOptions) -> TrainResult:
         return training.score(training.fit())
     with ExitStack() as stack:
         tracking = _Tracking(training, stack)
-        fitted = training.fit(tracking.log_epoch)
+        fitted = training.fit(tracking.follow)
         return tracking.finish(training.score(fitted), fitted.epochs)
 
 

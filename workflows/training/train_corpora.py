@@ -15,7 +15,6 @@ from concord.models.data.sentence import Sentence, allowed_labels
 from concord.models.errors import ConfigError
 from concord.models.labels import OUTSIDE, LabelScheme, encode_spans
 from concord.models.taggers.base import Tagger
-from concord.models.terms import TermMatcher
 from concord.pipeline.corpora.read_terms import read_terms
 from concord.workflows.console import info
 from concord.workflows.corpora import (
@@ -117,11 +116,14 @@ def read_weak_corpora(data: DataConfig, *, scheme: LabelScheme, trees: bool) -> 
     terms = read_terms(Path(data.terms))
     documents = read_corpora(paths, labels={}, form=gold_format(data, scheme), trees=trees)
     require_sentences(documents, paths)
-    marked = [[_marked(sentence, terms) for sentence in document] for document in documents]
-    matches = sum(
-        label.startswith("B-") for document in marked for sentence in document for label in sentence.labels or ()
-    )
-    words = sum(len(sentence.words) for document in marked for sentence in document)
+    matches = words = 0
+    marked: list[list[Sentence]] = []
+    for document in documents:
+        marked.append([])
+        for sentence in document:
+            spans = terms.spans(sentence)
+            matches, words = matches + len(spans), words + len(sentence.words)
+            marked[-1].append(replace(sentence, labels=encode_spans(spans, len(sentence.words), "BIO")))
     info(f"{matches:,} matches of the list of terms in {words:,} words")
     return marked, terms.labels
 
@@ -136,7 +138,15 @@ def open_outside(
         types: all entity types of the training.
     """
     chooser, names = random.Random(0), scheme.label_set(types)
-    return [[_opened(sentence, names, types, scheme, chooser, outside) for sentence in one] for one in documents]
+
+    def opened(sentence: Sentence) -> Sentence:
+        labels = sentence.labels or ()
+        soft = allowed_labels(labels, names, lacks=types, scheme=scheme)
+        closed = np.array([label == OUTSIDE and chooser.random() < outside for label in labels], dtype=bool)
+        kept = ~closed[soft.words] | (soft.labels == names.index(OUTSIDE))
+        return replace(sentence, soft=replace(soft, words=soft.words[kept], labels=soft.labels[kept]))
+
+    return [[opened(sentence) for sentence in document] for document in documents]
 
 
 def _report_further(further: set[str], known: set[str], scheme: LabelScheme) -> None:
@@ -146,22 +156,3 @@ def _report_further(further: set[str], known: set[str], scheme: LabelScheme) -> 
             f"{', '.join(sorted(further))}; rename them under data.labels"
         )
     info(f"new types: {', '.join(sorted(further))}; data.labels.{min(further)}=null leaves one out")
-
-
-def _marked(sentence: Sentence, terms: TermMatcher) -> Sentence:
-    return replace(sentence, labels=encode_spans(terms.spans(sentence), len(sentence.words), "BIO"))
-
-
-def _opened(
-    sentence: Sentence,
-    names: tuple[str, ...],
-    types: Collection[str],
-    scheme: LabelScheme,
-    chooser: random.Random,
-    outside: float,
-) -> Sentence:
-    labels = sentence.labels or ()
-    soft = allowed_labels(labels, names, lacks=types, scheme=scheme)
-    closed = np.array([label == OUTSIDE and chooser.random() < outside for label in labels], dtype=bool)
-    kept = ~closed[soft.words] | (soft.labels == names.index(OUTSIDE))
-    return replace(sentence, soft=replace(soft, words=soft.words[kept], labels=soft.labels[kept]))

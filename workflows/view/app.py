@@ -4,6 +4,7 @@ import re
 import secrets
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode
 
@@ -126,7 +127,7 @@ _CORRECTING_PAGES = {"/everywhere": correcting.everywhere}
 _FORMS: Mapping[str, Callable[[Viewer, correcting.Form], None]] = {
     "/correct": correcting.correct,
     "/correct-places": correcting.correct_places,
-    "/settle": correcting.settle,
+    "/settle": partial(correcting.correct_places, settles=True),
     "/flag": correcting.flag,
     "/undo": correcting.undo,
 }

@@ -99,19 +99,16 @@ def correct(viewer: Viewer, form: Form) -> None:
     """
     if form.text("bounds"):
         changes = _stretched(viewer, form)
-        viewer.log.correct(changes, seen=form.number("seen"), generation=form.number("generation"))
-        return
-    if form.text("sentence"):
-        start, end = _selected_words(viewer, form)
+    elif form.text("sentence"):
+        changes = [Change(form.doc_id, *_selected_words(viewer, form), form.label)]
     else:
-        start, end = form.number("start"), form.number("end")
-    change = Change(form.doc_id, start, end, form.label)
-    viewer.log.correct([change], seen=form.number("seen"), generation=form.number("generation"))
+        changes = [Change(form.doc_id, form.number("start"), form.number("end"), form.label)]
+    viewer.log.correct(changes, seen=form.number("seen"), generation=form.number("generation"))
 
 
-def correct_places(viewer: Viewer, form: Form) -> None:
-    """Make the changes that a person has ticked in a list."""
-    changes = [Change.decode(value) for value in form.fields.get("change", ())]
+def correct_places(viewer: Viewer, form: Form, *, settles: bool = False) -> None:
+    """Make the changes that a person has ticked in a list, or that settle a difference."""
+    changes = [Change.decode(value)._replace(settles=settles) for value in form.fields.get("change", ())]
     viewer.log.correct(changes, seen=form.number("seen"), generation=form.number("generation"))
 
 
@@ -332,9 +329,3 @@ def changes(difference: Difference, answer: Sequence[Mark]) -> list[str]:
             kept.append(mark)
             asked.append(Change(doc_id, mark.start, mark.end, None))
     return [change.encoded for change in asked]
-
-
-def settle(viewer: Viewer, form: Form) -> None:
-    """Write that one of the answers is right."""
-    changes = [Change.decode(value)._replace(settles=True) for value in form.fields.get("change", ())]
-    viewer.log.correct(changes, seen=form.number("seen"), generation=form.number("generation"))

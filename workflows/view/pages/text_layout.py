@@ -194,7 +194,7 @@ class ShownWord:
     draft: str = ""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
     """Words of one entity, of a name that is not labelled here though it is elsewhere, or of neither.
 
@@ -206,7 +206,7 @@ class Segment:
         begins, ends: whether the entity begins and ends here, and not in another sentence.
     """
 
-    words: list[ShownWord]
+    words: Sequence[ShownWord]
     entity: IndexedEntity | None = None
     start: int = 0
     end: int = 0
@@ -328,8 +328,8 @@ def _labelled(row: IndexedEntity, sentence: SentenceRow, pieces: Sequence[_Piece
     # What stage one said, if the type or the boundary differs.
     changed = (split_label(piece.token.draft_ner)[1] for piece in pieces if piece.token.changed and row.number >= 0)
     drafts = ("other bounds" if draft == row.label else draft or NO_ENTITY for draft in changed)
-    segment = Segment(
-        words=[],
+    return Segment(
+        words=_shown_words(pieces),
         entity=row,
         start=row.start,
         end=row.end,
@@ -340,33 +340,28 @@ def _labelled(row: IndexedEntity, sentence: SentenceRow, pieces: Sequence[_Piece
         begins=row.start >= sentence.start_char,
         ends=row.end <= sentence.end_char,
     )
-    for piece in pieces:
-        _append(segment.words, piece)
-    return segment
 
 
 def _plain(page: DocumentPage, pieces: Sequence[_Piece], names: KnownNames) -> Iterator[Segment]:
     """Yield the segments of words outside of entities; a name that is labelled elsewhere is one of its own."""
-    start = 0
-    current = Segment(words=[])
+    first = start = 0
     while start < len(pieces):
         name, stop = _unlabelled_name(page, pieces, start, names)
         if name:
-            if current.words:
-                yield current
-            current = Segment(words=[])
+            if first < start:
+                yield Segment(words=_shown_words(pieces[first:start]))
+            first = stop
             note = f"elsewhere in this document {names.labels[name]}" if name in names.labels else "perhaps an entity"
-            note = f"not labelled here; {note}"
-            bounds = pieces[start].token.start_char, pieces[stop - 1].token.end_char
-            segment = Segment(words=[], start=bounds[0], end=bounds[1], name=name, note=note)
-            for piece in pieces[start:stop]:
-                _append(segment.words, piece)
-            yield segment
-        else:
-            _append(current.words, pieces[start])
+            yield Segment(
+                words=_shown_words(pieces[start:stop]),
+                start=pieces[start].token.start_char,
+                end=pieces[stop - 1].token.end_char,
+                name=name,
+                note=f"not labelled here; {note}",
+            )
         start = stop
-    if current.words:
-        yield current
+    if first < start:
+        yield Segment(words=_shown_words(pieces[first:]))
 
 
 def _unlabelled_name(page: DocumentPage, pieces: Sequence[_Piece], start: int, names: KnownNames) -> tuple[str, int]:
@@ -387,17 +382,19 @@ def _unlabelled_name(page: DocumentPage, pieces: Sequence[_Piece], start: int, n
     return normalize_name(" ".join(asked)), start + len(asked)
 
 
-def _append(words: list[ShownWord], piece: _Piece) -> None:
-    """Add a word; one that nothing marks joins the one before it, which saves half the time of a page."""
-    token = piece.token
-    level = band(token.uncertainty or 0.0, UNCERTAIN)
-    draft = split_label(token.draft_ner)[1] if token.changed and token.ner == OUTSIDE else ""
-    if level or draft:
-        note = f"uncertainty {token.uncertainty or 0.0:.2f}"
-        if token.changed:
-            note = f"{note}; stage one said {label_name(token.draft_ner)}, stage two {label_name(token.ner)}"
-        words.append(ShownWord(gap=piece.gap, text=piece.text, level=level, note=note, draft=draft))
-    elif words and not words[-1].note:
-        words[-1] = ShownWord(gap=words[-1].gap, text=f"{words[-1].text}{piece.gap}{piece.text}")
-    else:
-        words.append(ShownWord(gap=piece.gap, text=piece.text))
+def _shown_words(pieces: Iterable[_Piece]) -> list[ShownWord]:
+    """Return words; one that nothing marks joins the one before it, which saves half the time of a page."""
+    words: list[ShownWord] = []
+    for token, gap, text, _ in pieces:
+        level = band(token.uncertainty or 0.0, UNCERTAIN)
+        draft = split_label(token.draft_ner)[1] if token.changed and token.ner == OUTSIDE else ""
+        if level or draft:
+            note = f"uncertainty {token.uncertainty or 0.0:.2f}"
+            if token.changed:
+                note = f"{note}; stage one said {label_name(token.draft_ner)}, stage two {label_name(token.ner)}"
+            words.append(ShownWord(gap=gap, text=text, level=level, note=note, draft=draft))
+        elif words and not words[-1].note:
+            words[-1] = ShownWord(gap=words[-1].gap, text=f"{words[-1].text}{gap}{text}")
+        else:
+            words.append(ShownWord(gap=gap, text=text))
+    return words
