@@ -131,9 +131,13 @@ def open_run(*, experiment: str, name: str, parameters: Mapping[str, object], ta
         parameters: logged as text; MLflow does not allow them to change later.
     """
     client = open_client()
+    from mlflow.entities import Param
+
     with mlflow_errors("the run could not be opened"):
         run_id = client.create_run(_experiment_id(client, experiment), tags=dict(tags), run_name=name).info.run_id
-        _log_parameters(client, run_id, parameters)
+        texts = [Param(key, str(value)[:LONGEST_PARAMETER]) for key, value in parameters.items()]
+        for start in range(0, len(texts), PARAMETERS_A_BATCH):
+            client.log_batch(run_id, params=texts[start : start + PARAMETERS_A_BATCH])
     try:
         yield Run(client, run_id)
     except BaseException as error:
@@ -212,14 +216,6 @@ def _experiment_id(client: Any, name: str) -> str:
     # By default, MLflow puts artifacts into the current folder of the process, not beside the database.
     location = (database.absolute().parent / "mlruns").as_uri() if database is not None else None
     return str(client.create_experiment(name, artifact_location=location))
-
-
-def _log_parameters(client: Any, run_id: str, parameters: Mapping[str, object]) -> None:
-    from mlflow.entities import Param
-
-    texts = [Param(key, str(value)[:LONGEST_PARAMETER]) for key, value in parameters.items()]
-    for start in range(0, len(texts), PARAMETERS_A_BATCH):
-        client.log_batch(run_id, params=texts[start : start + PARAMETERS_A_BATCH])
 
 
 def _git(*arguments: str) -> str | None:

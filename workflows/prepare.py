@@ -45,53 +45,49 @@ _ENDINGS = (".gz", ".zst", ".txt", ".conllu", ".conll", ".v4_gold_conll", "_gold
 _SENTENCES_A_CALL = 1_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrepareJob:
-    """The corpora to check, and what to write.
+def prepare_command(
+    inputs: Sequence[Path], form: GoldFormat, *, output: Path | None, to: GoldForm | None, fix: bool
+) -> Answer:
+    """Check corpora and write them in a clean form, unless a fault is left; the exit code is then 1.
 
-    Attributes:
+    Args:
         inputs: one for each split; a folder means all corpus files in it. The one with `train` in its name, else the
             first, determines the label scheme.
         output: folder that takes a file for each split; None only checks.
         to: if None, CoNLL-U for corpora with trees or parts of speech and CoNLL for others.
         fix: repair faults that have only one likely meaning.
-    """
-
-    inputs: Sequence[Path]
-    form: GoldFormat
-    output: Path | None = None
-    to: GoldForm | None = None
-    fix: bool = False
-
-
-def prepare_command(job: PrepareJob) -> Answer:
-    """Check corpora and write them in a clean form, unless a fault is left; the exit code is then 1.
 
     Raises:
         ConfigError: when the options do not fit the files, or two outputs would have the same name.
         InputError: when a file cannot be read, or a corpus has no sentence.
         StoreError: when there is no space.
     """
-    form = job.form
     if form.label_scheme == "auto" and form.label_column in TAG_COLUMNS:
         form = form.model_copy(update={"label_scheme": TOKENS.name})
-    splits = _read_splits(job, form)
+    splits = _read_splits(inputs, form)
     faults = [fault for split in splits for fault in split.faults]
-    left = [fault for fault in faults if not job.fix or fault.repaired is None]
-    outputs = _outputs(job, splits)
+    left = [fault for fault in faults if not fix or fault.repaired is None]
+    outputs = [] if output is None else _outputs(output, to, splits)
     if not left:
         for split, path in zip(splits, outputs, strict=False):
             _write(split, path, form)
+    held = [_split_values(split, tokens=not form.read_scheme.has_entities) for split in splits]
+    written = [] if left else outputs
     values = {
-        "splits": [_split_values(split, tokens=not form.read_scheme.has_entities) for split in splits],
+        "splits": held,
         "faults": [
             {"file": fault.path, "line": fault.line, "message": fault.message, "repaired": fault.repaired}
             for fault in faults
         ],
         "faults_left": len(left),
-        "written": [] if left else outputs,
+        "written": written,
     }
-    return Answer(values=values, text=_describe(values, faults, job), exit_code=1 if left else 0)
+    described = _describe_faults(faults, len(left), fix=fix)
+    if left and output is not None:
+        described += "; nothing was written"
+    places = table([("written", str(short_path(path))) for path in written])
+    parts = [*_split_tables(held), described, places]
+    return Answer(values=values, text="\n\n".join(filter(None, parts)), exit_code=1 if left else 0)
 
 
 class ParseConfig(Config):
@@ -179,9 +175,9 @@ class _Split:
         return [sentence for document in self.documents for sentence in document.sentences]
 
 
-def _read_splits(job: PrepareJob, form: GoldFormat) -> list[_Split]:
+def _read_splits(inputs: Sequence[Path], form: GoldFormat) -> list[_Split]:
     """Read the training corpus, which determines the label scheme, and the others."""
-    named = zip(_names(job.inputs), job.inputs, strict=True)
+    named = zip(_names(inputs), inputs, strict=True)
     (first, path), *others = sorted(named, key=lambda pair: "train" not in pair[0])
     train = _read(path, first, form)
     form = form.model_copy(update={"label_scheme": train.label_scheme})
@@ -254,13 +250,11 @@ def _plain_name(path: Path) -> str:
     return path.name.removesuffix(".gz").removesuffix(".zst")
 
 
-def _outputs(job: PrepareJob, splits: Sequence[_Split]) -> list[Path]:
-    if job.output is None:
-        return []
+def _outputs(folder: Path, to: GoldForm | None, splits: Sequence[_Split]) -> list[Path]:
     sentences = (sentence for split in splits for sentence in split.sentences)
     rich = any(sentence.heads is not None or sentence.tags is not None for sentence in sentences)
-    suffix = job.to or ("conllu" if rich else "conll")
-    paths = [job.output / f"{split.name}.{suffix}" for split in splits]
+    suffix = to or ("conllu" if rich else "conll")
+    paths = [folder / f"{split.name}.{suffix}" for split in splits]
     inputs = {file.resolve() for split in splits for file in split.files}
     for path in paths:
         if path.resolve() in inputs:
@@ -298,25 +292,20 @@ def _split_values(split: _Split, *, tokens: bool) -> dict[str, Any]:
     }
 
 
-def _describe(values: Mapping[str, Any], faults: Sequence[Fault], job: PrepareJob) -> str:
+def _split_tables(splits: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Format the sizes of the splits, and their most frequent labels."""
     header = ("corpus", "labels in", "documents", "sentences", "words", "labels")
     keys = ("name", "label_scheme", "documents", "sentences", "words")
-    rows = [(*(split[key] for key in keys), sum(split["labels"].values())) for split in values["splits"]]
-    sizes = table(rows, header=header, right=range(2, len(header)))
-    written = table([("written", str(short_path(path))) for path in values["written"]])
-    parts = [sizes, _label_table(values["splits"]), _describe_faults(faults, values["faults_left"], job), written]
-    return "\n\n".join(filter(None, parts))
-
-
-def _label_table(splits: Sequence[Mapping[str, Any]]) -> str:
+    sizes = [(*(split[key] for key in keys), sum(split["labels"].values())) for split in splits]
     counts = [Counter(split["labels"]) for split in splits]
     total = sum(counts, Counter[str]())
     rows = [(label, *(count[label] for count in counts)) for label, _ in total.most_common(SHOWN_LABELS)]
     rest = [f"and {len(total) - SHOWN_LABELS:,} more: --json"] if len(total) > SHOWN_LABELS else []
-    return "\n".join([table(rows, header=("label", *(split["name"] for split in splits))), *rest])
+    labels = "\n".join([table(rows, header=("label", *(split["name"] for split in splits))), *rest])
+    return table(sizes, header=header, right=range(2, len(header))), labels
 
 
-def _describe_faults(faults: Sequence[Fault], left: int, job: PrepareJob) -> str:
+def _describe_faults(faults: Sequence[Fault], left: int, *, fix: bool) -> str:
     if not faults:
         return "no fault"
     lines = [
@@ -325,12 +314,11 @@ def _describe_faults(faults: Sequence[Fault], left: int, job: PrepareJob) -> str
     if len(faults) > SHOWN_FAULTS:
         lines.append(f"and {len(faults) - SHOWN_FAULTS:,} more: --json")
     repairable = sum(fault.repaired is not None for fault in faults)
-    if job.fix:
+    if fix:
         ending = f"{counted(repairable, 'fault')} repaired, {left:,} left"
     else:
         ending = f"--fix repairs {repairable:,} of them, as the arrow says"
-    nothing = "; nothing was written" if left and job.output is not None else ""
-    return "\n".join([counted(len(faults), "fault"), indented("\n".join(lines)), ending + nothing])
+    return "\n".join([counted(len(faults), "fault"), indented("\n".join(lines)), ending])
 
 
 def _parse(parser: Parser, sentences: list[tuple[str, ...]], config: ParserConfig) -> list[tuple[WordAnalysis, ...]]:

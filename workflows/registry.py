@@ -467,27 +467,17 @@ def _find_bundled(name: str) -> ResolvedTagger:
     return _resolved(BUNDLED_FOLDER / name, name=name)
 
 
-def _missing(folder: Path) -> str | None:
-    """Return what the encoders of a tagger lack, which the bundled one does not.
-
-    A tuned encoder is in the tagger's folder and needs the library only.
-    """
+def _resolved(folder: Path, *, name: str, version: str | None = None, digest: str | None = None) -> ResolvedTagger:
+    """Return the tagger in a folder; its digest is taken, unless the files were just checked against it."""
     for encoder in needed_encoders(folder):
+        # A tuned encoder is in the tagger's folder and needs the library only.
         if not encoder.tuned:
             try:
                 find_encoder(encoder.source)
             except EncoderMissingError as error:
-                return str(error)
+                raise ModelError(f"{name}: {error}") from error
         if importlib.util.find_spec("transformers") is None:
-            return f"the library transformers is not installed: {INSTALL_TRANSFORMERS}"
-    return None
-
-
-def _resolved(folder: Path, *, name: str, version: str | None = None, digest: str | None = None) -> ResolvedTagger:
-    """Return the tagger in a folder; its digest is taken, unless the files were just checked against it."""
-    missing = _missing(folder)
-    if missing is not None:
-        raise ModelError(f"{name}: {missing}")
+            raise ModelError(f"{name}: the library transformers is not installed: {INSTALL_TRANSFORMERS}")
     saved = read_saved(folder)
     return ResolvedTagger(
         name=name,

@@ -5,7 +5,6 @@ A mistake in a file or an override is a ConfigError that names the file and the 
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,7 @@ from concord.pipeline.config import AnnotateConfig, OutputConfig, ParserConfig, 
 from concord.pipeline.job import ResolvedJob
 from concord.pipeline.output.output_folder import SETTINGS_NAME, OutputFolder
 from concord.workflows.console import info
-from concord.workflows.job_files import (
-    make_paths_absolute,
-    nested,
-    parse_override,
-    read_yaml,
-    set_value,
-)
+from concord.workflows.job_files import make_paths_absolute, nested, parse_override, read_yaml, set_value
 from concord.workflows.registry import find_entity_tagger
 
 JOB_SUFFIXES = {".yaml", ".yml"}
@@ -96,25 +89,6 @@ def resolve_job(config: AnnotateConfig) -> ResolvedJob:
     return ResolvedJob.of(config, folder, tagger, taken=taken)
 
 
-def settings_of_collection(folder: OutputFolder) -> dict[str, Any]:
-    """Return the settings of the last run over a collection that hold for later ones, by dotted keys; none at first.
-
-    Raises:
-        PlanError: when the output holds a collection that cannot be read.
-    """
-    try:
-        found = read_yaml(folder.metadata / SETTINGS_NAME)
-    except ConfigError:  # not there, or damaged
-        return {} if folder.latest_generation() is None else folder.plan().config.lasting
-    # Whoever wrote the file decides neither where a run works nor what it may do.
-    return {key: value for key, value in found.items() if key in _defaults()}
-
-
-@cache
-def _defaults() -> dict[str, Any]:
-    return AnnotateConfig(input="", output=OutputConfig(path="")).lasting
-
-
 def with_settings_of_collection(config: AnnotateConfig, folder: OutputFolder) -> tuple[AnnotateConfig, dict[str, Any]]:
     """Return a job in which the keys that nobody gave have the values with which the collection was last annotated.
 
@@ -124,12 +98,18 @@ def with_settings_of_collection(config: AnnotateConfig, folder: OutputFolder) ->
     Raises:
         PlanError: when the output holds a collection that cannot be read.
     """
+    defaults = AnnotateConfig(input="", output=OutputConfig(path="")).lasting
+    try:
+        # Whoever wrote the file decides neither where a run works nor what it may do.
+        settings = {key: value for key, value in read_yaml(folder.metadata / SETTINGS_NAME).items() if key in defaults}
+    except ConfigError:  # not there, or damaged
+        settings = {} if folder.latest_generation() is None else folder.plan().config.lasting
     given = flatten(config.model_dump(mode="json", exclude_unset=True))
-    taken = {key: value for key, value in settings_of_collection(folder).items() if key not in given}
+    taken = {key: value for key, value in settings.items() if key not in given}
     if not taken:
         return config, {}
     config = AnnotateConfig.from_mapping(nested({**taken, **given}), where=str(folder.metadata / SETTINGS_NAME))
-    return config, {key: value for key, value in taken.items() if value != _defaults()[key]}
+    return config, {key: value for key, value in taken.items() if value != defaults[key]}
 
 
 class TextConfig(Config):

@@ -71,10 +71,10 @@ def prepare(
     Labels are written in BIO2. If a problem remains, nothing is written and the exit code is 1.
     """
     from concord.pipeline.corpora.corpus_format import GoldFormat
-    from concord.workflows.prepare import PrepareJob, prepare_command
+    from concord.workflows.prepare import prepare_command
 
     destination = None if output == Path("-") else output
-    return prepare_command(PrepareJob(inputs=inputs, form=GoldFormat(**form), output=destination, to=to, fix=fix))
+    return prepare_command(inputs, GoldFormat(**form), output=destination, to=to, fix=fix)
 
 
 @verb(example="concord parse examples/train/train.conllu --output runs/train.parsed.conllu.zst")

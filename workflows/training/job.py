@@ -218,17 +218,24 @@ def init_command(folder: Path, types: Sequence[str]) -> Answer:
     Raises:
         ConfigError: when the folder holds something, or a type is no name of one or is named twice.
     """
-    _check(folder, types)
+    require_new_folder(folder, "the corpora")
+    if not types or len(set(types)) < len(types):
+        raise ConfigError(f"--types: expected different entity types, such as DRUG,DOSE, got {','.join(types)!r}")
+    for kind in types:
+        if not TYPE.fullmatch(kind):
+            raise ConfigError(f"--types: expected names of letters, digits, - and _, such as DRUG,DOSE, got {kind!r}")
     name = re.sub(r"[^\w-]+", "-", folder.absolute().name).strip("-") or "labels"
     shown = {"name": name, "types": ", ".join(types), "first": types[0]}
-    for path, text in _starter_files():
-        if path not in _ONCE:
-            text = "".join(_sample(text, kind, number) for number, kind in enumerate(types))
+    starter = Path(str(files("concord.workflows.training"))) / "starter"
+    written = sorted(path.relative_to(starter).as_posix() for path in starter.rglob("*") if path.is_file())
+    for path in written:
+        template = Template((starter / path).read_text(encoding="utf-8"))
+        if path in _ONCE:
+            text = template.substitute(shown)
         else:
-            text = Template(text).substitute(shown)
+            text = "".join(_sample(template, kind, number) for number, kind in enumerate(types))
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
-    written = sorted(path for path, _ in _starter_files())
     readme = (folder / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"^(concord .*?)  # ", readme, re.MULTILINE)
     rows = [("folder", str(folder)), ("files", ", ".join(written)), ("tagger", "doc_uanet over the bundled encoder")]
@@ -239,23 +246,7 @@ def init_command(folder: Path, types: Sequence[str]) -> Answer:
     )
 
 
-def _check(folder: Path, types: Sequence[str]) -> None:
-    require_new_folder(folder, "the corpora")
-    if not types or len(set(types)) < len(types):
-        raise ConfigError(f"--types: expected different entity types, such as DRUG,DOSE, got {','.join(types)!r}")
-    for kind in types:
-        if not TYPE.fullmatch(kind):
-            raise ConfigError(f"--types: expected names of letters, digits, - and _, such as DRUG,DOSE, got {kind!r}")
-
-
-def _starter_files() -> list[tuple[str, str]]:
-    """Return the relative path and the template of each file."""
-    starter = Path(str(files("concord.workflows.training"))) / "starter"
-    paths = sorted(path for path in starter.rglob("*") if path.is_file())
-    return [(path.relative_to(starter).as_posix(), path.read_text(encoding="utf-8")) for path in paths]
-
-
-def _sample(template: str, kind: str, number: int) -> str:
+def _sample(template: Template, kind: str, number: int) -> str:
     """Return the samples of a type, whose names end unlike those of other types."""
     turn, place = divmod(number, len(_ENDINGS))
-    return Template(template).substitute(TYPE=kind, type=kind.lower(), end=_ENDINGS[place] * (turn + 1))
+    return template.substitute(TYPE=kind, type=kind.lower(), end=_ENDINGS[place] * (turn + 1))
