@@ -59,9 +59,9 @@ def figures(state: Calibrated, observed: Observed) -> dict[str, object]:
     return {
         "tokens": errors(state.words, observed.words),
         "entities": errors(state.entities, observed.entities),
-        "f1": round(found.whole, 2),
-        "f1_of_the_most_certain": {f"{share:.0%}": round(score, 2) for share, score in found.at.items()},
-        "risk_coverage_area": round(found.risk_area, 5),
+        "f1": round(found["score"], 2),
+        "f1_of_the_most_certain": {f"{share}%": round(found[f"at_{share}_percent"], 2) for share in (95, 90)},
+        "risk_coverage_area": round(found["risk_coverage_area"], 5),
     }
 
 

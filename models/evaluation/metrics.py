@@ -138,31 +138,10 @@ COVERAGES = (0.95, 0.9)
 Binning = Literal["mass", "width"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bin:
-    """Predictions of similar probability: their mean probability and the share that is right, each 0..1."""
+def expected_calibration_error(probabilities: np.ndarray, right: np.ndarray, *, binning: Binning = "mass") -> float:
+    """Return the mean gap between confidence and accuracy of bins, weighted by size, 0..1 (Naeini et al., 2015).
 
-    size: int
-    confidence: float
-    accuracy: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Coverage:
-    """The score of the most certain documents."""
-
-    whole: float
-    """Score of all documents, in percent."""
-    at: dict[float, float]
-    """Share of the documents that are kept, 0..1 -> their score, in percent."""
-    risk_area: float
-    """Area under the risk-coverage curve: the mean of 1 - score over all numbers of kept documents, 0..1."""
-
-
-def reliability(probabilities: np.ndarray, right: np.ndarray, *, binning: Binning = "mass") -> list[Bin]:
-    """Split predictions by probability into 15 bins of equal mass or equal width; empty bins are left out.
-
-    Both arrays have shape ``(N,)``; ``right`` is bool.
+    There are 15 bins, of equal mass or equal width. Both arrays have shape ``(N,)``; ``right`` is bool.
     """
     order = np.argsort(probabilities, kind="stable")
     if binning == "mass":
@@ -170,18 +149,12 @@ def reliability(probabilities: np.ndarray, right: np.ndarray, *, binning: Binnin
     else:
         edges = np.searchsorted(probabilities[order], np.linspace(0, 1, BINS + 1)[1:-1], side="right")
         groups = np.split(order, edges)
-    return [
-        Bin(size=len(group), confidence=float(probabilities[group].mean()), accuracy=float(right[group].mean()))
+    gaps = (
+        len(group) * abs(float(probabilities[group].mean()) - float(right[group].mean()))
         for group in groups
         if len(group)
-    ]
-
-
-def expected_calibration_error(probabilities: np.ndarray, right: np.ndarray, *, binning: Binning = "mass") -> float:
-    """Return the mean gap between confidence and accuracy of bins, weighted by size, 0..1 (Naeini et al., 2015)."""
-    bins = reliability(probabilities, right, binning=binning)
-    total = sum(entry.size for entry in bins)
-    return sum(entry.size * abs(entry.confidence - entry.accuracy) for entry in bins) / max(1, total)
+    )
+    return sum(gaps) / max(1, len(right))
 
 
 def brier_score(probabilities: np.ndarray, right: np.ndarray) -> float:
@@ -189,8 +162,10 @@ def brier_score(probabilities: np.ndarray, right: np.ndarray) -> float:
     return float(np.square(probabilities - right).mean()) if len(right) else 0.0
 
 
-def coverage(confidences: np.ndarray, counts: np.ndarray, *, kept: Sequence[float] = COVERAGES) -> Coverage:
-    """Score the most certain documents: the F1 of the sums of their counts.
+def coverage(confidences: np.ndarray, counts: np.ndarray) -> dict[str, float]:
+    """Score all documents and the most certain ones, in percent: the F1 of the sums of their counts.
+
+    The area under the risk-coverage curve is the mean of 1 - score over all numbers of kept documents, 0..1.
 
     Args:
         confidences: of each document, shape ``(D,)``; only their order matters, and ties keep theirs.
@@ -201,11 +176,12 @@ def coverage(confidences: np.ndarray, counts: np.ndarray, *, kept: Sequence[floa
     mentioned = sums[:, 0] + sums[:, 1]
     # Documents without gold and predicted entities have no error.
     scores = np.where(mentioned > 0, 200.0 * sums[:, 2] / np.maximum(mentioned, 1), 100.0)
-    return Coverage(
-        whole=float(scores[-1]),
-        at={share: float(scores[int(np.ceil(share * len(scores))) - 1]) for share in kept},
-        risk_area=float((1 - scores / 100.0).mean()),
-    )
+    kept = {share: float(scores[int(np.ceil(share * len(scores))) - 1]) for share in COVERAGES}
+    return {
+        "score": float(scores[-1]),
+        **{f"at_{round(100 * share)}_percent": score for share, score in kept.items()},
+        "risk_coverage_area": float((1 - scores / 100.0).mean()),
+    }
 
 
 LabelledSentence = tuple[Sequence[str], Sequence[str]]

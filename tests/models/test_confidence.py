@@ -29,7 +29,8 @@ from concord.models.data.outputs import PredictOptions, known_numbers
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError, ModelError
-from concord.models.evaluation.metrics import coverage, expected_calibration_error, reliability
+from concord.models.evaluation import metrics
+from concord.models.evaluation.metrics import coverage, expected_calibration_error
 from concord.models.labels import BIO, BIOES, TOKENS, LabelScheme, Span, encode_spans
 from concord.models.taggers.base import Tagger
 from concord.models.training import fit_calibration as calibrating
@@ -276,21 +277,25 @@ def test_word_labels_are_observed_and_calibrated(build: Build) -> None:
 def test_calibration_error_equals_that_computed_by_hand() -> None:
     probabilities = np.asarray([0.1] * 10 + [0.9] * 10)
     right = np.asarray([True] * 3 + [False] * 7 + [True] * 8 + [False] * 2)
-    (low, high) = reliability(probabilities, right, binning="width")
-    assert (low.size, low.confidence, low.accuracy) == pytest.approx((10, 0.1, 0.3))
-    assert (high.size, high.confidence, high.accuracy) == pytest.approx((10, 0.9, 0.8))
     assert expected_calibration_error(probabilities, right, binning="width") == pytest.approx(0.15)
     assert expected_calibration_error(np.zeros(0), np.zeros(0, bool)) == 0
-    assert [entry.size for entry in reliability(np.linspace(0, 1, 30), np.ones(30, bool))] == [2] * 15
-    assert reliability(np.asarray([0.0, 1.0]), np.asarray([True, True]), binning="width")[1].confidence == 1.0
+    # The gaps of two right and two wrong predictions add up across bins, and cancel out within one.
+    both = np.asarray([0.4, 0.6] * 15)
+    assert expected_calibration_error(both, both > 0.5, binning="width") == pytest.approx(0.4)
+    assert expected_calibration_error(np.full(30, 0.5), np.asarray([True, False] * 15)) == 0
+    assert expected_calibration_error(np.asarray([0.0, 1.0]), np.asarray([True, True]), binning="width") == 0.5
 
 
-def test_coverage_keeps_the_most_certain_documents() -> None:
+def test_coverage_keeps_the_most_certain_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "COVERAGES", (0.75, 0.5))
     counts = np.asarray([[1, 1, 0], [2, 2, 2], [0, 0, 0], [4, 4, 2]])
-    found = coverage(np.asarray([-9.0, -1.0, -2.0, -3.0]), counts, kept=(0.75, 0.5))
-    assert found.whole == pytest.approx(100 * 8 / 14)
-    assert found.at == {0.75: pytest.approx(100 * 8 / 12), 0.5: 100.0}
-    assert found.risk_area == pytest.approx((0 + 0 + 1 / 3 + 3 / 7) / 4)
+    found = coverage(np.asarray([-9.0, -1.0, -2.0, -3.0]), counts)
+    assert found == {
+        "score": pytest.approx(100 * 8 / 14),
+        "at_75_percent": pytest.approx(100 * 8 / 12),
+        "at_50_percent": 100.0,
+        "risk_coverage_area": pytest.approx((0 + 0 + 1 / 3 + 3 / 7) / 4),
+    }
 
 
 SENTENCE = Sentence(words=("Ada", "saw", "Rome"), labels=("B-PER", "O", "B-LOC"))

@@ -249,13 +249,8 @@ def _figures(observed: Observed, after: Calibrated, tagger: Tagger) -> Figures:
     figures = {"tokens": {name: _errors(state.words, words) for name, state in states.items()}}
     if tagger.vocabulary.scheme.has_entities:
         figures["entities"] = {name: _errors(state.entities, entities) for name, state in states.items()}
-    return figures | {"coverage": {name: _coverage(observed, state) for name, state in states.items()}}
-
-
-def _coverage(observed: Observed, state: Calibrated) -> dict[str, float | None]:
-    scores = coverage(state.document_confidences(observed), observed.counts)
-    shares = {f"at_{round(100 * share)}_percent": score for share, score in scores.at.items()}
-    return {"score": scores.whole, **shares, "risk_coverage_area": scores.risk_area}
+    confidences = {name: state.document_confidences(observed) for name, state in states.items()}
+    return figures | {"coverage": {name: coverage(own, observed.counts) for name, own in confidences.items()}}
 
 
 def _errors(probabilities: np.ndarray, right: np.ndarray) -> dict[str, float | None]:
