@@ -203,7 +203,7 @@ class Bert:
         self._epsilon: float = config["layer_norm_eps"]
         self._weights = dict(weights)
         self._device = weights["embeddings.LayerNorm.weight"].device
-        self._table = table or partial(_look_up, weights["embeddings.word_embeddings.weight"])
+        self._table = table or partial(embedding, weight=weights["embeddings.word_embeddings.weight"])
         for layer in range(self._layers):
             for kind in ("weight", "bias"):
                 # One product of matrices is faster than three.
@@ -287,10 +287,6 @@ class Bert:
     def _normalize(self, name: str, states: Tensor) -> Tensor:
         weight, bias = (self._weights[f"{name}.LayerNorm.{kind}"] for kind in ("weight", "bias"))
         return layer_norm(states, weight.shape, weight, bias, self._epsilon)
-
-
-def _look_up(rows: Tensor, numbers: Tensor) -> Tensor:
-    return embedding(numbers, rows)
 
 
 def read_bert(

@@ -7,7 +7,7 @@ state, which knows the sentence already; the trees from LSTMs, which know its or
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from pydantic import Field
@@ -72,13 +72,6 @@ class Words:
         return padded.flatten(0, 1).index_select(0, self.cells)
 
 
-class _Products(NamedTuple):
-    """The largest products in int8: that of the states, and those of what the LSTMs read."""
-
-    hidden: Int8Linear
-    lstms: Sequence[Int8Linear]
-
-
 class BiaffineNetwork(nn.Module):
     """The network. Without gradient on a CPU its LSTMs are scanned, and what they read is multiplied in int8.
 
@@ -105,32 +98,33 @@ class BiaffineNetwork(nn.Module):
         self.relation_words = nn.Linear(both, config.relation_units)
         self.relation_heads = nn.Linear(both, config.relation_units, bias=False)
         self.relations = nn.Linear(config.relation_units, len(config.relations))
-        self._products: _Products | None = None
+        self._products: list[Int8Linear] | None = None
+        """The largest products in int8: that of the states, and those of what the LSTMs read."""
 
     def read(self, states: Tensor, words: Words, *, trees: bool = True) -> tuple[Tensor, Tensor | None]:
         """Return scores of tags, ``(N, tags)``, and what the trees are read from, ``(B, 1 + T, 2 * lstm)``.
 
         The states have the shape ``(N, width)``. In each sentence the root comes first. None without trees.
         """
-        linear = self.hidden if self._products is None else self._products.hidden
+        linear = self.hidden if self._products is None else self._products[0]
         hidden = self.dropout(linear(self.dropout(states * self.scale)).relu_())
         tags = self.tags(hidden)
         if not trees:
             return tags, None
         rows, padded = hidden, hidden
-        for number, lstm in enumerate((self.first, self.second)):
+        for number, lstm in enumerate((self.first, self.second), start=1):
             if self._products is None:
                 padded = lstm_states(lstm, words.pad(rows), words.lengths)
             else:
-                projected = self._products.lstms[number](rows).unflatten(1, (len(DIRECTIONS), -1))
+                projected = self._products[number](rows).unflatten(1, (len(DIRECTIONS), -1))
                 padded = scan(lstm, projected, words.index, words.lengths)
             rows = self.dropout(words.rows(padded))
         return tags, torch.cat([self.root.expand(len(padded), 1, -1), words.pad(rows)], dim=1)
 
     def round_products(self) -> None:
         """Multiply in int8 from now on, for inference on a CPU."""
-        lstms = [Int8Linear(*input_weights(lstm)) for lstm in (self.first, self.second)]
-        self._products = _Products(Int8Linear(self.hidden.weight, self.hidden.bias), lstms)
+        products = (self.hidden.weight, self.hidden.bias), input_weights(self.first), input_weights(self.second)
+        self._products = [Int8Linear(*weights) for weights in products]
 
     def arc_scores(self, contexts: Tensor) -> Tensor:
         """Score every word (row) with every head (column, the root first); ``(B, 1 + T, D)`` to ``(B, T, 1 + T)``."""

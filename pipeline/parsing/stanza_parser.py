@@ -11,7 +11,6 @@ word. ``spanning_tree`` finds the best tree.
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
 
 from typing_extensions import override
 
@@ -32,24 +31,20 @@ logger = logging.getLogger(__name__)
 class StanzaParser(Parser):
     """A Stanza pipeline.
 
-    Args:
-        shortcuts: ``off`` calls Stanza's own processors, for comparison: the same output, much slower.
-
     Raises:
         ModelError: when the package is not installed or does not load.
         ConfigError: when there is no such device.
     """
 
-    def __init__(self, config: ParserConfig, *, shortcuts: Literal["auto", "off"] = "auto") -> None:
+    def __init__(self, config: ParserConfig) -> None:
         package = self._package = find_package(config)
         super().__init__(identity=identity_of(config, package), needs_spaces=config.package in EMBEDDED_PACKAGES)
         nlp = load_pipeline(package, device=pick_device(config.device, key="parser.device"))
-        obstacle = obstacle_to_shortcuts(nlp) if shortcuts == "auto" else None
-        if obstacle is not None:
+        kind: type[PlainStanza] = FastStanza if "pos" in package.processors else FastTokenizer
+        if obstacle := obstacle_to_shortcuts(nlp):
             logger.warning("Parsing without shortcuts, at a fraction of the speed: %s", obstacle)
-        is_fast = shortcuts == "auto" and obstacle is None
-        fast = FastStanza if "pos" in package.processors else FastTokenizer
-        self._stanza = fast(nlp) if is_fast else PlainStanza(nlp)
+            kind = PlainStanza
+        self._stanza = kind(nlp)
 
     @override
     def _tokenize(self, views: Sequence[str], on_batch: OnBatch | None) -> list[list[list[Token]]]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from concord_testing.parses import plain_parser
 from stanza.models.common.pretrain import Pretrain, PretrainedWordVocab
 
 from concord.pipeline.config import ParserConfig
@@ -118,7 +119,7 @@ def test_concord_and_stanza_read_the_package_alike(trained: tuple[Any, Path]) ->
     pack(folder, commands.EARLIER, folder / "package")
     config = ParserConfig(package="compact", directory=str(folder / "package"))
     document = Document(doc_id="a", text="Dogs bark. Cats, too, bark.", source_uri="a.txt", source_position=0)
-    fast, plain = (StanzaParser(config, shortcuts=how).parse([document]) for how in ("auto", "off"))
+    fast, plain = (load(config).parse([document]) for load in (StanzaParser, plain_parser))
     assert isinstance(fast[0], ParsedDocument)
     assert fast == plain
     assert [word.head for word in fast[0].sentences[0].words] == [2, 0, 2]

@@ -1,6 +1,7 @@
 """The bundled parser, loaded once for all tests of these files."""
 
 import pytest
+from concord_testing.parses import plain_parser
 
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.parsing.stanza_parser import StanzaParser
@@ -15,4 +16,4 @@ def parser() -> StanzaParser:
 @pytest.fixture(scope="session")
 def plain() -> StanzaParser:
     """Return the same without shortcuts: Stanza's own processors."""
-    return StanzaParser(ParserConfig(), shortcuts="off")
+    return plain_parser(ParserConfig())

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from concord_testing.finished_runs import null_columns
-from concord_testing.parses import ODD, check_parse, check_tokens, documents_of, parse_text
+from concord_testing.parses import ODD, check_parse, check_tokens, documents_of, parse_text, plain_parser
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -137,7 +137,7 @@ def test_what_is_left_out_is_null_and_not_loaded_and_all_else_stays(
     config = ParserConfig.from_mapping(dict.fromkeys(left_out, False))
     unused = {"trees": {"depparse"}, "tags": {"pos", "lemma"}}
     loaded = {"tokenize", "mwt", "pos", "lemma", "depparse"}.difference(*(unused[part] for part in left_out))
-    plain = StanzaParser(config, shortcuts="off")
+    plain = plain_parser(config)
     assert set(stanza_packages.find_package(config).processors) == set(plain._stanza._nlp.processors) == loaded
     documents = documents_of([*PROSE[:3], ODD["long_token"], ODD["decomposed"], ODD["empty"]])
     short = StanzaParser(config).parse(documents)

@@ -3,9 +3,20 @@
 from collections.abc import Sequence
 
 from concord.models.data.sentence import visible
+from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import DeadLetter, Document, ParsedDocument, ParsedSentence
 from concord.pipeline.parsing.parser import Parser
+from concord.pipeline.parsing.stanza_parser import StanzaParser
+from concord.pipeline.parsing.stanza_pipeline import PlainStanza
 from concord.pipeline.parsing.tokens import parser_view
+
+
+def plain_parser(config: ParserConfig) -> StanzaParser:
+    """Return a parser without shortcuts: Stanza's own processors."""
+    parser = StanzaParser(config)
+    parser._stanza = PlainStanza(parser._stanza._nlp)
+    return parser
+
 
 ODD = {
     "empty": "",
