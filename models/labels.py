@@ -47,16 +47,6 @@ def decode_spans(labels: Sequence[str], scheme: SpanScheme) -> tuple[Span, ...]:
     return _decode_bio(labels) if scheme == "BIO" else _decode_bioes(labels)
 
 
-def decode_pieces(labels: Sequence[str], scheme: SpanScheme) -> tuple[Span, ...]:
-    """Decode the spans of a part of a label sequence, including those cut off at its ends."""
-    first, last = (split_label(label) for label in (labels[0], labels[-1]))
-    before = [f"B-{first[1]}"] if first[0] in {"I", "E"} else []
-    after = [f"E-{last[1]}"] if scheme == "BIOES" and last[0] in {"B", "I"} else []
-    shift, length = len(before), len(labels)
-    spans = decode_spans([*before, *labels, *after], scheme)
-    return tuple(Span(max(0, span.start - shift), min(span.end - shift, length), span.label) for span in spans)
-
-
 def encode_spans(spans: Iterable[Span], length: int, scheme: SpanScheme) -> tuple[str, ...]:
     """Encode disjoint spans as labels; raise ValueError if spans overlap or exceed the sentence."""
     labels = [OUTSIDE] * length
@@ -171,12 +161,8 @@ class LabelScheme:
         """Convert gold labels to this scheme; malformed pieces of entities become ``O``."""
         return tuple(labels) if self.spans is None else convert_labels(labels, source="BIO", target=self.spans)
 
-    def to_gold(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """Convert labels of this scheme to the form of gold labels; malformed pieces of entities become ``O``."""
-        return tuple(labels) if self.spans is None else convert_labels(labels, source=self.spans, target="BIO")
-
     def decode(self, labels: Sequence[str]) -> tuple[tuple[str, ...], tuple[Span, ...]]:
-        """Return ``to_gold`` and ``entities`` of labels of this scheme."""
+        """Return labels of this scheme in the form of gold labels, without malformed pieces, and the entities."""
         spans = self.entities(labels)
         return encode_spans(spans, len(labels), "BIO") if self.has_entities else tuple(labels), spans
 
@@ -192,7 +178,14 @@ class LabelScheme:
 
     def entity_pieces(self, labels: Sequence[str]) -> tuple[Span, ...]:
         """Decode the entities of a part of a sentence, including those cut off at its ends."""
-        return () if self.spans is None else decode_pieces(labels, self.spans)
+        if self.spans is None:
+            return ()
+        first, last = (split_label(label) for label in (labels[0], labels[-1]))
+        before = [f"B-{first[1]}"] if first[0] in {"I", "E"} else []
+        after = [f"E-{last[1]}"] if self.spans == "BIOES" and last[0] in {"B", "I"} else []
+        shift, length = len(before), len(labels)
+        spans = decode_spans([*before, *labels, *after], self.spans)
+        return tuple(Span(max(0, span.start - shift), min(span.end - shift, length), span.label) for span in spans)
 
     def continuation(self, entity_type: str) -> str | None:
         """Return the label by which the next word would prolong an entity; None if the entity's own labels end it."""

@@ -265,10 +265,6 @@ class TwoStreamEncoder(RelativeTransformer):
         super().__init__(config)
         self.label_attention = RelativeAttention(config)
 
-    def read_labels(self, words: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Run the last layer; return the states from words and the context from labels, all ``(B, T, width)``."""
-        return self.last(words, mask), self.label_attention(words, labels, mask)
-
     @override
     def attentions(self) -> dict[str, nn.Module]:
         return super().attentions() | {"drafts": self.label_attention.dropout}

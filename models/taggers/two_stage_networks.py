@@ -349,9 +349,10 @@ class RefineNetwork(nn.Module):
             labels = remembered
         elif remembered is not None:
             labels = self.merge_labels(torch.cat([labels, remembered], dim=-1))
+        found = self.encoder.last(words, mask)
         if labels is not None and isinstance(self.encoder, TwoStreamEncoder):
-            return torch.cat(self.encoder.read_labels(words, labels, mask), dim=-1)
-        return self.encoder.last(words, mask)
+            found = torch.cat([found, self.encoder.label_attention(words, labels, mask)], dim=-1)
+        return found
 
     def _run_as_in_the_paper(
         self, words: Tensor, labels: Tensor | None, mask: Tensor, memory: MemoryContents | None

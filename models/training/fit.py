@@ -33,7 +33,6 @@ from concord.models.training.fit_calibration import (
     best_threshold,
     label_sequences,
     labels_at,
-    mean_curve,
     sweep_threshold,
 )
 
@@ -154,12 +153,6 @@ def build_optimizers(
     if set(groups) != set(configs):
         raise ConfigError(f"fit.optimizers: expected the groups {sorted(groups)}, got {sorted(configs)}")
     return {name: _build(parameters, configs[name], layers_above or {}) for name, parameters in groups.items()}
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of every parameter to this rate times the factor of its layer."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate * group["layer_factor"]
 
 
 def learning_rate(config: OptimizerConfig, *, epoch: int, step: int, steps: int) -> float:
@@ -362,18 +355,13 @@ def fit(
     return FitResult(best=best, epochs=tuple(history), bundle=folder / BUNDLE_NAME)
 
 
-def _train_lstm_in_bf16(device: torch.device) -> None:
-    """Train a tiny LSTM for one step in bfloat16."""
+def check_bf16(device: torch.device) -> None:
+    """Raise ConfigError if a processor, with this build of torch, cannot train a tiny LSTM in bfloat16."""
     lstm = torch.nn.LSTM(1, 1, batch_first=True, bidirectional=True).to(device)
-    with torch.autocast(device.type, dtype=torch.bfloat16):
-        states, _ = lstm(torch.zeros(1, 2, 1, device=device))
-    states.float().sum().backward()
-
-
-def check_bf16(device: torch.device, *, probe: Callable[[torch.device], None] = _train_lstm_in_bf16) -> None:
-    """Raise ConfigError if a processor, with this build of torch, cannot train in bfloat16."""
     try:
-        probe(device)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            states, _ = lstm(torch.zeros(1, 2, 1, device=device))
+        states.float().sum().backward()
     except RuntimeError as error:
         reason = str(error).partition(".")[0]
         raise ConfigError(
@@ -392,7 +380,7 @@ def _score(tagger: Tagger, dev: Sequence[Documents]) -> tuple[dict[str, float], 
     threshold = None
     if tagger.threshold is not None:
         curves = [sweep_threshold(table, corpus, tagger.vocabulary) for table, corpus in zip(tables, dev, strict=True)]
-        threshold = best_threshold(mean_curve(curves))
+        threshold = best_threshold(curves)
         tagger.set_threshold(threshold)
     scores = [
         _score_corpus(table, corpus, tagger, threshold=threshold) for table, corpus in zip(tables, dev, strict=True)
@@ -519,7 +507,8 @@ class _Trainer:
         """Take a step, and return what returns the loss."""
         for name, optimizer in self._optimizers.items():
             rate = learning_rate(self._config.optimizers[name], epoch=epoch, step=self._step, steps=self._steps)
-            set_learning_rate(optimizer, rate)
+            for group in optimizer.param_groups:
+                group["lr"] = rate * group["layer_factor"]
             optimizer.zero_grad(set_to_none=True)
         with self._tagger.autocast(self._config.precision):
             loss = self._tagger.loss(batch)

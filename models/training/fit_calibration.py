@@ -70,14 +70,13 @@ def sweep_threshold(
     return {threshold: score(labels_at(table, threshold)) for threshold in grid}
 
 
-def mean_curve(curves: Sequence[Mapping[float, float]]) -> dict[float, float]:
-    """Return the mean score of several corpora at each threshold of the grid."""
-    return {threshold: sum(curve[threshold] for curve in curves) / len(curves) for threshold in curves[0]}
+def best_threshold(curves: Sequence[Mapping[float, float]]) -> float:
+    """Return the threshold of the best mean score; ties go to the largest one, which refines the fewest words.
 
-
-def best_threshold(curve: Mapping[float, float]) -> float:
-    """Return the threshold of the best score; ties go to the largest one, which refines the fewest words."""
-    return max(curve, key=lambda threshold: (curve[threshold], threshold))
+    Args:
+        curves: of each corpus, as ``sweep_threshold`` returns them.
+    """
+    return max(curves[0], key=lambda threshold: (sum(curve[threshold] for curve in curves) / len(curves), threshold))
 
 
 def labels_at(table: TokenTable, threshold: float) -> torch.Tensor:
@@ -91,7 +90,7 @@ def label_sequences(
     """Turn a column of a token table into one label sequence per sentence, in the notation of gold labels."""
     names = (vocabulary.labels[number] for number in labels.tolist())
     lengths = [len(sentence.words) for document in documents for sentence in document]
-    return [vocabulary.scheme.to_gold(list(islice(names, length))) for length in lengths]
+    return [vocabulary.scheme.decode(list(islice(names, length)))[0] for length in lengths]
 
 
 def _accuracy(documents: Sequence[Sequence[Sentence]], vocabulary: Vocabulary) -> Callable[[torch.Tensor], float]:

@@ -35,17 +35,13 @@ def language_of(text: str) -> Language | None:
 # Each document is classified when it is parsed, and again when its rows are made.
 @lru_cache(maxsize=1_024)
 def _classify(sample: str) -> Language | None:
-    code, confidence = _identifier().classify(sample)
+    code, confidence = load_languages().classify(sample)
     return Language(code, confidence) if confidence >= _SURE and code != _NOTHING_TO_READ else None
 
 
-def load_languages() -> None:
-    """Load the model now, so that the first text need not wait for it."""
-    _identifier()
-
-
 @cache
-def _identifier() -> "LanguageIdentifier":
+def load_languages() -> "LanguageIdentifier":
+    """Load the model, once: before the first text, or when it comes."""
     # Its model takes most of a second to unpack, and a single text in memory may not need it.
     import numpy as np
     from py3langid.langid import MODEL_DIR, MODEL_FILE, LanguageIdentifier

@@ -87,7 +87,9 @@ def write_report(folder: OutputFolder) -> OutputPath:
     check_equation(collection.manifest, where=str(collection.output))
     path = folder.metadata / REPORT_NAME
     with folder.writing():
-        write_page(path, _render(collection, read_stats(folder)), staging=folder.staging)
+        html = _render(collection, read_stats(folder))
+        with store_errors(path):
+            write_atomically(path, html.encode("utf-8", "backslashreplace"), staging=folder.staging)
     return path
 
 
@@ -108,12 +110,6 @@ def type_colours(types: Iterable[str]) -> dict[str, int]:
 def load_template(package: str, name: str) -> "Template":
     """Return a template that lies in a package or a folder of it, as in ``report.html.j2``."""
     return _environment().get_template(f"{package}/{name}")
-
-
-def write_page(path: OutputPath, html: str, *, staging: Path | None) -> None:
-    """Atomically write a page, replacing any existing file; StoreError if there is no space."""
-    with store_errors(path):
-        write_atomically(path, html.encode("utf-8", "backslashreplace"), staging=staging)
 
 
 def format_count(value: int) -> str:

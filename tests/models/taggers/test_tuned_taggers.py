@@ -26,7 +26,6 @@ from concord.models.training.fit import (
     OptimizerConfig,
     build_optimizers,
     fit,
-    set_learning_rate,
 )
 from concord.models.words.encoder_config import DIFFERENCE_NAME, ENCODER_NAME
 from concord.workflows.training.job import read_train_config
@@ -203,11 +202,10 @@ def test_layers_have_own_learning_rates_and_vectors_no_weight_decay(build: Build
     optimizers = build_optimizers(tagger.parameter_groups(), configs, layers_above=tagger.tuned_encoder.layers_above())
     (plain,) = optimizers["tagger"].param_groups
     assert (plain["lr"], plain["weight_decay"]) == (0.3, 0.0)
-    set_learning_rate(optimizers["encoder"], 0.1)
     found = {id(weight): group for group in optimizers["encoder"].param_groups for weight in group["params"]}
     for name, parameter in tagger.tuned_encoder.named_parameters():
         rate = 0.05 if ".layer.0." in name else 0.1 if ".layer.1." in name else 0.025
-        assert found[id(parameter)]["lr"] == pytest.approx(rate), name
+        assert 0.1 * found[id(parameter)]["layer_factor"] == pytest.approx(rate), name
         is_vector = name.endswith("bias") or "LayerNorm" in name
         assert found[id(parameter)]["weight_decay"] == (0.0 if is_vector else 0.01), name
 

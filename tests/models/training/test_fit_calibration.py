@@ -25,7 +25,7 @@ def test_threshold_grid_ranges_from_all_refined_to_none() -> None:
 
 
 def test_best_threshold_of_a_tie_is_the_one_that_refines_least() -> None:
-    assert best_threshold({-1.0: 5.0, 0.2: 9.0, 0.4: 9.0}) == 0.4
+    assert best_threshold([{-1.0: 5.0, 0.2: 9.0, 0.4: 9.0}]) == 0.4
 
 
 def population(documents: int, seed: int = 1) -> list[np.ndarray]:

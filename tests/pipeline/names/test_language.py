@@ -45,5 +45,5 @@ def test_the_model_is_read_without_a_temporary_file(monkeypatch: pytest.MonkeyPa
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(tempfile, "TemporaryFile", no_room)
-    language._identifier.cache_clear()
+    language.load_languages.cache_clear()
     language.load_languages()
