@@ -15,6 +15,7 @@ from concord.pipeline.corrections.correction import Correction, corrections_dige
 from concord.pipeline.errors import IntegrityError, PlanError
 from concord.pipeline.identity import find_differences
 from concord.pipeline.job import ResolvedJob
+from concord.pipeline.output.generations import Generation
 from concord.pipeline.output.schema import SCHEMA_VERSION
 from concord.pipeline.plan import Changes, Piece, Plan, RowsToCopy, Shard, Source
 from concord.pipeline.planning.input_diff import (
@@ -69,6 +70,12 @@ class Planner:
         """Read the latest plan of the output folder; documents that differ are named only with ``name_documents``."""
         self._job, self._config, self._folder = job, job.config, job.folder
         self._latest = job.folder.plan() if job.folder.latest_generation() is not None else None
+        self._current: Generation | None = None
+        with suppress(IntegrityError):  # where it is broken, plans and commit records say the same
+            self._current = job.folder.generations.current()
+        if self._current is not None and (self._latest is None or self._latest.generation < self._current.number):
+            # Its plan is gone from the others.
+            self._latest = self._current.plan()
         self._name_documents = name_documents
         self.named: defaultdict[str, list[str]] = defaultdict(list)
         self._corrections = current_corrections(read_log_of(job.folder.output))
@@ -83,20 +90,18 @@ class Planner:
             InputError: when there is nothing to read, or when none of the first records has a text.
             StoreError, ConfigError, IntegrityError: when input or existing output cannot be read.
         """
-        folder, latest, manifest = self._folder, self._latest, None
-        with suppress(IntegrityError):  # of a broken one, plans and commit records say the same
-            manifest = folder.manifest()
+        latest, current = self._latest, self._current
         if latest is None:
             return self._plan(0)
         if latest.config.input != self._config.input and not self._config.accept_input:
             raise PlanError(
-                f"{folder.output}: holds the annotation of {latest.config.input}, this job reads "
+                f"{self._folder.output}: holds the annotation of {latest.config.input}, this job reads "
                 f"{self._config.input}: choose another --output, or --set accept_input=true if the collection should "
                 "follow the new input"
             )
-        if manifest is not None and manifest.generation == latest.generation:
+        if current is not None and current.number == latest.generation:
             return self._follow(latest)
-        base = folder.plan(manifest.generation) if manifest is not None else None
+        base = current.plan() if current is not None else None
         again = self._plan(latest.generation, base=base)
         if again.digest == latest.digest:
             return again

@@ -324,6 +324,21 @@ def test_lost_part_of_a_generation_is_restored_and_no_other_shard_is_touched(
     assert_equals_one_run(archive, report)
 
 
+@pytest.mark.parametrize("lost", ["_run", "_run/plans", "generations/000001", "generations/000001/manifest.json"])
+def test_run_goes_on_where_plans_or_the_newest_generation_are_lost(archive: Path, lost: str) -> None:
+    config = job(archive, output={"path": str(archive.parent / "out"), "keep": 2})
+    for generation in range(2):
+        (archive / f"z{generation}.txt").write_text(f"Dora went {generation} times.")
+        report = runs.run_job(config)
+    place = runs.folder_of(report) / lost
+    if place.is_dir():
+        shutil.rmtree(place)
+    else:
+        place.unlink()
+    assert_equals_one_run(archive, runs.run_job(config))
+    assert not runs.run_job(config).annotated
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_commits_of_an_interrupted_run_are_reused_when_the_input_changes_again(
     archive: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
