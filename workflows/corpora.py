@@ -10,8 +10,8 @@ import json
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
-from typing import Literal, Self
+from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -246,11 +246,6 @@ class CorpusFile(Config):
     """The file's name with its folder's."""
     sha256: str
 
-    @classmethod
-    def of(cls, path: str) -> Self:
-        """Hash a file, given by its path or URL."""
-        return cls(name="/".join(PurePath(path).parts[-2:]), sha256=file_sha256(path))
-
 
 class SeenDocuments(Config):
     """The documents that a bundle has seen in one role."""
@@ -328,7 +323,7 @@ class Overlap:
 
 def describe_part(role: Role, paths: Iterable[str], documents: Iterable[Sequence[Sentence]]) -> SeenDocuments:
     """Return the part for corpora whose documents have been read."""
-    files = [CorpusFile.of(path) for path in dict.fromkeys(paths)]
+    files = [CorpusFile(name=short_names([path]), sha256=file_sha256(path)) for path in dict.fromkeys(paths)]
     return SeenDocuments(role=role, files=files, documents=sorted(set(_hashes(documents))))
 
 

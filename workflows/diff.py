@@ -24,8 +24,8 @@ from concord.pipeline.output.tables import without_candidates
 from concord.pipeline.storage.output_paths import OutputPath
 from concord.workflows.console import Answer, counted, indented, table
 
-KINDS = ("same", "different", "only_first", "only_second")
 KIND_NAMES = {"same": "the same", "different": "different", "only_first": "only in A", "only_second": "only in B"}
+KINDS = tuple(KIND_NAMES)
 SHOWN_LABELS = 20
 SHOWN_NAME = 40
 SHOWN_IDS = 120
@@ -65,39 +65,10 @@ class EntityDifferences:
             changes = pa.concat_tables([self.changes, changes])
         self.changes = changes.take(pc.sort_indices(changes, _ORDER).slice(0, self.listed))
 
-    def count(self, *kinds: str) -> int:
-        """Return how many entities are of some kinds."""
-        return sum(count for (kind, *_), count in self.labels.items() if kind in kinds)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Diff:
-    """The differences between two annotated collections, A and B.
-
-    Attributes:
-        settings: the differences between the parsers, taggers and settings, one a line.
-        documents: how many have the same text in both, have different texts, or are only in A or B.
-        listed: the first ids of each kind but those with the same text, sorted.
-    """
-
-    first: Collection
-    second: Collection
-    settings: Sequence[str]
-    documents: Mapping[str, int]
-    listed: Mapping[str, Sequence[str]]
-    entities: EntityDifferences
-
     @property
-    def verdict(self) -> str:
-        """The result in one sentence."""
-        same = self.documents["same"]
-        if not same:
-            return "A and B have no document with the same text"
-        compared = f"{counted(same, 'document')} with the same text"
-        changed, total = (self.entities.count(*kinds) for kinds in (KINDS[1:], KINDS))
-        if not changed:
-            return f"no entity differs in {compared}"
-        return f"{changed:,} of {total:,} entities differ, in {self.entities.changed_documents:,} of {compared}"
+    def kinds(self) -> dict[str, int]:
+        """How many entities are of each kind."""
+        return {kind: sum(count for key, count in self.labels.items() if key[0] == kind) for kind in KINDS}
 
 
 def diff_collections(first: OutputPath, second: OutputPath, *, listed: int) -> Answer:
@@ -110,41 +81,67 @@ def diff_collections(first: OutputPath, second: OutputPath, *, listed: int) -> A
         PlanError: when the schema versions differ.
         IntegrityError: when a part cannot be read.
     """
-    diff = _compare(open_collection(first), open_collection(second), listed=listed)
-    return Answer(values=_values(diff), text=_describe(diff))
-
-
-def _compare(left: Collection, right: Collection, *, listed: int) -> Diff:
+    left, right = open_collection(first), open_collection(second)
     if left.manifest.schema_version != right.manifest.schema_version:
         raise PlanError(
             f"{left.output} has version {left.manifest.schema_version} of the schema, {right.output} version "
             f"{right.manifest.schema_version}: expected the same; annotate one of them again"
         )
-    counts, listed_ids, same = _compare_documents(left, right, listed=listed)
-    entities = EntityDifferences(listed=listed)
-    # A and B are mostly cut alike: the next pair often needs one of the same shards.
-    read_left, read_right = (lru_cache(maxsize=1)(partial(_read_entities, side)) for side in (left, right))
-    for first_shard, second_shard, ids in _shard_pairs(same):
-        entities.add(_of_documents(read_left(first_shard), ids), _of_documents(read_right(second_shard), ids))
-    return Diff(
-        first=left,
-        second=right,
-        settings=find_differences(left.plan.row_settings, right.plan.row_settings),
-        documents=counts,
-        listed=listed_ids,
-        entities=entities,
-    )
+    documents, listed_ids, same = _compare_documents(left, right, listed=listed)
+    found = _compare_entities(left, right, same, listed=listed)
+    changes = [] if found.changes is None else found.changes.to_pylist()
+    labels = sorted(found.labels.items(), key=lambda item: (-item[1], *map(str, item[0])))
+    # They depend on nothing but the bytes of the two collections.
+    values: dict[str, Any] = {
+        "verdict": _verdict(documents["same"], found),
+        "first": _side_values(left),
+        "second": _side_values(right),
+        "settings": find_differences(left.plan.row_settings, right.plan.row_settings),
+        "documents": {**_with_sums(documents), "listed": listed_ids},
+        "entities": {
+            **_with_sums(found.kinds),
+            "changed_documents": found.changed_documents,
+            "labels": [
+                {"kind": kind, "first": first_label, "second": second_label, "entities": count}
+                for (kind, first_label, second_label), count in labels
+            ],
+            "changes": [{name: _rounded(value) for name, value in change.items()} for change in changes],
+        },
+    }
+    return Answer(values=values, text=_describe(values, changes))
+
+
+def _verdict(same: int, entities: EntityDifferences) -> str:
+    """Return the result in one sentence, given how many documents have the same text."""
+    if not same:
+        return "A and B have no document with the same text"
+    compared = f"{counted(same, 'document')} with the same text"
+    total = entities.labels.total()
+    changed = total - entities.kinds["same"]
+    if not changed:
+        return f"no entity differs in {compared}"
+    return f"{changed:,} of {total:,} entities differ, in {entities.changed_documents:,} of {compared}"
 
 
 def _compare_documents(
     left: Collection, right: Collection, *, listed: int
 ) -> tuple[dict[str, int], dict[str, list[str]], pa.Table]:
-    """Return the documents as ``Diff`` counts and lists them, and those with the same text, each with its shards."""
+    """Return the numbers of documents of each kind, first ids of all but the same, and the same with their shards."""
     joined = _join(_read_documents(left), _read_documents(right), keys=["doc_id"], compared="text_sha256")
     kinds = {kind: joined.filter(pc.equal(joined["kind"], kind)) for kind in KINDS}
     counts = {kind: found.num_rows for kind, found in kinds.items()}
     ids = {kind: kinds[kind]["doc_id"].sort().slice(0, listed).to_pylist() for kind in KINDS[1:]}
     return counts, ids, kinds["same"].select(["doc_id", "first_shard", "second_shard"])
+
+
+def _compare_entities(left: Collection, right: Collection, documents: pa.Table, *, listed: int) -> EntityDifferences:
+    entities = EntityDifferences(listed=listed)
+    # A and B are mostly cut alike: the next pair often needs one of the same shards.
+    read_left, read_right = (lru_cache(maxsize=1)(partial(_read_entities, side)) for side in (left, right))
+    for first, second, ids in _shard_pairs(documents):
+        rows = [side.filter(pc.is_in(side["doc_id"], ids)) for side in (read_left(first), read_right(second))]
+        entities.add(*rows)
+    return entities
 
 
 def _read_documents(collection: Collection) -> pa.Table:
@@ -181,10 +178,6 @@ def _shard_pairs(documents: pa.Table) -> Iterator[tuple[int, int, pa.Array]]:
         yield first.as_py(), second.as_py(), ids.values
 
 
-def _of_documents(rows: pa.Table, ids: pa.Array) -> pa.Table:
-    return rows.filter(pc.is_in(rows["doc_id"], ids))
-
-
 def _join(first: pa.Table, second: pa.Table, *, keys: Sequence[str], compared: str) -> pa.Table:
     """Return a row for each key of two tables, with the other columns as ``first_NAME`` and ``second_NAME``.
 
@@ -211,28 +204,6 @@ def _describe_changes(rows: pa.Table) -> pa.Table:
     return pa.table(columns | {name: rows[name] for name in sides} | {"certainty": certainty})
 
 
-def _values(diff: Diff) -> Mapping[str, Any]:
-    """Return the values of the answer, which depend on nothing but the bytes of the two collections."""
-    documents, entities = diff.documents, diff.entities
-    changes = [] if entities.changes is None else entities.changes.to_pylist()
-    return {
-        "verdict": diff.verdict,
-        "first": _side_values(diff.first),
-        "second": _side_values(diff.second),
-        "settings": diff.settings,
-        "documents": {**_counts(documents), "listed": diff.listed},
-        "entities": {
-            **_counts({kind: entities.count(kind) for kind in KINDS}),
-            "changed_documents": entities.changed_documents,
-            "labels": [
-                {"kind": kind, "first": first, "second": second, "entities": count}
-                for (kind, first, second), count in _by_frequency(entities)
-            ],
-            "changes": [{name: _rounded(value) for name, value in change.items()} for change in changes],
-        },
-    }
-
-
 def _side_values(collection: Collection) -> Mapping[str, Any]:
     return {
         "output": collection.output,
@@ -244,67 +215,57 @@ def _side_values(collection: Collection) -> Mapping[str, Any]:
     }
 
 
-def _counts(kinds: Mapping[str, int]) -> Mapping[str, int]:
+def _with_sums(kinds: Mapping[str, int]) -> Mapping[str, int]:
     """Return the numbers in A and in B before those of each kind."""
     in_both = kinds["same"] + kinds["different"]
     return {"first": in_both + kinds["only_first"], "second": in_both + kinds["only_second"], **kinds}
-
-
-def _by_frequency(entities: EntityDifferences) -> list[tuple[tuple[str, str | None, str | None], int]]:
-    """Return the numbers of entities by kind and labels, the largest first."""
-    return sorted(entities.labels.items(), key=lambda item: (-item[1], *map(str, item[0])))
 
 
 def _rounded(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def _describe(diff: Diff) -> str:
-    documents, entities = diff.documents, diff.entities
-    kinds = {kind: entities.count(kind) for kind in KINDS}
+def _describe(values: Mapping[str, Any], changes: Sequence[Mapping[str, Any]]) -> str:
+    documents, entities = values["documents"], values["entities"]
     parts = [
-        f"{diff.verdict}.",
-        _describe_sides(diff),
-        _describe_counts("documents", documents, diff.listed),
-        _describe_counts("entities of documents with the same text", kinds, {}) if documents["same"] else "",
-        _describe_labels(entities),
-        _describe_listed(entities.changes),
+        f"{values['verdict']}.",
+        _describe_sides(values),
+        _describe_counts("documents", documents, documents["listed"]),
+        _describe_counts("entities of documents with the same text", entities, {}) if documents["same"] else "",
+        _describe_labels(entities["labels"]),
+        _describe_listed(changes),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _describe_sides(diff: Diff) -> str:
+def _describe_sides(values: Mapping[str, Any]) -> str:
     rows = [
-        (
-            *(name, side.output, side.plan.tagger.description, side.plan.parser.description),
-            side.manifest.dead_letters,
-        )
-        for name, side in (("A", diff.first), ("B", diff.second))
+        (name, side["output"], side["tagger"].description, side["parser"].description, side["dead_letters"])
+        for name, side in (("A", values["first"]), ("B", values["second"]))
     ]
-    return "\n".join([table(rows, header=("", "output", "tagger", "parser", "dead letters")), *diff.settings])
+    return "\n".join([table(rows, header=("", "output", "tagger", "parser", "dead letters")), *values["settings"]])
 
 
-def _describe_counts(what: str, kinds: Mapping[str, int], listed: Mapping[str, Sequence[str]]) -> str:
-    counts = _counts(kinds)
+def _describe_counts(what: str, counts: Mapping[str, int], listed: Mapping[str, Sequence[str]]) -> str:
     rows = [
-        (KIND_NAMES[kind], count, shorten(", ".join(listed.get(kind, ())), SHOWN_IDS, placeholder=" ..."))
-        for kind, count in kinds.items()
-        if count
+        (name, counts[kind], shorten(", ".join(listed.get(kind, ())), SHOWN_IDS, placeholder=" ..."))
+        for kind, name in KIND_NAMES.items()
+        if counts[kind]
     ]
     lines = [f"{what}: {counts['first']:,} in A, {counts['second']:,} in B", indented(table(rows))]
     return "\n".join(filter(None, lines))
 
 
-def _describe_labels(entities: EntityDifferences) -> str:
-    rows = [(first, second, count) for (kind, first, second), count in _by_frequency(entities) if kind != "same"]
+def _describe_labels(labels: Sequence[Mapping[str, Any]]) -> str:
+    rows = [(one["first"], one["second"], one["entities"]) for one in labels if one["kind"] != "same"]
     if not rows:
         return ""
     more = [f"{len(rows) - SHOWN_LABELS:,} more"] if len(rows) > SHOWN_LABELS else []
     return "\n".join([table(rows[:SHOWN_LABELS], header=("in A", "in B", "entities")), *more])
 
 
-def _describe_listed(changes: pa.Table | None) -> str:
-    if changes is None or not changes.num_rows:
+def _describe_listed(changes: Sequence[Mapping[str, Any]]) -> str:
+    if not changes:
         return ""
     rows = [
         (
@@ -313,7 +274,7 @@ def _describe_listed(changes: pa.Table | None) -> str:
             shorten(change["name"], SHOWN_NAME, placeholder=" ..."),
             *(change["doc_id"], change["sent_id"], f"{change['start_char']}-{change['end_char']}"),
         )
-        for change in changes.to_pylist()
+        for change in changes
     ]
     header = ("certainty", "A", "B", "name", "document", "sentence", "offsets")
     return f"most certain differences\n{indented(table(rows, header=header))}"

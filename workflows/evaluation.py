@@ -145,12 +145,19 @@ def score_predictions(
     form = job.form if scheme.has_entities else gold_format(job.form, scheme)
     groups = group_finder(documents, read_known_names(job.train, labels=job.labels, form=form, scheme=scheme))
 
-    def scored(labels: Iterable[Iterable[Sequence[str]]], groups: GroupFinder) -> dict[Kind, dict[str, Scores]]:
-        renamed = [[rename(sentence, job.labels, scheme=scheme) for sentence in document] for document in labels]
-        return _scores(documents, renamed, groups, scheme=scheme)
+    gold = [[sentence.labels or () for sentence in document] for document in documents]
 
-    final = scored(([labelled.labels for labelled in document] for document in predicted), groups)
-    draft = scored(([labelled.draft_labels for labelled in document] for document in predicted), _all)["all"]["all"]
+    def scored(labels: Iterable[Iterable[Sequence[str]]]) -> dict[Kind, dict[str, Scores]]:
+        """Return the scores of the groups of each kind, by their names, which are sorted."""
+        renamed = [[rename(sentence, job.labels, scheme=scheme) for sentence in document] for document in labels]
+        found: dict[Kind, dict[str, Scores]] = {kind: {} for kind in get_args(Kind)} | {"all": {"all": Scores()}}
+        for (kind, name), counts in sorted(group_counts_by_document(gold, renamed, groups, scheme=scheme).items()):
+            wanted, labelled, correct = map(int, counts.sum(axis=0))
+            found[kind][name] = Scores(gold=wanted, predicted=labelled, correct=correct)
+        return found
+
+    final = scored([labelled.labels for labelled in document] for document in predicted)
+    draft = scored([labelled.draft_labels for labelled in document] for document in predicted)
     whole = final["all"]["all"]
     return Evaluation(
         documents=len(documents),
@@ -160,7 +167,7 @@ def score_predictions(
         by_novelty=final["novelty"],
         by_language=final["language"],
         accuracy=None if scheme.has_entities else whole.f1,
-        draft_score=draft.f1,
+        draft_score=draft["all"]["all"].f1,
         refined_words=sum(sum(labelled.refined) for labelled in chain.from_iterable(predicted)),
         seconds=seconds,
         words_per_second=words / seconds,
@@ -195,22 +202,6 @@ def group_finder(documents: Documents, known: frozenset[tuple[str, ...]] | None)
             yield "language", f"language {languages[number]}"
 
     return find_groups
-
-
-def _all(*_: object) -> Iterable[Group]:
-    yield "all", "all"
-
-
-def _scores(
-    documents: Documents, predicted: Sequence[Sequence[Sequence[str]]], groups: GroupFinder, *, scheme: LabelScheme
-) -> dict[Kind, dict[str, Scores]]:
-    """Return the scores of the groups of each kind, by their names, which are sorted."""
-    gold = [[sentence.labels or () for sentence in document] for document in documents]
-    found: dict[Kind, dict[str, Scores]] = {kind: {} for kind in get_args(Kind)} | {"all": {"all": Scores()}}
-    for (kind, name), counts in sorted(group_counts_by_document(gold, predicted, groups, scheme=scheme).items()):
-        wanted, labelled, correct = map(int, counts.sum(axis=0))
-        found[kind][name] = Scores(gold=wanted, predicted=labelled, correct=correct)
-    return found
 
 
 def _describe_scores(values: Mapping[str, Any], evaluation: Evaluation) -> str:

@@ -354,7 +354,7 @@ def promote_command(
             text=f"Version {version} of {name} is already the champion.",
         )
     with _open_run("promote", name, version, {SET_TAG: promotion_set}) as run:
-        uses = _earlier_uses(run, promotion_set)
+        uses = len({use.info.run_id for use in _runs(f"tags.`{SET_TAG}` = '{promotion_set}'")} - {run.run_id})
         findings = examine(candidate, champion, config, device=device)
         run.log_text(EVIDENCE_NAME, json.dumps(plain(findings.evidence), sort_keys=True, indent=1) + "\n")
         run.log_text(gate.name, gate.read_text(encoding="utf-8"))
@@ -408,7 +408,21 @@ def history_command(name: str) -> Answer:
     lines = [plain(move) | {"run": info.run_id, "finished": info.status == "FINISHED"} for move, info in found]
     values = {"model": name, **{alias: aliases.get(alias) for alias in (CHAMPION, PREVIOUS)}, "moves": lines}
     now = ", ".join(f"{alias}: {aliases.get(alias, 'none')}" for alias in (CHAMPION, PREVIOUS))
-    return Answer(values=values, text=f"{_history_table(lines)}\n\n{now}")
+    rows = [
+        (
+            line["when"][:19],
+            line["action"] + " (forced)" * line["forced"] + " (unfinished)" * (not line["finished"]),
+            str(line["came_from"] or "-"),
+            str(line["went_to"]),
+            line["who"],
+            line["run"],
+            line["reason"] or "",
+        )
+        for line in lines
+    ]
+    header = ("when", "action", "from", "to", "who", "run", "reason")
+    shown = table(rows, header=header, right={2, 3}) if rows else "No moves yet."
+    return Answer(values=values, text=f"{shown}\n\n{now}")
 
 
 def _open_run(action: str, name: str, version: int, tags: dict[str, str] | None = None) -> AbstractContextManager[Run]:
@@ -418,10 +432,6 @@ def _open_run(action: str, name: str, version: int, tags: dict[str, str] | None 
         parameters={"model": name, "version": version},
         tags={"concord.kind": "promotion", **(tags or {}), **code_tags()},
     )
-
-
-def _earlier_uses(attempt: Run, promotion_set: str) -> int:
-    return len({run.info.run_id for run in _runs(f"tags.`{SET_TAG}` = '{promotion_set}'")} - {attempt.run_id})
 
 
 def _runs(condition: str) -> list[Any]:
@@ -469,20 +479,3 @@ def _describe_findings(findings: Findings, *, uses: int, evidence_place: str) ->
     lines.append(f"The promotion set {used}; every use weakens what it proves.")
     lines.append(f"evidence {evidence_place}")
     return "\n".join(lines)
-
-
-def _history_table(lines: list[dict[str, Any]]) -> str:
-    rows = [
-        (
-            line["when"][:19],
-            line["action"] + " (forced)" * line["forced"] + " (unfinished)" * (not line["finished"]),
-            str(line["came_from"] or "-"),
-            str(line["went_to"]),
-            line["who"],
-            line["run"],
-            line["reason"] or "",
-        )
-        for line in lines
-    ]
-    header = ("when", "action", "from", "to", "who", "run", "reason")
-    return table(rows, header=header, right={2, 3}) if rows else "No moves yet."

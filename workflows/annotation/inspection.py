@@ -134,8 +134,12 @@ def schema(name: str | None) -> Answer:
     if name is not None and name not in SCHEMAS:
         raise ConfigError(f"schema: expected one of {', '.join(SCHEMAS)}, got {name!r}")
     tables = {key: list(map(_column, schema)) for key, schema in SCHEMAS.items() if name in {None, key}}
+    lines = [f"schema version {SCHEMA_VERSION}; offsets are {OFFSET_UNIT}"]
+    for table_name, columns in tables.items():
+        rows = [(one["name"], one["type"] + "?" * one["nullable"], one["description"]) for one in columns]
+        lines += ["", table_name, indented(table(rows))]
     values = {"schema_version": SCHEMA_VERSION, "offset_unit": OFFSET_UNIT, "tables": tables}
-    return Answer(values=values, text=_describe_schema(tables))
+    return Answer(values=values, text="\n".join([*lines, "", "? may be null"]))
 
 
 def _column(field: pa.Field) -> dict[str, Any]:
@@ -221,14 +225,6 @@ def _describe_dead_letters(
         f"concord annotate INPUT --output {short_path(output)} --retry",
     ]
     return "\n\n".join(parts)
-
-
-def _describe_schema(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    lines = [f"schema version {SCHEMA_VERSION}; offsets are {OFFSET_UNIT}"]
-    for name, columns in tables.items():
-        rows = [(one["name"], one["type"] + "?" * one["nullable"], one["description"]) for one in columns]
-        lines += ["", name, indented(table(rows))]
-    return "\n".join([*lines, "", "? may be null"])
 
 
 def _written(report: ExportReport | ReviewReport, destination: Path, *, to: ExportForm, lines: Iterator[str]) -> Answer:

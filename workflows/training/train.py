@@ -175,7 +175,11 @@ class _Tracking:
 
 def _register(training: "Training", result: TrainResult, run: Run) -> str:
     job = training.job
-    scores = {name: f"{score:.2f}" for name, score in _version_scores(result).items()}
+    # What the version shows, in percent.
+    scores = {
+        f"{part}_{'f1' if evaluation.accuracy is None else 'accuracy'}": f"{evaluation.score:.2f}"
+        for part, evaluation in result.evaluations.items()
+    }
     shown = [f"{name.replace('_f1', ' F1').replace('_', ' ')} {score}" for name, score in scores.items()]
     data = ", ".join(Path(path).name for path in job.data.paths("train"))
     origin = f"{job.tagger} ({job.profile}), epoch {result.best.epoch} of {result.epochs}, trained on {data}"
@@ -203,14 +207,6 @@ def _result_metrics(result: TrainResult) -> dict[str, float]:
             suffix = "" if kind == "all" else f".{kind}"
             metrics |= {f"{prefix}_{name}{suffix}": getattr(scores, name) for name in ("f1", "precision", "recall")}
     return metrics
-
-
-def _version_scores(result: TrainResult) -> dict[str, float]:
-    """Return the scores that a registered version shows, in percent, such as ``{"dev_f1": 91.2}``."""
-    return {
-        f"{part}_{'f1' if evaluation.accuracy is None else 'accuracy'}": evaluation.score
-        for part, evaluation in result.evaluations.items()
-    }
 
 
 def _score_table(best: EpochResult, test: Evaluation | None) -> str:
@@ -269,7 +265,12 @@ class Training:
             )
 
         def report(epoch: EpochResult) -> None:
-            _report_epoch(epoch, config=self.config)
+            parts = "" if epoch.dev_f1 is None else f"P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; "
+            info(
+                f"epoch {epoch.epoch}/{self.config.epochs}: loss {epoch.loss:.4f}, "
+                f"dev {epoch.measure} {epoch.dev_score:.2f} ({parts}draft {epoch.draft_score:.2f}), "
+                f"{epoch.seconds + epoch.dev_seconds:.0f} s"
+            )
             if on_epoch is not None:
                 on_epoch(epoch)
 
@@ -342,7 +343,10 @@ def _prepare(job: TrainJob, options: TrainOptions) -> Training:
     device = pick_device(options.device)
     folder = options.folder or default_folder(job)
     start = _load_start(job)
-    model = start.config if start is not None else _model_config(job)
+    if start is not None:
+        model = start.config
+    else:
+        model = tagger_class(job.tagger).config_class.from_mapping(job.model, where="model")
     config = FitConfig.from_mapping(job.fit, where="fit")
     corpora = read_train_corpora(job, label_scheme(model.scheme), start)
     if start is None:
@@ -365,10 +369,6 @@ def default_folder(job: TrainJob) -> Path:
 def evaluation_job(job: TrainJob, bundle: Path, data: Sequence[str]) -> EvaluateJob:
     """Return the job that scores the bundle of a training on corpora, read as the training read its own."""
     return EvaluateJob(folder=bundle, data=data, labels=job.data.labels, form=job.data, train=job.data.paths("train"))
-
-
-def _model_config(job: TrainJob) -> TaggerConfig:
-    return tagger_class(job.tagger).config_class.from_mapping(job.model, where="model")
 
 
 def _load_start(job: TrainJob) -> Tagger | None:
@@ -448,15 +448,6 @@ def _differences(path: Path, job: TrainJob) -> str:
     now = flatten(job.deciding_values())
     changed = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
     return ", ".join(f"{key} ({before.get(key)!r}, now {now.get(key)!r})" for key in changed)
-
-
-def _report_epoch(epoch: EpochResult, *, config: FitConfig) -> None:
-    parts = "" if epoch.dev_f1 is None else f"P {epoch.dev_precision:.2f}, R {epoch.dev_recall:.2f}; "
-    info(
-        f"epoch {epoch.epoch}/{config.epochs}: loss {epoch.loss:.4f}, "
-        f"dev {epoch.measure} {epoch.dev_score:.2f} ({parts}draft {epoch.draft_score:.2f}), "
-        f"{epoch.seconds + epoch.dev_seconds:.0f} s"
-    )
 
 
 def _write_json(path: Path, values: object) -> None:

@@ -65,9 +65,14 @@ def read_train_corpora(job: TrainJob, scheme: LabelScheme, start: Tagger | None)
     weak, term_types = read_weak_corpora(data, scheme=scheme, trees=trees)
     types = set(term_types).union(*(label_types(documents, scheme) for documents in files["train"]))
     known = set[str]() if start is None else scheme.types(start.vocabulary.labels)
-    if start is not None and types - known:
-        _report_further(types - known, known, scheme)
     further, types = types - known, types | known
+    if start is not None and further:
+        if not scheme.has_entities:
+            raise ConfigError(
+                f"data.train: expected labels that the tagger knows ({', '.join(sorted(known))}), got "
+                f"{', '.join(sorted(further))}; rename them under data.labels"
+            )
+        info(f"new types: {', '.join(sorted(further))}; data.labels.{min(further)}=null leaves one out")
     files["train"] = [
         weighted(mark_incomplete(documents, corpus.lacks, types=types, scheme=scheme), corpus.weight)
         for documents, corpus in zip(files["train"], data.train, strict=True)
@@ -147,12 +152,3 @@ def open_outside(
         return replace(sentence, soft=replace(soft, words=soft.words[kept], labels=soft.labels[kept]))
 
     return [[opened(sentence) for sentence in document] for document in documents]
-
-
-def _report_further(further: set[str], known: set[str], scheme: LabelScheme) -> None:
-    if not scheme.has_entities:
-        raise ConfigError(
-            f"data.train: expected labels that the tagger knows ({', '.join(sorted(known))}), got "
-            f"{', '.join(sorted(further))}; rename them under data.labels"
-        )
-    info(f"new types: {', '.join(sorted(further))}; data.labels.{min(further)}=null leaves one out")

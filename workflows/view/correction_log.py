@@ -13,6 +13,7 @@ from threading import Lock
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from concord.models.errors import ConcordError
 from concord.models.labels import OUTSIDE
 from concord.pipeline.corrections.correction import (
     LOG_NAME,
@@ -286,6 +287,13 @@ class CorrectionLog:
             if key != self._read[0]:
                 self._read = key, LogState.of(read_log(self._path))
             return self._read[1]
+
+    def readable_state(self) -> tuple[LogState, str]:
+        """Return the log, or an empty one with the reason why it cannot be read."""
+        try:
+            return self.state(), ""
+        except ConcordError as error:
+            return LogState.of(()), str(error)
 
     def read(self, index: sqlite3.Connection, document: IndexedDocument, state: LogState) -> CurrentDocument:
         """Return a document of the index with its corrections.

@@ -182,9 +182,5 @@ class Viewer:
 
     def types(self, index: sqlite3.Connection) -> list[str]:
         """Return the entity types of the tables, sorted, and after them those that people have named since."""
-        try:
-            named = self.log.state().types
-        except ConcordError:
-            # The pages of documents say what is wrong with the log.
-            named = ()
-        return list(dict.fromkeys([*all_labels(index), *named]))
+        state, _ = self.log.readable_state()  # the pages of documents say what is wrong with the log
+        return list(dict.fromkeys([*all_labels(index), *state.types]))

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 from concord.models.data.outputs import AttentionMap
-from concord.models.errors import ConcordError
 from concord.pipeline.documents import part_finder
 from concord.pipeline.output.collection import CollectedDocument, TokenRow
 from concord.pipeline.output.tables import normalize_name
-from concord.workflows.view.correction_log import CorrectionLog, CurrentDocument, LogState, with_corrections
+from concord.workflows.view.correction_log import CurrentDocument, with_corrections
 from concord.workflows.view.index.opened import DocumentPage, read_page
 from concord.workflows.view.index.queries import (
     IndexedDeadLetter,
@@ -56,7 +55,7 @@ def _page(
     start = at.partition("-")[0]
     offset = int(start) if start.isdecimal() and len(start) < 12 else None
     page = read_page(viewer.opened, index, row, page=number, sentence=sentence, at=offset, trees=tree is not None)
-    state, log_fault = _log_state(viewer.log)
+    state, log_fault = viewer.log.readable_state()
     current = None
     if page.text is not None and (who or state.by_document.get(doc_id)):
         current = viewer.log.read(index, row, state)
@@ -106,14 +105,6 @@ def _parts_that_begin(page: DocumentPage) -> dict[int, str]:
             begin[sentence.sent_id] = str(part)
         before = part
     return begin
-
-
-def _log_state(log: CorrectionLog) -> tuple[LogState, str]:
-    """Return the log, or an empty one with the reason why it cannot be read."""
-    try:
-        return log.state(), ""
-    except ConcordError as error:
-        return LogState.of(()), str(error)
 
 
 def _corrected_names(document: CurrentDocument | None) -> dict[str, str]:
