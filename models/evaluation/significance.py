@@ -48,15 +48,7 @@ def f1(sums: np.ndarray) -> np.ndarray:
     return np.where(total > 0, 200.0 * sums[..., 2] / np.maximum(total, 1), 0.0)
 
 
-def paired_bootstrap(
-    first: Counts,
-    second: Counts,
-    *,
-    resamples: int = 2000,
-    seed: int = 1,
-    alpha: float = 0.05,
-    score: Callable[[np.ndarray], np.ndarray] = f1,
-) -> Difference:
+def paired_bootstrap(first: Counts, second: Counts, *, alpha: float = 0.05) -> Difference:
     """Compare two systems on the same units (Efron and Tibshirani, 1993; Berg-Kirkpatrick et al., 2012).
 
     A resample draws units with replacement, the same for both systems, and seeds with replacement, separately for each
@@ -65,14 +57,13 @@ def paired_bootstrap(
     Args:
         first, second: counts over the same units; the numbers of seeds may differ.
         alpha: share of the resampled differences outside the interval, half of it on each side.
-        score: maps summed counts ``(..., 3)`` to a score in percent ``(...)``.
 
     Raises:
         ValueError: when the two differ in their number of units, or one has no unit or no seed.
     """
-    drawn = resampled_differences(first, second, resamples=resamples, seed=seed, score=score)
+    drawn = resampled_differences(first, second)
     low, high = np.percentile(drawn, [50 * alpha, 100 - 50 * alpha])
-    mean = score(first.sum(axis=1)).mean() - score(second.sum(axis=1)).mean()
+    mean = f1(first.sum(axis=1)).mean() - f1(second.sum(axis=1)).mean()
     return Difference(mean=float(mean), low=float(low), high=float(high))
 
 
@@ -81,17 +72,19 @@ def resampled_differences(
     second: Counts,
     *,
     resamples: int = 2000,
-    seed: int = 1,
     score: Callable[[np.ndarray], np.ndarray] = f1,
 ) -> np.ndarray:
-    """Return the differences of the resamples that ``paired_bootstrap`` draws, shape ``(resamples,)``."""
+    """Return the differences of the resamples that ``paired_bootstrap`` draws, shape ``(resamples,)``.
+
+    The score maps summed counts ``(..., 3)`` to percent ``(...)``.
+    """
     if first.shape[1] != second.shape[1]:
         raise ValueError(
             f"paired_bootstrap: expected as many units on both sides, got {first.shape} and {second.shape}"
         )
     if not (first.size and second.size):
         raise ValueError("paired_bootstrap: expected at least one unit and one seed")
-    chance = np.random.default_rng(seed)
+    chance = np.random.default_rng(1)
     units = first.shape[1]
     drawn: list[np.ndarray] = []
     for start in range(0, resamples, _RESAMPLES_AT_ONCE):

@@ -7,7 +7,6 @@ its batch, nor on what was read before. So it may be kept, and those of frequent
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,36 +22,26 @@ from concord.models.words.encoder import load_encoder
 from concord.models.words.encoder_config import FormVectorConfig
 
 
-@dataclass(frozen=True, slots=True)
-class WordVectors:
-    """Pretrained word vectors; ``matrix`` has one row per word, shape ``(words, dimensions)``, float32."""
-
-    words: list[str]
-    matrix: np.ndarray
-
-
-def read_word_vectors(path: Path) -> WordVectors:
-    """Read a text file of GloVe, word2vec or fastText, with a word and its numbers on each line.
+def read_word_vectors(path: Path) -> dict[str, np.ndarray]:
+    """Read a text file of GloVe, word2vec or fastText, with a word and its numbers, float32, on each line.
 
     A first line of two integers (word2vec, fastText) is a header. Of a repeated word the first vector is used.
 
     Raises:
         ConfigError: naming file and line, when numbers are missing, too few or not finite; if it cannot be read.
     """
-    words: dict[str, int] = {}
-    rows: list[np.ndarray] = []
+    vectors: dict[str, np.ndarray] = {}
     for number, word, values in _vector_lines(path):
         vector = _to_vector(values)
         if vector is None:
             raise ConfigError(f"{path}:{number}: expected numbers after the word {word!r}, got {values[:3]}")
-        if rows and vector.shape != rows[0].shape:
-            raise ConfigError(f"{path}:{number}: expected {rows[0].size} numbers for {word!r}, got {vector.size}")
-        if word not in words:
-            words[word] = len(rows)
-            rows.append(vector)
-    if not rows:
+        first = next(iter(vectors.values()), vector)
+        if vector.shape != first.shape:
+            raise ConfigError(f"{path}:{number}: expected {first.size} numbers for {word!r}, got {vector.size}")
+        vectors.setdefault(word, vector)
+    if not vectors:
         raise ConfigError(f"{path}: expected a word and its numbers on each line, got no such line")
-    return WordVectors(list(words), np.stack(rows))
+    return vectors
 
 
 def _vector_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:

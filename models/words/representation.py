@@ -20,7 +20,7 @@ from concord.models.data.batch import PADDING, UNKNOWN, WORD_CASES, Batch, Forms
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
 from concord.models.words.encoder_config import FormVectorConfig
-from concord.models.words.form_vectors import FormVectors, WordVectors
+from concord.models.words.form_vectors import FormVectors
 
 _TYPES = 4
 _ROWS = 512
@@ -314,30 +314,28 @@ class WordRepresentation(nn.Module):
         return parts
 
     @torch.no_grad()
-    def load_vectors(self, vocabulary: Vocabulary, vectors: WordVectors) -> int:
+    def load_vectors(self, vocabulary: Vocabulary, vectors: Mapping[str, np.ndarray]) -> int:
         """Initialize word embeddings with pretrained vectors and return the number of words that have one.
 
         A word takes the vector of its exact form or else, unless frozen, that of its lower-cased form.
         """
-        if self.words is None or vectors.matrix.shape[1] != self._config.word_dimension:
+        size, found = len(next(iter(vectors.values()))), 0
+        if self.words is None or size != self._config.word_dimension:
             raise ConfigError(
-                f"representation.word_dimension: expected {vectors.matrix.shape[1]} as the vectors have, "
-                f"got {self._config.word_dimension}"
+                f"representation.word_dimension: expected {size} as the vectors have, got {self._config.word_dimension}"
             )
-        rows = {word: row for row, word in enumerate(vectors.words)}
-        found = 0
         if self._config.unit_variance:
             # Undo the first division: words without a vector stay small relative to vectors, and all are divided alike.
             self.words.weight /= math.sqrt(self._config.word_dimension)
         for number, word in enumerate(vocabulary.words, start=2):
-            row = rows.get(word, None if self._config.frozen else rows.get(word.lower()))
-            if row is not None:
-                self.words.weight[number] = torch.from_numpy(vectors.matrix[row])
+            vector = vectors.get(word, None if self._config.frozen else vectors.get(word.lower()))
+            if vector is not None:
+                self.words.weight[number] = torch.from_numpy(vector)
                 found += 1
         if self._config.unit_variance:
             self.words.weight[1:] /= self.words.weight[1:].std()
         if self._config.characters_from_vectors and self.characters is not None:
-            _load_characters(self.characters.embedding, vocabulary, rows, vectors.matrix)
+            _load_characters(self.characters.embedding, vocabulary, vectors)
         return found
 
     def _hide_words(self, words: Tensor) -> Tensor:
@@ -379,13 +377,13 @@ def _word_table(config: WordRepresentationConfig, size: int) -> nn.Embedding | F
 
 
 @torch.no_grad()
-def _load_characters(table: nn.Embedding, vocabulary: Vocabulary, rows: Mapping[str, int], matrix: np.ndarray) -> None:
+def _load_characters(table: nn.Embedding, vocabulary: Vocabulary, vectors: Mapping[str, np.ndarray]) -> None:
     """Initialize the embeddings of characters that are pretrained words (Wang et al., 2021, section 3.5).
 
     The embedding is the word's vector times one random orthogonal matrix, which projects it to the table's dimensions.
     All other characters keep their random embedding.
     """
-    projection = nn.init.orthogonal_(torch.empty(matrix.shape[1], table.embedding_dim))
+    projection = nn.init.orthogonal_(torch.empty(len(next(iter(vectors.values()))), table.embedding_dim))
     for number, character in enumerate(vocabulary.characters, start=2):
-        if character in rows:
-            table.weight[number] = torch.from_numpy(matrix[rows[character]]) @ projection
+        if character in vectors:
+            table.weight[number] = torch.from_numpy(vectors[character]) @ projection

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from concord.models.evaluation.significance import Difference, paired_bootstrap
+from concord.models.evaluation.significance import Difference, paired_bootstrap, resampled_differences
 from research.grid import claims
 from research.grid.claims import Answer, answer_claims, compare, pool_answers
 from research.grid.config import ClaimConfig, GridConfig, Measure, RowConfig
@@ -114,7 +114,9 @@ def test_one_seed_and_all_names_are_compared_as_the_paired_bootstrap_does() -> N
     better, worse = (record("wide", seed, chance.integers(0, 10, size=25).tolist()) for seed in (1, 2))
     sides = [np.array([found["units"]["test"]["final"]["all"]]) for found in (better, worse)]
     found, p = compare(row(better), row(worse), measure="all")
-    assert found == paired_bootstrap(*sides, resamples=claims.FINE_RESAMPLES if p < 0.05 else claims.RESAMPLES)
+    drawn = resampled_differences(*sides, resamples=claims.FINE_RESAMPLES if p < 0.05 else claims.RESAMPLES)
+    assert (found.low, found.high) == tuple(np.percentile(drawn, [2.5, 97.5]))
+    assert found.mean == paired_bootstrap(*sides).mean
     assert (p < 0.05) == (found.verdict != "undecided")
 
 

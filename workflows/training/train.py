@@ -402,7 +402,7 @@ def _build_tagger(job: TrainJob, model: TaggerConfig, train: Documents, config: 
         scheme=label_scheme(model.scheme),
         lowercase=model.lowercase,
         digits=model.digits,
-        pretrained_words=vectors.words if vectors is not None else (),
+        pretrained_words=vectors or (),
         most_words=model.most_words,
     )
     torch.manual_seed(config.seed)

@@ -1,7 +1,7 @@
 """Word representations: their parts, and what characters add by a CNN, by one of fixed length, or by an LSTM."""
 
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from concord.models.data.batch import PADDING, UNKNOWN, BatchEncoder
 from concord.models.data.sentence import Sentence
 from concord.models.data.vocabulary import Vocabulary
 from concord.models.errors import ConfigError
-from concord.models.words.form_vectors import WordVectors, read_word_vectors
+from concord.models.words.form_vectors import read_word_vectors
 from concord.models.words.representation import (
     CharCnn,
     CharCnnConfig,
@@ -33,7 +33,8 @@ def representation(vocabulary: Vocabulary, *, unit_variance: bool = False) -> Wo
 
 def test_vectors_match_the_exact_form_before_the_lower_cased_one() -> None:
     vocabulary = Vocabulary(words=("Ford", "ford", "Paris", "Zed"), characters=(), labels=("O",))
-    vectors = WordVectors(["ford", "Ford", "paris", "ZED"], np.array([[1, 1], [2, 2], [3, 3], [4, 4]], np.float32))
+    numbers = np.array([[1, 1], [2, 2], [3, 3], [4, 4]], np.float32)
+    vectors = dict(zip(["ford", "Ford", "paris", "ZED"], numbers, strict=True))
     built = representation(vocabulary)
     assert built.words is not None
     zed = built.words.weight[5].detach().clone()
@@ -48,7 +49,8 @@ def test_unit_variance_holds_before_and_after_loading_vectors() -> None:
     built = representation(vocabulary, unit_variance=True)
     assert built.words is not None
     assert float(built.words.weight[1:].detach().std()) == pytest.approx(1.0, abs=1e-5)
-    vectors = WordVectors(list(vocabulary.words), np.random.default_rng(0).normal(0, 9, (200, 2)).astype(np.float32))
+    drawn = np.random.default_rng(0).normal(0, 9, (200, 2)).astype(np.float32)
+    vectors = dict(zip(vocabulary.words, drawn, strict=True))
     built.load_vectors(vocabulary, vectors)
     assert float(built.words.weight[1:].detach().std()) == pytest.approx(1.0, abs=1e-5)
     assert not built.words.weight[PADDING].any()
@@ -59,13 +61,13 @@ def test_unit_variance_keeps_words_without_a_vector_small_relative_to_vectors() 
     built = representation(vocabulary, unit_variance=True)
     assert built.words is not None
     drawn = np.random.default_rng(0).normal(0, 9, (2000, 2)).astype(np.float32)
-    built.load_vectors(vocabulary, WordVectors(list(vocabulary.words[:2000]), drawn))
+    built.load_vectors(vocabulary, dict(zip(vocabulary.words[:2000], drawn, strict=True)))
     with_vector, without = built.words.weight[2:].detach().split(2000)
     # Words are drawn with a variance of 1 / dimension.
     assert float(with_vector.std() / without.std()) == pytest.approx(9 * 2**0.5, rel=0.05)
 
 
-def character_table(vectors: WordVectors, *, dimension: int) -> tuple[torch.Tensor, torch.Tensor]:
+def character_table(vectors: Mapping[str, np.ndarray], *, dimension: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the embeddings of padding, unknown, x, y, z and q with these vectors, and as they are drawn without."""
     vocabulary = Vocabulary(words=(), characters=("x", "y", "z", "q"), labels=("O",))
     config = WordRepresentationConfig(
@@ -82,7 +84,7 @@ def character_table(vectors: WordVectors, *, dimension: int) -> tuple[torch.Tens
 @pytest.mark.parametrize("dimension", [3, 4, 6])
 def test_characters_start_as_the_vectors_of_their_words_times_an_orthogonal_matrix(dimension: int) -> None:
     numbers = np.array([[4, 1, 0, 2], [7, 7, 7, 7], [0, 9, 3, 1]], np.float32)
-    table, drawn = character_table(WordVectors(["x", "xy", "z"], numbers), dimension=dimension)
+    table, drawn = character_table(dict(zip(["x", "xy", "z"], numbers, strict=True)), dimension=dimension)
     # Wang et al. (2021), section 3.5: e_c = w_c Q, where Q has orthonormal columns or, if it is wider, rows. The matrix
     # is the next one that is drawn after the network.
     torch.manual_seed(0)
@@ -107,13 +109,13 @@ def test_characters_from_vectors_is_rejected_without_a_character_network() -> No
 def test_vectors_of_another_width_are_rejected() -> None:
     vocabulary = Vocabulary(words=("a",), characters=(), labels=("O",))
     with pytest.raises(ConfigError, match=r"word_dimension: expected 3 as the vectors have, got 2"):
-        representation(vocabulary).load_vectors(vocabulary, WordVectors(["a"], np.zeros((1, 3), np.float32)))
+        representation(vocabulary).load_vectors(vocabulary, {"a": np.zeros(3, np.float32)})
 
 
 def frozen(vocabulary: Vocabulary) -> WordRepresentation:
     config = WordRepresentationConfig(word_dimension=2, frozen=True, rare_to_unknown=0.0, characters=None, dropout=0.0)
     built = WordRepresentation(config, vocabulary)
-    vectors = WordVectors(["Ford", "paris"], np.array([[2, 2], [0, 3]], np.float32))
+    vectors = {"Ford": np.array([2, 2], np.float32), "paris": np.array([0, 3], np.float32)}
     assert built.load_vectors(vocabulary, vectors) == 1
     return built
 
@@ -195,14 +197,14 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
 )
 def test_vectors_are_read_from_every_text_format(write: Callable[[str], Path], text: str) -> None:
     vectors = read_word_vectors(write(text))
-    assert vectors.words == ["the", "Paris"]
-    assert vectors.matrix.dtype == np.float32
-    assert vectors.matrix.tolist() == [[0.5, -1.0], [2.0, pytest.approx(0.3)]]
+    assert {vector.dtype for vector in vectors.values()} == {np.dtype(np.float32)}
+    found = {word: vector.tolist() for word, vector in vectors.items()}
+    assert found == {"the": [0.5, -1.0], "Paris": [2.0, pytest.approx(0.3)]}
 
 
 def test_vectors_of_unusual_words_are_read(write: Callable[[str], Path]) -> None:
     vectors = read_word_vectors(write("\u00a0 1 2\n\u2028 3 4\n7 5 6\n\x85 7 8\n"))
-    assert vectors.words == ["\u00a0", "\u2028", "7", "\x85"]
+    assert list(vectors) == ["\u00a0", "\u2028", "7", "\x85"]
 
 
 @pytest.mark.parametrize(
