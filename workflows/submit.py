@@ -147,10 +147,8 @@ def _connected(address: str) -> Iterator[JobSubmissionClient]:
 
 def _running(client: JobSubmissionClient, digest: str) -> str | None:
     """Return the id of a submission of the same job that has not ended, if there is one."""
-    for job in client.list_jobs():
-        if job.submission_id and not job.status.is_terminal() and (job.metadata or {}).get(_DIGEST) == digest:
-            return str(job.submission_id)
-    return None
+    same = (job for job in client.list_jobs() if (job.metadata or {}).get(_DIGEST) == digest)
+    return next((job.submission_id for job in same if job.submission_id and not job.status.is_terminal()), None)
 
 
 def _follow(client: JobSubmissionClient, submission_id: str) -> None:

@@ -23,7 +23,7 @@ def tops(tree: Tree) -> list[int]:
 def test_draw_tree_draws_one_arc_per_word() -> None:
     tree = draw_tree(sentence(2, 0, 2, 3))
     assert [arc.relation for arc in tree.arcs] == ["nmod", "root", "nmod", "nmod"]
-    assert [word.text for word in tree.words] == ["word1", "word2", "word3", "word4"]
+    assert [word.text for _, word in tree.words] == ["word1", "word2", "word3", "word4"]
 
 
 def test_draw_tree_puts_an_arc_above_those_it_spans() -> None:
@@ -38,11 +38,12 @@ def test_draw_tree_puts_crossing_arcs_at_different_heights() -> None:
 
 def test_draw_tree_keeps_words_apart_and_inside_the_drawing() -> None:
     tree = draw_tree(sentence(2, 0, 2, words=["Antidisestablishmentarianism", "i", "\u6771\u4eac\u90fd\u5e81\u820e"]))
-    halves = [text_width(word.text, 15.0) / 2 for word in tree.words]
+    middles = [middle for middle, _ in tree.words]
+    halves = [text_width(word.text, 15.0) / 2 for _, word in tree.words]
     for left, right in ((0, 1), (1, 2)):
-        assert tree.words[left].x + halves[left] < tree.words[right].x - halves[right]
-    assert tree.words[0].x - halves[0] > 0
-    assert tree.words[-1].x + halves[-1] < tree.width
+        assert middles[left] + halves[left] < middles[right] - halves[right]
+    assert middles[0] - halves[0] > 0
+    assert middles[-1] + halves[-1] < tree.width
     assert all(arc.y > 0 for arc in tree.arcs)
 
 

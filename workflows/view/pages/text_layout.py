@@ -34,16 +34,6 @@ _LABEL_SIZE = 11.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DrawnWord:
-    """A word; ``x`` is the middle of its column."""
-
-    x: int
-    text: str
-    tag: str
-    label: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Arc:
     """An arc from head to dependent: SVG paths of the line and the arrowhead, and the position of the label."""
 
@@ -56,17 +46,18 @@ class Arc:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tree:
-    """A drawing; ``text_y`` and ``tag_y`` are the baselines of words and parts of speech.
+    """A drawing of words, each with the middle of its column, and arcs between them.
 
-    There are no arcs if the document was annotated without trees.
+    ``text_y`` and ``tag_y`` are the baselines of words and parts of speech. There are no arcs if the document was
+    annotated without trees.
     """
 
     width: int
     height: int
     text_y: int
     tag_y: int
-    words: tuple[DrawnWord, ...]
-    arcs: tuple[Arc, ...]
+    words: Sequence[tuple[int, TokenRow]]
+    arcs: Sequence[Arc]
 
 
 def draw_tree(tokens: Sequence[TokenRow]) -> Tree:
@@ -93,11 +84,8 @@ def draw_tree(tokens: Sequence[TokenRow]) -> Tree:
         height=base + _TAG_DROP + _FOOT_ROOM,
         text_y=base + _TEXT_DROP,
         tag_y=base + _TAG_DROP,
-        words=tuple(
-            DrawnWord(x=x, text=token.text, tag=token.upos or "", label=token.ner)
-            for token, x in zip(tokens, centres, strict=True)
-        ),
-        arcs=tuple(arcs),
+        words=list(zip(centres, tokens, strict=True)),
+        arcs=arcs,
     )
 
 
