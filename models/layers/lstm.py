@@ -110,13 +110,6 @@ def run_lstm(
     return padded, last
 
 
-def reversal_index(lengths: Tensor, steps: int) -> Tensor:
-    """Return the index, ``(B, steps)``, that reverses each sentence within its own length; padding stays in place."""
-    positions = torch.arange(steps)[None, :]
-    ends = lengths[:, None]
-    return torch.where(positions < ends, ends - 1 - positions, positions)
-
-
 def draw_mask(shape: tuple[int, ...], rate: float, *, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draw a dropout mask, zero with the probability ``rate``, else 1 / (1 - rate); device and dtype are ``like``'s.
 
@@ -168,7 +161,9 @@ class IndependentLstm(nn.Module):
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
         """Encode sentences in both directions, leftward from the end of each; shapes as in ``CrossLstm``."""
         rate = self._rate if self.training else 0.0
-        reversal = reversal_index(lengths, inputs.shape[1]).to(inputs.device)[:, :, None]
+        positions, ends = torch.arange(inputs.shape[1])[None, :], lengths[:, None]
+        # Each sentence is reversed within its own length, and padding stays in place.
+        reversal = torch.where(positions < ends, ends - 1 - positions, positions).to(inputs.device)[:, :, None]
         rightward = _run(self.rightward, inputs, lengths, rate=rate)
         leftward = _run(self.leftward, inputs.gather(1, reversal.expand_as(inputs)), lengths, rate=rate)
         return torch.cat([rightward, leftward.gather(1, reversal.expand_as(leftward))], dim=2)

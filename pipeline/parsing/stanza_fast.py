@@ -8,8 +8,8 @@ for any other package or version ``PlainStanza`` is used.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, lru_cache
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from importlib.metadata import version
 from itertools import islice
 from typing import Any, NamedTuple
@@ -251,19 +251,14 @@ def find_addresses(characters: str) -> Iterator[tuple[int, int]]:
         return
     from stanza.models.tokenization.utils import MASK_RE
 
-    search = _address_search(MASK_RE.pattern, quotes='"@' in characters)
+    # What is before the @ of an address may be in quotation marks.
+    start = _ADDRESS_START + ('|(?=")' if '"@' in characters else "")
+    search = re.compile(f"(?:{start})(?:{MASK_RE.pattern})").search
     match = search(characters)
     while match is not None:
         yield match.span()
         end = match.end()
         match = MASK_RE.match(characters, end) or MASK_RE.match(characters, end + 1) or search(characters, end + 2)
-
-
-@cache
-def _address_search(address: str, *, quotes: bool) -> Callable[..., re.Match[str] | None]:
-    """Return a search for addresses that tries few starts; all quotation marks if ``quotes``."""
-    start = _ADDRESS_START + ('|(?=")' if quotes else "")
-    return re.compile(f"(?:{start})(?:{address})").search
 
 
 def _number_of_parts(vocabulary: Any) -> int | None:

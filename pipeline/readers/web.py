@@ -336,7 +336,7 @@ class _Records:
         """Return the record that begins here, None in place of one that is no page; EOFError where there is none."""
         if not (content := self._see(_HEAD_BYTES)):
             raise EOFError
-        size, page = sum(_header_of(content)), _page_of(content)
+        size, page = _length_of(content), _page_of(content)
         end = self.position + size
         found: bytes | RecordError | None = None
         if page and end <= self._size:
@@ -375,7 +375,7 @@ class _Members(_Records):
     def _next(self) -> bytes | RecordError | None:
         content, length = self._unpacked()
         try:
-            end, page = sum(_header_of(content)), _page_of(content)
+            end, page = _length_of(content), _page_of(content)
         except RecordError as error:
             return error
         if page and length > self._most:
@@ -414,14 +414,14 @@ class _Members(_Records):
         return (start for start in starts if _begins_record(content[start : start + _LEAST_BYTES]))
 
 
-def _header_of(content: bytes) -> tuple[int, int]:
-    """Return the length of a record's header, and that of what follows it as the header states it."""
+def _length_of(content: bytes) -> int:
+    """Return the length of a record: that of its header, and of what follows it as the header states it."""
     end = content.find(_BLANK)
     stated = _LENGTH.search(content, 0, end + 2) if end >= 0 else None
     # Another record's first line is no header of this one.
     if stated is None or not content.startswith(_VERSION) or _START.search(content, 1, end):
         raise _invalid("the header of a record", content)
-    return end + len(_BLANK), int(stated[1])
+    return end + len(_BLANK) + int(stated[1])
 
 
 def _invalid(expected: str, found: bytes) -> RecordError:
@@ -501,6 +501,6 @@ def _has_members(path: str) -> bool:
     with open_file(path) as file:
         try:
             content = zlib.decompressobj(wbits=31).decompress(file.read(_HEAD_BYTES), 1 << 20)
-            return not content[sum(_header_of(content)) :].strip()
+            return not content[_length_of(content) :].strip()
         except (zlib.error, RecordError):
             return False
