@@ -7,7 +7,6 @@ of the package that contains it, and its weights are checked against the digest 
 import importlib.util
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, chain
 from pathlib import Path
@@ -53,19 +52,10 @@ NetworkStates = Callable[[Sequence[list[int]]], Sequence[Tensor]]
 """Returns the states of every layer, each of shape ``(N, width)``, for rows of N subword numbers in all."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoadedEncoder:
-    """An encoder's network of transformers in evaluation mode, and the reader that splits words for it."""
-
-    folder: Path
-    network: Any
-    reader: SubwordReader
-    width: int
-    """Dimensions of the network's states."""
-
-
-def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
+def read_encoder(config: EncoderConfig, **options: Any) -> tuple[Any, SubwordReader]:
     """Read an encoder's folder by transformers; the options are passed to ``AutoModel.from_pretrained``.
+
+    Return the network in evaluation mode, and the reader that splits words for it.
 
     Raises:
         EncoderMissingError: when it or transformers is missing, its digest differs, or it cannot be loaded.
@@ -86,10 +76,9 @@ def read_encoder(config: EncoderConfig, **options: Any) -> LoadedEncoder:
         raise _unreadable(folder, error) from error
     finally:
         logging.set_verbosity(verbosity)
-    width = int(network.config.hidden_size)
     capacity = int(network.config.max_position_embeddings) - SPECIAL_TOKENS
     reader = SubwordReader(adapt_tokenizer(tokenizer), capacity=capacity, overlap_words=config.overlap_words)
-    return LoadedEncoder(folder=folder, network=network.eval(), reader=reader, width=width)
+    return network.eval(), reader
 
 
 class FrozenNetwork(NamedTuple):
@@ -126,15 +115,15 @@ def read_frozen_encoder(config: EncoderConfig, *, device: str) -> FrozenNetwork:
         raise _unreadable(folder, error) from error
     if bert is not None:
         return _frozen_bert(config, *bert, None, device=device)
-    loaded = read_encoder(config)
-    loaded.network.load_state_dict(replaced, strict=False)
-    frozen = loaded.network.requires_grad_(False).to(device)
+    network, reader = read_encoder(config)
+    network.load_state_dict(replaced, strict=False)
+    frozen = network.requires_grad_(False).to(device)
 
     def states(rows: Sequence[list[int]]) -> Sequence[Tensor]:
-        numbers, attention = (tensor.to(device) for tensor in loaded.reader.pad(rows))
+        numbers, attention = (tensor.to(device) for tensor in reader.pad(rows))
         return [states[attention.bool()] for states in layer_states(frozen, numbers, attention)]
 
-    return FrozenNetwork(states, loaded.reader, loaded.width)
+    return FrozenNetwork(states, reader, int(network.config.hidden_size))
 
 
 def _frozen_bert(
@@ -345,17 +334,16 @@ class TunedEncoder(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         """Load the pretrained weights; the folder must have a tokenizer.json, which a saved tagger needs."""
         super().__init__()
-        loaded = read_encoder(config, dtype=torch.float32)
-        self.width = loaded.width
-        self.network: Any = loaded.network
+        self.network: Any
+        self.network, self._reader = read_encoder(config, dtype=torch.float32)
+        self.width = int(self.network.config.hidden_size)
         if hasattr(self.network, "pooler"):
             self.network.pooler = None  # its states of whole sentences are not read, so it would stay untrained
-        self._reader = loaded.reader
         self._last_layers = config.last_layers
         if config.tuned_layers is not None:
             for parameter, above in self.layers_above().items():
                 parameter.requires_grad_(above < config.tuned_layers)
-        self.files = _read_files(loaded.folder)
+        self.files = _read_files(find_encoder(config.source))
 
     @override
     def forward(self, sentences: Sequence[Sequence[str]], length: int) -> Tensor:
