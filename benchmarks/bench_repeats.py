@@ -32,7 +32,7 @@ from concord.models.taggers.base import Tagger
 from concord.pipeline.config import ParserConfig
 from concord.pipeline.documents import Document, ParsedDocument
 from concord.pipeline.parsing.stanza_parser import StanzaParser
-from concord.workflows.registry import DEFAULT, find_tagger
+from concord.workflows.registry import find_tagger
 
 CHARACTERS = "()[]{}<>\"'`.,-_/\\|*=+#@%&;:?!$^~09aZ\u00e9\u0434\u4e2d\u306e\ud55c\u0639\u0e01\u2014\u2026\u00ad"
 INVISIBLE = (" ", "\n", "\t", "\u00a0", "\u200b", "\u200d", "\ufeff", "\u0301", "\x1c", "\x85", "\x92")
@@ -150,7 +150,7 @@ def main() -> None:
     result: dict[str, Any] = environment("bench_repeats.py")
     if given.shapes:
         result |= measure_shapes(given.shapes, length=given.length)
-    tagger = load_tagger(find_tagger(DEFAULT).folder)
+    tagger = load_tagger(find_tagger("entities_multi").folder)
     measure_words(tagger, "prose", words=40)
     result["tagged"] = [measure_words(tagger, kind, words=given.words) for kind in WORDS]
     if given.before is not None:

@@ -335,7 +335,6 @@ def _model_version(version: Any, *, aliases: list[str] | None = None) -> ModelVe
 
 
 BUNDLED_FOLDER = Path(__file__).resolve().parents[1] / "models" / "pretrained"
-DEFAULT = "entities_multi"
 INSTALL_TRANSFORMERS = "pip install '.[hf]'"
 
 

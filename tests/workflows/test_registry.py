@@ -18,7 +18,6 @@ from concord.models.errors import ConfigError, ModelError
 from concord.workflows import registry
 from concord.workflows.mlflow_client import TrackingError, download, open_run
 from concord.workflows.registry import (
-    DEFAULT,
     DIGEST_TAG,
     ModelVersion,
     bundled_names,
@@ -166,7 +165,7 @@ def with_config(folder: Path, config: dict[str, Any]) -> Path:
 def bundled(tmp_path: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder of bundled taggers."""
     folder = tmp_path / "pretrained"
-    for name in (DEFAULT, "entities_bio"):
+    for name in ("entities_multi", "entities_bio"):
         shutil.copytree(tiny_bundle, folder / name)
     monkeypatch.setattr(registry, "BUNDLED_FOLDER", folder)
     return folder
@@ -193,7 +192,7 @@ def test_a_registered_version_is_fetched_into_the_cache(version: ModelVersion) -
 
 @pytest.mark.usefixtures("bundled")
 def test_an_unknown_name_suggests_the_nearest() -> None:
-    assert bundled_names() == ("entities_bio", DEFAULT)
+    assert bundled_names() == ("entities_bio", "entities_multi")
     with pytest.raises(ModelError, match="did you mean 'entities_bio'"):
         find_tagger("entity_bio")
     with pytest.raises(ModelError, match="bundled are entities_bio, entities_multi"):
