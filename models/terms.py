@@ -156,8 +156,24 @@ class Contradiction:
 
 def find_contradictions(batch: Batch, labels: Tensor, vocabulary: Vocabulary) -> list[Contradiction]:
     """Return the matches of a batch's sentences (``Sentence.terms``) that labels, ``(B, T)``, int64, contradict."""
-    rows = [row for row, sentence in enumerate(batch.sentences) if sentence.terms is not None]
-    return [found for row in rows for found in _in_sentence(batch, row, labels[row].tolist(), vocabulary)]
+    scheme, contradictions = vocabulary.scheme, list[Contradiction]()
+    for row, sentence in enumerate(batch.sentences):
+        if sentence.terms is None or scheme.spans is None:
+            continue
+        length = len(sentence.words)
+        entities = scheme.entities([vocabulary.labels[number] for number in labels[row, :length].tolist()])
+        for match in decode_spans(sentence.terms, "BIO"):
+            if match in entities:
+                continue
+            words = set(range(match.start, match.end))
+            for entity in entities:
+                if entity.start < match.end and match.start < entity.end:
+                    words.update(range(entity.start, entity.end))
+            names = encode_spans([match], length, scheme.spans)[match.start : match.end]
+            numbers = tuple(vocabulary.labels.index(name) for name in names)
+            found = Contradiction(sentence=row, match=match, labels=numbers, words=tuple(sorted(words)))
+            contradictions.append(found)
+    return contradictions
 
 
 def leave_matches_to_stage_two(draft: Draft, contradictions: Sequence[Contradiction]) -> Draft:
@@ -194,28 +210,6 @@ def overrule_unsure(labels: Tensor, marginals: Tensor, contradictions: Sequence[
     for found in overruled:
         labels[found.sentence, found.match.start : found.match.end] = torch.tensor(found.labels, device=labels.device)
     return labels
-
-
-def _in_sentence(batch: Batch, row: int, numbers: list[int], vocabulary: Vocabulary) -> Iterator[Contradiction]:
-    sentence, scheme = batch.sentences[row], vocabulary.scheme
-    if sentence.terms is None or scheme.spans is None:
-        return
-    length = len(sentence.words)
-    entities = scheme.entities([vocabulary.labels[number] for number in numbers[:length]])
-    for match in decode_spans(sentence.terms, "BIO"):
-        if match in entities:
-            continue
-        words = set(range(match.start, match.end))
-        for entity in entities:
-            if entity.start < match.end and match.start < entity.end:
-                words.update(range(entity.start, entity.end))
-        names = encode_spans([match], length, scheme.spans)[match.start : match.end]
-        yield Contradiction(
-            sentence=row,
-            match=match,
-            labels=tuple(vocabulary.labels.index(name) for name in names),
-            words=tuple(sorted(words)),
-        )
 
 
 def _least_marginal(found: Contradiction, labels: Tensor, marginals: Tensor) -> float:
