@@ -99,7 +99,9 @@ def compare_rows(first: Path, second: Path) -> dict[str, dict[str, Any]]:
         ours, theirs = (read_table(output, name, columns).sort_by(keys) for output in (first, second))
         floats = [column for column in columns if pa.types.is_floating(ours.schema.field(column).type)]
         same = ours.drop_columns(floats).equals(theirs.drop_columns(floats))
-        differences = [pc.max(pc.abs(pc.subtract(ours[column], theirs[column]))).as_py() for column in floats if same]
+        same = same and all(ours[column].is_null().equals(theirs[column].is_null()) for column in floats)
+        changes = [pc.max(pc.abs(pc.subtract(ours[column], theirs[column]))).as_py() for column in floats if same]
+        differences = [change for change in changes if change is not None]  # a column may have no value
         found[name] = {"rows": ours.num_rows, "equal": same, "largest_difference": max(differences, default=0.0)}
     return found
 
