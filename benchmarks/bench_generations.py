@@ -22,6 +22,7 @@ from concord_runs import concord, model_options, read_table
 from corpora import read_texts
 from environment import environment
 
+from concord.pipeline.output.output_folder import OutputFolder
 from concord.pipeline.output.schema import SCHEMAS
 
 CHANGED, NEW, REMOVED, RENAMED = 30, 20, 10, 5
@@ -66,9 +67,12 @@ def parts(output: Path) -> dict[str, tuple[int, str]]:
     }
 
 
-def annotate(archive: Path, output: Path, model: str, shard_bytes: int) -> dict[str, Any]:
+def annotate(
+    archive: Path, output: Path, model: str, shard_bytes: int, *, parser: str | None = None
+) -> dict[str, Any]:
     """Annotate, and return the command's answer with the seconds it took in all."""
-    options = ["--set", "executor.threads=1", "--set", f"planning.shard_bytes={shard_bytes}", "--set", "report=false"]
+    options = ["--set", f"parser.package={parser}"] if parser is not None else []
+    options += ["--set", "executor.threads=1", "--set", f"planning.shard_bytes={shard_bytes}", "--set", "report=false"]
     outcome = concord("annotate", str(archive), "--output", str(output), *model_options(model), *options)
     keys = (
         "read",
@@ -123,7 +127,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     nothing = annotate(archive, output, arguments.model, arguments.shard_bytes)
     same = compare_rows(output, work / "whole")
     again = annotate(archive, output, arguments.next_model, arguments.shard_bytes)
-    other = annotate(archive, work / "other", arguments.next_model, arguments.shard_bytes)
+    # A collection keeps its parser.
+    parser = OutputFolder(output).plan().config.parser.package
+    other = annotate(archive, work / "other", arguments.next_model, arguments.shard_bytes, parser=parser)
     return {
         "documents": arguments.documents,
         "words_a_document": arguments.words,
