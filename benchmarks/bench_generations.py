@@ -67,9 +67,7 @@ def parts(output: Path) -> dict[str, tuple[int, str]]:
     }
 
 
-def annotate(
-    archive: Path, output: Path, model: str, shard_bytes: int, *, parser: str | None = None
-) -> dict[str, Any]:
+def annotate(archive: Path, output: Path, model: str, shard_bytes: int, *, parser: str | None = None) -> dict[str, Any]:
     """Annotate, and return the command's answer with the seconds it took in all."""
     options = ["--set", f"parser.package={parser}"] if parser is not None else []
     options += ["--set", "executor.threads=1", "--set", f"planning.shard_bytes={shard_bytes}", "--set", "report=false"]
