@@ -163,6 +163,12 @@ def test_workers_of_a_lost_node_may_all_die_once_more_as_they_load(plan: Plan) -
         assert len(run(plan, plan.shards, actors=16)) == len(plan.shards)
 
 
+def note_attempt(plan: Plan, shard: Shard, content: str) -> None:
+    path = Path(str(attempts_path(plan, shard)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+
+
 def test_a_worker_that_hangs_is_replaced_unless_it_annotates_documents_one_by_one(plan: Plan) -> None:
     class HangingActor(Actor):
         def do(self, shard: Shard) -> ShardResult:
@@ -179,10 +185,7 @@ def test_a_worker_that_hangs_is_replaced_unless_it_annotates_documents_one_by_on
 
     class SlowActor(Actor):
         def do(self, shard: Shard) -> ShardResult:
-            path = attempts_path(plan, shard)
-            assert isinstance(path, Path)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("1 alone")
+            note_attempt(plan, shard, "1 alone")
             stop.receive(signal.SIGTERM)
             raise HangError
 
@@ -282,10 +285,7 @@ def test_shards_that_take_too_long_after_a_signal_are_dropped_without_an_attempt
 
     class StoppedActor(Actor):
         def do(self, shard: Shard) -> ShardResult:
-            path = attempts_path(plan, shard)
-            assert isinstance(path, Path)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("1")
+            note_attempt(plan, shard, "1")
             stop.receive(signal.SIGTERM)
             raise HangError
 
